@@ -1,0 +1,209 @@
+"""The paper's transformer in plain PyTorch (section "Transformer Overview").
+
+- attention only, any number of layers (zero included), no biases, no normalization
+- sinusoidal positions added only to the inputs of W_Q and W_K (Shortformer, Press et al. 2020), so that positions never
+  enter a value and never stay in the residual stream
+- separate embedding W_E and unembedding W_U
+
+Layer normalization and an MLP in each block are options for later chapters. Module names (`tok_embed`, `pos`, `layers`,
+`attn.q` ..., `head`) are those of TransformerLens's native model, so that `models.bridge` can wrap this very module:
+there is one implementation, trained and analysed alike. This file imports only torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+BOS = 0  # the start-of-text token, first in every context and before every document
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Shape of a model. The defaults are the paper's main model, but for vocabulary and context length."""
+
+    n_layers: int
+    d_model: int = 768
+    n_heads: int = 12
+    d_head: int = 64
+    d_vocab: int = 8192
+    n_ctx: int = 512
+    normalization: str | None = None  # None or "LN"
+    d_mlp: int | None = None  # None: attention only
+
+    def __post_init__(self) -> None:
+        if self.normalization not in (None, "LN"):
+            raise ValueError(f"normalization must be None or 'LN', not {self.normalization!r}")
+        if self.d_model % 2:
+            raise ValueError(f"d_model must be even, for sine and cosine pairs, not {self.d_model}")
+
+
+def sinusoids(n_ctx: int, d_model: int) -> Tensor:
+    """Sinusoidal position embeddings, shape [n_ctx, d_model]: sines in the first half, cosines in the second.
+
+    Wavelengths run geometrically from 2 pi to 10,000 * 2 pi tokens (Vaswani et al. 2017).
+    """
+    rates = torch.exp(torch.arange(d_model // 2, dtype=torch.float64) * (-2 * math.log(10_000) / d_model))
+    angles = torch.arange(n_ctx, dtype=torch.float64)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=-1).float()
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, block: int = 128) -> Tensor:
+    """Softmax attention of each position to itself and those before it; q, k, v: [batch, head, position, d_head].
+
+    On CUDA this is PyTorch's fused kernel. On CPUs that kernel's backward pass is slow at this size; working through
+    the queries in blocks, each against only the keys it can see, takes 0.6 of its time (benchmarks/attention.py).
+    """
+    n = q.shape[-2]
+    if q.is_cuda or n <= block:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    hidden = torch.ones(block, block, dtype=torch.bool, device=q.device).triu(1)
+    q = q * q.shape[-1] ** -0.5
+    outputs = []
+    for start in range(0, n, block):
+        stop = min(start + block, n)
+        scores = q[..., start:stop, :] @ k[..., :stop, :].mT
+        scores[..., start:].masked_fill_(hidden[: stop - start, : stop - start], -math.inf)
+        outputs.append(scores.softmax(dim=-1) @ v[..., :stop, :])
+    return torch.cat(outputs, dim=-2)
+
+
+class Attention(nn.Module):
+    """All heads of one layer: the sum over heads of A^h (x) W_O^h W_V^h."""
+
+    accepts_pattern_fn = True  # TransformerLens: its hook_pattern runs before the value product, so edits take effect
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.n_heads, self.d_head = config.n_heads, config.d_head
+        d_heads = config.n_heads * config.d_head
+        self.q = nn.Linear(config.d_model, d_heads, bias=False)
+        self.k = nn.Linear(config.d_model, d_heads, bias=False)
+        self.v = nn.Linear(config.d_model, d_heads, bias=False)
+        self.o = nn.Linear(d_heads, config.d_model, bias=False)
+
+    def forward(
+        self,
+        residual: Tensor,
+        positions: Tensor,
+        pattern_fn: Callable[[Tensor], Tensor] | None = None,
+        scores_fn: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """`residual` [batch, position, d_model]; `positions` [position, d_model] or with a batch dimension.
+
+        Returns what the heads add to the residual stream, and the pattern [batch, head, destination, source] if
+        `pattern_fn` was given (it may replace the pattern), else None. Beside it, `scores_fn` may read and replace the
+        scaled and masked scores (-inf where the source lies ahead), before the softmax.
+        """
+        heads = (self.n_heads, self.d_head)
+        with_positions = residual + positions
+        q = self.q(with_positions).unflatten(-1, heads).transpose(1, 2)
+        k = self.k(with_positions).unflatten(-1, heads).transpose(1, 2)
+        v = self.v(residual).unflatten(-1, heads).transpose(1, 2)
+        pattern = None
+        if pattern_fn is None:
+            z = causal_attention(q, k, v)
+        else:
+            n = q.shape[-2]
+            hidden = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1)
+            scores = (q @ k.mT * self.d_head**-0.5).masked_fill(hidden, -math.inf)
+            if scores_fn is not None:
+                scores = scores_fn(scores)
+            pattern = pattern_fn(scores.softmax(dim=-1))
+            z = pattern @ v
+        return self.o(z.transpose(1, 2).flatten(-2)), pattern
+
+
+class MLP(nn.Module):
+    def __init__(self, d_model: int, d_mlp: int):
+        super().__init__()
+        self.fc_in = nn.Linear(d_model, d_mlp)
+        self.fc_out = nn.Linear(d_mlp, d_model)
+
+    def forward(self, residual: Tensor) -> Tensor:
+        return self.fc_out(F.gelu(self.fc_in(residual)))
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        normalization = (lambda: nn.LayerNorm(config.d_model)) if config.normalization else nn.Identity
+        self.ln1 = normalization()
+        self.attn = Attention(config)
+        if config.d_mlp:
+            self.ln2 = normalization()
+            self.mlp = MLP(config.d_model, config.d_mlp)
+        self.attn_only = not config.d_mlp
+
+    def forward(self, residual: Tensor, positions: Tensor) -> tuple[Tensor]:
+        residual = residual + self.attn(self.ln1(residual), positions=positions)[0]
+        if not self.attn_only:
+            residual = residual + self.mlp(self.ln2(residual))
+        return (residual,)
+
+
+class Transformer(nn.Module):
+    """Token ids [batch, position] -> logits [batch, position, d_vocab]."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+        self.tok_embed = nn.Embedding(config.d_vocab, config.d_model)
+        self.pos = nn.Embedding.from_pretrained(sinusoids(config.n_ctx, config.d_model), freeze=True)
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.ln_out = nn.LayerNorm(config.d_model) if config.normalization else nn.Identity()
+        self.head = nn.Linear(config.d_model, config.d_vocab, bias=False)
+        self.initialize()
+
+    def initialize(self) -> None:
+        """Scales at which induction heads form early on a small budget.
+
+        The embedding must be comparable to the sinusoids (amplitude 1): with a smaller one positions drown content,
+        with smaller sinusoids no previous-token head forms.
+        """
+        std = {"tok_embed": 0.5, "q": 0.5, "k": 0.5, "v": 0.5, "o": 0.3, "head": 0.02, "fc_in": 1.0, "fc_out": 0.3}
+        relative_to_width = {"q", "k", "v", "o", "fc_in", "fc_out"}
+        for name, module in self.named_modules():
+            kind = name.rpartition(".")[2]
+            if kind in std:
+                scale = module.weight.shape[1] ** -0.5 if kind in relative_to_width else 1.0
+                nn.init.normal_(module.weight, std=std[kind] * scale)
+                if getattr(module, "bias", None) is not None:
+                    nn.init.zeros_(module.bias)
+
+    @property
+    def W_pos(self) -> Tensor:
+        """Position embeddings [n_ctx, d_model]; they enter queries and keys only."""
+        return self.pos.weight
+
+    def residual_stream(self, tokens: Tensor) -> Tensor:
+        """The final residual stream [batch, position, d_model], before W_U.
+
+        Raises ValueError for an empty prompt or one longer than the context.
+        """
+        n = tokens.shape[-1]
+        if not 0 < n <= self.config.n_ctx:
+            raise ValueError(f"a prompt must have 1 to {self.config.n_ctx} tokens, this one has {n}")
+        positions = self.pos(torch.arange(n, device=tokens.device)[None])
+        residual = self.tok_embed(tokens)
+        for block in self.layers:
+            (residual,) = block(residual, positions=positions)
+        return self.ln_out(residual)
+
+    def forward(
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, inputs_embeds: Tensor | None = None
+    ) -> Tensor:
+        """The last two arguments are there because TransformerLens passes them; ValueError where they would matter."""
+        if input_ids is None:
+            shape = None if inputs_embeds is None else tuple(inputs_embeds.shape)
+            raise ValueError(
+                f"a prompt must be 1 to {self.config.n_ctx} token ids, this one is empty or made of floats (shape {shape})"
+            )
+        if attention_mask is not None and not attention_mask.all():
+            raise ValueError("this model takes no padding mask: pad on the right, or give prompts of one length")
+        return self.head(self.residual_stream(input_ids))

@@ -1,0 +1,141 @@
+"""Our transformer as a TransformerLens 4 `TransformerBridge`.
+
+`wrap` puts TransformerLens's components around our own module, so what is analysed is what was trained. What differs
+from other bridges, because TransformerLens's defaults would give wrong numbers for these models:
+
+- **Positions** enter queries and keys only. `bridge.W_pos` [n_ctx, d_model] and the hook `positions.hook_out`
+  [1, pos, d_model] give them; there is no `hook_pos_embed`, which `ActivationCache.decompose_resid` would add to the
+  residual stream.
+- **`hook_attn_scores`** fires on the true scores (scaled, masked with -inf) before the softmax, and edits take effect;
+  TransformerLens fires it on the pattern, after the fact.
+- **`hook_result`** [batch, pos, head, d_model] fires after `bridge.set_use_attn_result(True)`.
+- **Padding masks** are declined (pad on the right), so that no masked batch is computed as if it had no mask.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens import ActivationCache
+from transformer_lens.config import TransformerBridgeConfig
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
+from transformer_lens.model_bridge.generalized_components import AttentionBridge, EmbeddingBridge, LinearBridge
+from transformer_lens.model_bridge.sources import build_bridge_from_module
+from transformers import PreTrainedTokenizerFast
+
+from .architecture import BOS, Transformer
+
+START = "<|start|>"  # the text of token BOS
+
+
+def wrap(
+    model: Transformer, tokenizer: PreTrainedTokenizerFast | None = None, name: str = "transformer"
+) -> TransformerBridge:
+    """A bridge around a copy of `model`, on the same device and with the same dtype; `model` stays as it was.
+
+    `tokenizer` should come from `as_pretrained`; without one the bridge takes token ids only.
+    """
+    config = model.config
+    bridge_config = TransformerBridgeConfig(
+        n_layers=config.n_layers,
+        d_model=config.d_model,
+        n_heads=config.n_heads,
+        d_head=config.d_head,
+        d_vocab=config.d_vocab,
+        d_vocab_out=config.d_vocab,
+        n_ctx=config.n_ctx,
+        d_mlp=config.d_mlp,
+        act_fn="gelu",
+        attn_only=not config.d_mlp,
+        normalization_type=config.normalization,
+        positional_embedding_type="shortformer",
+        default_padding_side="right",
+    )
+    return build_bridge_from_module(
+        copy.deepcopy(model),  # the bridge replaces the submodules of the module it is given
+        "TransformerLensNative",
+        tl_config=bridge_config,
+        tokenizer=tokenizer,
+        model_name=name,
+        post_adapter_hook=_adapt,
+    )
+
+
+def head_results(cache: ActivationCache, layer: int) -> Float[Tensor, "batch pos head d_model"]:
+    """What each head of `layer` adds to the residual stream, from a cache that holds that layer's `hook_z`."""
+    return torch.einsum("...hd,hdm->...hm", cache["z", layer], cache.model.blocks[layer].attn.W_O)
+
+
+def as_pretrained(tokenizer_file: str | Path) -> PreTrainedTokenizerFast:
+    """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once. Never looks on the network.
+
+    `<|start|>` also separates documents and pads, so it is the bos, eos and pad token; a byte-level vocabulary needs no
+    unknown token. Raises ValueError for a missing file or one in which token 0 is not `<|start|>`.
+    """
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+
+    path = Path(tokenizer_file)
+    if not path.is_file():
+        raise ValueError(f"there is no tokenizer file {path}")
+    tokenizer = Tokenizer.from_file(str(path))
+    if tokenizer.token_to_id(START) != BOS:
+        raise ValueError(f"{path} does not have {START} as token {BOS}, which these models start every context with")
+    tokenizer.post_processor = TemplateProcessing(single=f"{START} $A", special_tokens=[(START, BOS)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=START,
+        eos_token=START,
+        pad_token=START,
+        padding_side="right",
+        clean_up_tokenization_spaces=False,
+        name_or_path=path.name,  # TransformerLens reads this, and asks the Hugging Face hub for that name unless ...
+        add_bos_token=True,  # ... the tokenizer says that it prepends its start token
+    )
+
+
+class _Output(LinearBridge):
+    """W_O. Where `result_fn` is set, each head's result is computed apart, shown to it, and then summed."""
+
+    _result_fn: Callable[[Tensor], Tensor] | None = None
+
+    def forward(self, z: Float[Tensor, "batch pos head_d_head"]) -> Float[Tensor, "batch pos d_model"]:
+        if self._result_fn is None:
+            return super().forward(z)
+        z = self.hook_in(z)
+        W_O = self.original_component.weight.unflatten(1, (self._n_heads, -1))
+        results = torch.einsum("bphd,mhd->bphm", z.unflatten(-1, (self._n_heads, -1)), W_O)
+        return self.hook_out(self._result_fn(results).sum(dim=-2))
+
+
+class _Attention(AttentionBridge):
+    """All heads of a layer, with `hook_attn_scores`, `hook_pattern` and `hook_result` inside the computation."""
+
+    supports_attn_result = True
+
+    def forward(self, residual: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        self.o._n_heads = self.config.n_heads
+        self.o._result_fn = self.hook_result.__call__ if self.config.use_attn_result else None
+        out, pattern = self.original_component(
+            self.hook_in(residual), positions, pattern_fn=self.hook_pattern, scores_fn=self.hook_attn_scores
+        )
+        return self.hook_out(out), pattern
+
+
+def _adapt(adapter: ArchitectureAdapter) -> None:
+    """Fit TransformerLens's component map of its native model to ours, and declare what ours cannot do."""
+    mapping: dict[str, Any] = adapter.component_mapping
+    del mapping["pos_embed"]
+    mapping["positions"] = EmbeddingBridge(name="pos")
+    projections = {name: LinearBridge(name=name) for name in "qkv"} | {"o": _Output(name="o")}
+    mapping["blocks"].submodules["attn"] = _Attention(name="attn", config=adapter.cfg, submodules=projections)
+    adapter.supports_kv_cache = False  # generation recomputes the whole prompt
+    adapter.supports_batched_generation = False  # for prompts of unequal length, which it would pad on the left
+    adapter.supports_hf_output_attentions = False  # patterns come through hooks
