@@ -1,0 +1,140 @@
+"""Carry what pyproject.toml says to the files that must repeat it.
+
+    python .ci/stamp.py             write environment.yml, the public address and each notebook's first cell
+    python .ci/stamp.py --check     say what differs, change nothing, exit 1 if anything does
+    python .ci/stamp.py --resolve   first resolve all dependencies anew into constraints.txt (needs the package index)
+
+tests/unit/test_stamp.py runs the check. Only the standard library is used, so that this runs on any Python 3.11.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+WITH_ADDRESS = ("_config.yml", "CITATION.cff", "README.md", "book/intro.md")
+
+
+def normal(name: str) -> str:
+    """A distribution's name as the index compares it: lower case, hyphens."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def project(root: Path = ROOT) -> dict:
+    return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def resolve(root: Path = ROOT) -> str:
+    """constraints.txt from a clean resolve of the package with all its extras, as pip would install it today.
+
+    The local part of a version ("+cpu") is dropped: it names one package host's build, not a release.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        target = f"{root}[{','.join(project(root)['optional-dependencies'])}]"
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
+        subprocess.run([*command, "--report", str(report), target, "torch==2.13.0"], check=True)
+        installs = json.loads(report.read_text(encoding="utf-8"))["install"]
+    pins = {normal(i["metadata"]["name"]): i["metadata"]["version"].partition("+")[0] for i in installs}
+    pins.pop(project(root)["name"])
+    # CUDA's own wheels are pinned by torch itself, and differ between machines.
+    lines = [f"{name}=={version}" for name, version in sorted(pins.items()) if not name.startswith(("nvidia-", "cuda-"))]
+    head = "# Every version that was tested. Made by `make constraints` from pyproject.toml; used by `make` and environment.yml.\n"
+    return head + "\n".join(lines) + "\n"
+
+
+def environment(root: Path = ROOT) -> str:
+    """environment.yml: the direct dependencies of pyproject.toml, at the versions of constraints.txt."""
+    pins = dict(line.split("==") for line in (root / "constraints.txt").read_text().split() if "==" in line)
+    about = project(root)
+    groups = {"the package": about["dependencies"], **about["optional-dependencies"]}
+    lines = [
+        "# conda env create -f environment.yml && conda activate transformer-circuits",
+        "# Made by .ci/stamp.py from pyproject.toml (where each line's reason stands) and constraints.txt.",
+        "name: transformer-circuits",
+        "channels: [conda-forge]",
+        "dependencies:",
+        "  - python=3.11",
+        "  - pip",
+        "  - pip:",
+        "      - -c constraints.txt",
+    ]
+    for group, requirements in groups.items():
+        lines.append(f"      # {group}")
+        for requirement in requirements:
+            name = normal(NAME.match(requirement)[0])
+            lines.append(f"      - {name}=={pins[name]}")
+    lines.append("      - -e .")
+    return "\n".join(lines) + "\n"
+
+
+def first_cell(root: Path = ROOT) -> str:
+    """The first code cell of every notebook: on Colab it fetches the book and installs it, elsewhere it only prints.
+
+    torch and numpy are held at the versions already installed: replacing them under a running kernel breaks it.
+    """
+    about = project(root)
+    return f"""\
+import importlib.util, os
+
+if importlib.util.find_spec("transformer_circuits") is None:  # on Colab: fetch the book, keep the torch and numpy there
+    !git clone --quiet --depth 1 --branch v{about["version"]} {about["urls"]["Repository"]} book
+    !pip list --format=freeze | grep -E "^(torch|numpy)==" > keep.txt
+    !pip install --quiet --constraint keep.txt ./book
+    os.environ["TRANSFORMER_CIRCUITS_ROOT"] = os.path.abspath("book")
+
+from transformer_circuits.notebook import setup
+
+setup()"""
+
+
+def with_first_cell(text: str, cell: str) -> str:
+    """The notebook `text` (JSON) with the source of its first code cell replaced by `cell`."""
+    notebook = json.loads(text)
+    code = next((c for c in notebook["cells"] if c["cell_type"] == "code"), None)
+    if code is None or "".join(code["source"]) == cell:
+        return text
+    code["source"] = cell.splitlines(keepends=True)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def stamped(root: Path = ROOT) -> dict[Path, str]:
+    """What each derived file must contain."""
+    address = project(root)["urls"]["Repository"]
+    owner_and_name = address.removeprefix("https://github.com/")
+    files = {root / "environment.yml": environment(root)}
+    for name in WITH_ADDRESS:
+        if (path := root / name).exists():
+            text = path.read_text(encoding="utf-8")
+            own = re.compile(r"https://github\.com/[\w.-]+/" + re.escape(owner_and_name.split("/")[1]) + r"\b")
+            files[path] = own.sub(address, text)
+    cell = first_cell(root)
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        files[path] = with_first_cell(path.read_text(encoding="utf-8"), cell)
+    return files
+
+
+def differing(root: Path = ROOT) -> dict[Path, str]:
+    return {p: text for p, text in stamped(root).items() if not p.exists() or p.read_text(encoding="utf-8") != text}
+
+
+def main(arguments: list[str]) -> int:
+    if "--resolve" in arguments:
+        (ROOT / "constraints.txt").write_text(resolve(), encoding="utf-8")
+    changes = differing()
+    for path, text in changes.items():
+        print(("differs: " if "--check" in arguments else "stamped: ") + str(path.relative_to(ROOT)))
+        if "--check" not in arguments:
+            path.write_text(text, encoding="utf-8")
+    return int(bool(changes) and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

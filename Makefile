@@ -1,0 +1,39 @@
+# `make book` and `make test` do all their own set-up in .venv; a machine needs Python 3.11 or newer (with its venv module) and make.
+# Other Pythons: make book PYTHON=python3.12
+PYTHON ?= python3
+RUN = .venv/bin/python
+READY = .venv/ready
+
+.PHONY: book test lab train corpus bench constraints stamp clean
+
+book: $(READY)      ## the book, into _build/html/index.html
+	$(RUN) -m transformer_circuits.build
+
+test: $(READY)      ## every test: code, identities, notebooks, the built pages in a browser
+	$(RUN) -m pytest
+
+lab: $(READY)       ## the notebooks in JupyterLab
+	$(RUN) -m jupyterlab notebooks
+
+train: $(READY)     ## make train ARGS="--config attn-only-2l --data corpus --out runs/attn-only-2l"
+	$(RUN) -m transformer_circuits.training.train $(ARGS)
+
+corpus: $(READY)    ## fetch, check, split and tokenize the training corpus
+	$(RUN) -m transformer_circuits.training.corpus $(ARGS)
+
+bench: $(READY)     ## each benchmark, one after the other
+	for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done
+
+constraints: $(READY)
+	$(RUN) .ci/stamp.py --resolve
+
+stamp: $(READY)
+	$(RUN) .ci/stamp.py
+
+clean:
+	rm -rf _build book/scoreboard.md book/_static/circuitsvis/iife.js
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[book,test,train]'
+	touch $@

@@ -1,0 +1,17 @@
+// Interactive figures (transformer_circuits/figures/widgets.py): CircuitsVis's script is loaded once, and only on pages that have one.
+(() => {
+  const source = new URL("circuitsvis/iife.js", document.currentScript.src);
+  document.addEventListener("DOMContentLoaded", () => {
+    const widgets = document.querySelectorAll(".circuits-widget");
+    if (!widgets.length) return;
+    const script = document.createElement("script");
+    script.src = source;
+    script.onload = () => {
+      for (const widget of widgets) {
+        const properties = document.querySelector(`script[data-for="${widget.id}"]`);
+        CircuitsVis.render(widget.id, CircuitsVis[widget.dataset.component], JSON.parse(properties.textContent));
+      }
+    };
+    document.head.append(script);
+  });
+})();
