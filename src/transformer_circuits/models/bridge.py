@@ -9,7 +9,13 @@ from other bridges, because TransformerLens's defaults would give wrong numbers 
 - **`hook_attn_scores`** fires on the true scores (scaled, masked with -inf) before the softmax, and edits take effect;
   TransformerLens fires it on the pattern, after the fact.
 - **`hook_result`** [batch, pos, head, d_model] fires after `bridge.set_use_attn_result(True)`.
-- **Padding masks** are declined (pad on the right), so that no masked batch is computed as if it had no mask.
+- **Padding masks** are declined (pad on the right), so that no masked batch is computed as if it had no mask; so is
+  compatibility mode, which rewrites weights. These models are read as they were trained.
+- Every hook in `hook_dict` fires (`hook_result` and, with an MLP, `hook_mlp_in` once they are switched on).
+
+What to know of TransformerLens itself: prompts given as text are cut to the context without a word (token ids raise);
+the loss of a list of prompts of unequal length counts the padding; on a model without layers `stop_at_layer=0` returns
+logits, and `accumulated_resid` raises KeyError (the residual stream is `cache["hook_embed"]`).
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
 from transformer_lens.model_bridge.generalized_components import AttentionBridge, EmbeddingBridge, LinearBridge
+from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import PreTrainedTokenizerFast
 
@@ -110,8 +117,9 @@ class _Output(LinearBridge):
         if self._result_fn is None:
             return super().forward(z)
         z = self.hook_in(z)
-        W_O = self.original_component.weight.unflatten(1, (self._n_heads, -1))
-        results = torch.einsum("bphd,mhd->bphm", z.unflatten(-1, (self._n_heads, -1)), W_O)
+        heads = (self.config.n_heads, self.config.d_head)
+        W_O = self.original_component.weight.unflatten(1, heads)
+        results = torch.einsum("bphd,mhd->bphm", z.unflatten(-1, heads), W_O)
         return self.hook_out(self._result_fn(results).sum(dim=-2))
 
 
@@ -119,9 +127,9 @@ class _Attention(AttentionBridge):
     """All heads of a layer, with `hook_attn_scores`, `hook_pattern` and `hook_result` inside the computation."""
 
     supports_attn_result = True
+    supports_split_qkv_fork = False
 
     def forward(self, residual: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        self.o._n_heads = self.config.n_heads
         self.o._result_fn = self.hook_result.__call__ if self.config.use_attn_result else None
         out, pattern = self.original_component(
             self.hook_in(residual), positions, pattern_fn=self.hook_pattern, scores_fn=self.hook_attn_scores
@@ -134,8 +142,21 @@ def _adapt(adapter: ArchitectureAdapter) -> None:
     mapping: dict[str, Any] = adapter.component_mapping
     del mapping["pos_embed"]
     mapping["positions"] = EmbeddingBridge(name="pos")
-    projections = {name: LinearBridge(name=name) for name in "qkv"} | {"o": _Output(name="o")}
-    mapping["blocks"].submodules["attn"] = _Attention(name="attn", config=adapter.cfg, submodules=projections)
+    projections = {name: LinearBridge(name=name) for name in "qkv"} | {"o": _Output(name="o", config=adapter.cfg)}
+    blocks = mapping["blocks"]
+    blocks.submodules["attn"] = _Attention(name="attn", config=adapter.cfg, submodules=projections)
+    # Hooks that would never fire, so that an edit there fails by name instead of silently doing nothing:
+    never = {"hook_attn_in", "hook_q_input", "hook_k_input", "hook_v_input"}
+    blocks.hook_aliases = {alias: target for alias, target in blocks.hook_aliases.items() if alias not in never}
+    _remove_hook(blocks.submodules["attn"], "hook_hidden_states")
+    if adapter.cfg.attn_only:
+        _remove_hook(blocks, "hook_mlp_in")
     adapter.supports_kv_cache = False  # generation recomputes the whole prompt
     adapter.supports_batched_generation = False  # for prompts of unequal length, which it would pad on the left
     adapter.supports_hf_output_attentions = False  # patterns come through hooks
+    adapter.supports_compatibility_mode = False  # its centering changes the logits of a model without normalization
+
+
+def _remove_hook(component: GeneralizedComponent, name: str) -> None:
+    delattr(component, name)
+    del component._hook_registry[name]
