@@ -43,9 +43,12 @@ def save_model(
     The same weights always give the same bytes. Whoever looks into `folder` meanwhile, or after a kill, finds the old
     model, none, or the new one, never a mixture; other files in there (a training log) are left alone.
 
-    Raises ValueError if a weight is not finite in float16, or if one tensor alone is larger than `shard_bytes`.
+    Raises ValueError if a weight is not finite in float16, if one tensor alone is larger than `shard_bytes`, or if the
+    positions are not the sinusoids that reading would compute.
     """
     folder = Path(folder).resolve()
+    if not torch.allclose(model.W_pos.float().cpu(), sinusoids(model.config.n_ctx, model.config.d_model), atol=0.01):
+        raise ValueError("this model's positions are not the sinusoids, so they would be lost: manifests do not store them")
     tensors = {}
     for key, tensor in model.state_dict().items():
         if key == COMPUTED:
