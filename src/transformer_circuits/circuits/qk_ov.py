@@ -1,0 +1,86 @@
+"""The QK and OV circuits of a head, kept as products of thin factors.
+
+Paper: "Splitting Attention Head terms into Query-Key and Output-Value Circuits". Row-vector convention:
+
+    OV circuit   W_E W_V W_O W_U        [source token, out token]           the paper's W_U W_OV W_E, transposed
+    QK circuit   W_E W_Q W_K^T W_E^T    [destination token, source token]   scores divide it by sqrt(d_head)
+
+Each has rank d_head at most: the factors are d_vocab by d_head, and the product is never formed. TransformerLens's
+`FactoredMatrix` holds the factors; it is used here for two-dimensional matrices only, because indexing its leading
+dimensions has open bugs, and its own products may multiply out (`@` does so when the inner dimension is not the smaller
+one).
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+from transformer_lens import FactoredMatrix
+
+from transformer_circuits.circuits.paths import Path
+from transformer_circuits.circuits.weights import Weights
+
+
+def ov(weights: Weights, layer: int, head: int) -> FactoredMatrix:
+    """W_V W_O, [d_model, d_model]: what the head writes for each direction that it reads.
+
+    Raises ValueError for a head that does not exist, as all functions here do.
+    """
+    weights.check_head(layer, head)
+    return FactoredMatrix(weights.W_V[layer, head], weights.W_O[layer, head])
+
+
+def qk(weights: Weights, layer: int, head: int) -> FactoredMatrix:
+    """W_Q W_K^T, [d_model at the destination, d_model at the source], not divided by sqrt(d_head)."""
+    weights.check_head(layer, head)
+    return FactoredMatrix(weights.W_Q[layer, head], weights.W_K[layer, head].T)
+
+
+def full_ov(weights: Weights, layer: int, head: int) -> FactoredMatrix:
+    """W_E W_V W_O W_U, [source token, out token]: how attending to a token changes every logit."""
+    circuit = ov(weights, layer, head)
+    return FactoredMatrix(weights.W_E @ circuit.A, circuit.B @ weights.W_U)
+
+
+def full_qk(weights: Weights, layer: int, head: int) -> FactoredMatrix:
+    """W_E W_Q W_K^T W_E^T, [destination token, source token]: which tokens want to attend to which."""
+    circuit = qk(weights, layer, head)
+    return FactoredMatrix(weights.W_E @ circuit.A, circuit.B @ weights.W_E.T)
+
+
+def direct(weights: Weights) -> FactoredMatrix:
+    """W_E W_U, [present token, out token]: the direct path."""
+    return FactoredMatrix(weights.W_E, weights.W_U)
+
+
+def full_path(weights: Weights, path: Path) -> FactoredMatrix:
+    """W_E W_OV^h1 ... W_OV^hk W_U, [source token, out token]: the OV circuit of a path, or of a virtual head.
+
+    Raises ValueError if a head does not exist or the layers do not increase along the path.
+    """
+    if any(first[0] >= second[0] for first, second in zip(path, path[1:])):
+        raise ValueError(f"a path passes from earlier to later layers, not {path}")
+    left, right = weights.W_E, None
+    for layer, head in path:
+        circuit = ov(weights, layer, head)
+        left = (left if right is None else left @ right) @ circuit.A  # d_vocab by d_head at every step
+        right = circuit.B
+    return FactoredMatrix(left, weights.W_U if right is None else right @ weights.W_U)
+
+
+def eigenvalues(matrix: FactoredMatrix) -> Complex[Tensor, " inner"]:
+    """The eigenvalues of A B that can differ from zero, computed as those of B A (claim E5), in no particular order.
+
+    B A is only as large as the inner dimension. Half precision is computed in single. Raises ValueError if the
+    matrix is not square.
+    """
+    if matrix.ldim != matrix.rdim:
+        raise ValueError(f"only a square matrix has eigenvalues, this one is {matrix.ldim} by {matrix.rdim}")
+    A, B = (factor.float() if factor.dtype in (torch.float16, torch.bfloat16) else factor for factor in matrix.pair)
+    return torch.linalg.eigvals(B @ A)
+
+
+def trace(matrix: FactoredMatrix) -> Float[Tensor, ""]:
+    """Sum of the diagonal of A B, which is never formed (claim E3)."""
+    return (matrix.A * matrix.B.T).sum()

@@ -1,0 +1,106 @@
+"""Random attention-only models for the identity tests: double precision, and weights several times larger than at
+initialization, so that a transposed factor or a missing term cannot hide below the tolerance.
+
+The reference for every identity is the plain `Transformer`'s own forward pass, or a naive computation beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from transformer_circuits.circuits.paths import run
+from transformer_circuits.circuits.weights import Weights, relative_error
+from transformer_circuits.models.architecture import ModelConfig, Transformer
+
+EXACT = 1e-10  # relative; an identity holds
+BROKEN = 1e-4  # relative; a broken one is off by at least this
+
+identity = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A random model, its weights, and a prompt."""
+
+    model: Transformer
+    weights: Weights
+    tokens: Tensor  # [position]
+
+    @property
+    def logits(self) -> Tensor:
+        """The reference: the plain forward pass, [position, d_vocab]."""
+        return self.model(self.tokens[None])[0].detach()
+
+    @property
+    def patterns(self) -> Tensor:
+        """Recorded from the plain module, [layer, head, destination, source]."""
+        kept: list[Tensor] = []
+        residual = self.model.tok_embed(self.tokens)[None]
+        positions = self.model.pos(torch.arange(len(self.tokens)))
+        for block in self.model.layers:
+            added, _ = block.attn(residual, positions, pattern_fn=lambda pattern: kept.append(pattern[0]) or pattern)
+            residual = residual + added
+        shape = (0, self.model.config.n_heads, len(self.tokens), len(self.tokens))
+        return torch.stack(kept).detach() if kept else self.weights.W_E.new_zeros(shape)
+
+
+def build(
+    n_layers: int = 2,
+    n_heads: int = 2,
+    d_model: int = 8,
+    d_head: int = 3,
+    d_vocab: int = 11,
+    length: int = 6,
+    positions: bool = True,
+    seed: int = 0,
+) -> Case:
+    """One case; tokens are drawn with replacement."""
+    generator = torch.Generator().manual_seed(seed)
+    config = ModelConfig(n_layers, d_model, n_heads, d_head, d_vocab, n_ctx=max(length, 2))
+    model = Transformer(config).double().eval().requires_grad_(False)
+    for name, weight in model.named_parameters():
+        if name != "pos.weight":
+            gain = 1.0 if name.endswith(("q.weight", "k.weight")) else 2.0  # softmax must not saturate altogether
+            fan_in = 1 if name == "tok_embed.weight" else weight.shape[1]
+            weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64) * gain / math.sqrt(fan_in))
+    if not positions:
+        model.pos.weight.zero_()
+    tokens = torch.randint(d_vocab, (length,), generator=generator)
+    return Case(model, Weights.of(model), tokens)
+
+
+def cases(min_layers: int = 1, max_layers: int = 3) -> st.SearchStrategy[Case]:
+    """Models of every small shape, with and without positions."""
+    return st.builds(
+        build,
+        n_layers=st.integers(min_layers, max_layers),
+        n_heads=st.integers(1, 4),
+        d_model=st.integers(2, 6).map(lambda half: 2 * half),
+        d_head=st.integers(1, 5),
+        d_vocab=st.integers(2, 15),
+        length=st.integers(1, 9),
+        positions=st.booleans(),
+        seed=st.integers(0, 2**32 - 1),
+    )
+
+
+# For the tests that break an identity: shapes in which nothing is degenerate.
+PLAIN_CASES = [
+    build(n_layers=n_layers, positions=positions, seed=seed)
+    for seed, (n_layers, positions) in enumerate([(1, True), (2, True), (2, False), (3, True)])
+]
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def forward_error(case: Case, weights: Weights) -> float:
+    """How far the logits computed from other weights are from those of the plain forward pass."""
+    return relative_error(run(weights, case.tokens).logits, case.logits)
