@@ -1,0 +1,182 @@
+"""The plain transformer against explicit computations."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer, causal_attention, sinusoids
+
+SMALL = dict(d_model=32, n_heads=4, d_head=8, d_vocab=50, n_ctx=40)
+
+
+def random_model(n_layers: int, dtype: torch.dtype = torch.float64, **options) -> Transformer:
+    """Weights of order one, so that no term can hide."""
+    torch.manual_seed(n_layers)
+    model = Transformer(ModelConfig(n_layers, **(SMALL | options))).to(dtype).eval()
+    for name, parameter in model.named_parameters():
+        if name != "pos.weight":
+            fan_in = parameter.shape[-1] if "embed" not in name and parameter.ndim == 2 else 1
+            nn.init.normal_(parameter, std=fan_in**-0.5)
+    return model
+
+
+def explicit_attention(q, k, v):
+    n = q.shape[-2]
+    scores = torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(q.shape[-1])
+    allowed = torch.arange(n)[None, :] <= torch.arange(n)[:, None]
+    return torch.where(allowed, scores, -math.inf).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("n", [1, 2, 31, 127, 128, 129, 255, 256, 300])
+def test_causal_attention_and_its_gradients_equal_the_explicit_computation(n):
+    torch.manual_seed(n)
+    ours = [torch.randn(2, 3, n, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    theirs = [x.detach().clone().requires_grad_() for x in ours]
+    out, expected = causal_attention(*ours), explicit_attention(*theirs)
+    torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
+    weight = torch.randn_like(out)
+    (out * weight).sum().backward()
+    (expected * weight).sum().backward()
+    for mine, explicit in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.grad, explicit.grad, rtol=1e-10, atol=1e-10)
+
+
+def test_causal_attention_does_not_depend_on_the_block_size():
+    q, k, v = torch.randn(3, 1, 2, 77, 8, dtype=torch.float64)
+    torch.testing.assert_close(causal_attention(q, k, v, block=10), causal_attention(q, k, v), rtol=1e-12, atol=1e-12)
+
+
+def test_sinusoids():
+    positions = sinusoids(40, 32)
+    assert positions.shape == (40, 32)
+    p = torch.arange(40, dtype=torch.float64)
+    torch.testing.assert_close(positions[:, 0], p.sin().float())  # wavelength 2 pi
+    torch.testing.assert_close(positions[:, 16], p.cos().float())
+    slowest = 10_000 ** (-30 / 32)
+    torch.testing.assert_close(positions[:, 15], (p * slowest).sin().float())
+    torch.testing.assert_close(positions[:, 31], (p * slowest).cos().float())
+    torch.testing.assert_close(positions.norm(dim=-1), torch.full((40,), 4.0))  # 16 pairs of norm one
+    gram = positions.double() @ positions.double().T
+    torch.testing.assert_close(gram[5:, 5:], gram[:-5, :-5], rtol=0, atol=1e-5)  # relative distance alone
+
+
+def test_initial_scales():
+    torch.manual_seed(0)
+    model = Transformer(ModelConfig(1, d_model=128, n_heads=2, d_head=32, d_vocab=600, n_ctx=16, d_mlp=256))
+    expected = {
+        "tok_embed": 0.5,
+        "layers.0.attn.q": 0.5 / 128**0.5,
+        "layers.0.attn.k": 0.5 / 128**0.5,
+        "layers.0.attn.v": 0.5 / 128**0.5,
+        "layers.0.attn.o": 0.3 / 64**0.5,
+        "layers.0.mlp.fc_in": 1 / 128**0.5,
+        "layers.0.mlp.fc_out": 0.3 / 256**0.5,
+        "head": 0.02,
+    }
+    for name, std in expected.items():
+        weight = model.get_submodule(name).weight
+        assert weight.std().item() == pytest.approx(std, rel=0.05), name
+        assert abs(weight.mean().item()) < 0.1 * std, name
+    assert not model.layers[0].mlp.fc_in.bias.any()
+
+
+def test_defaults_are_the_shape_of_the_paper():
+    config = ModelConfig(2)
+    assert (config.d_model, config.n_heads, config.d_head, config.normalization, config.d_mlp) == (768, 12, 64, None, None)
+
+
+@pytest.mark.parametrize("n_layers", [0, 1, 2, 3])
+def test_forward_equals_sums_over_heads_written_out(n_layers):
+    model = random_model(n_layers)
+    tokens = torch.randint(50, (2, 17))
+    residual = model.tok_embed.weight[tokens]
+    p = model.W_pos[:17]
+    for layer in model.layers:
+        contributions = 0
+        for h in range(4):
+            rows = slice(8 * h, 8 * h + 8)
+            W_Q, W_K, W_V = (getattr(layer.attn, part).weight[rows].T for part in "qkv")
+            q, k, v = (residual + p) @ W_Q, (residual + p) @ W_K, residual @ W_V
+            scores = (q @ k.mT / math.sqrt(8)).masked_fill(torch.ones(17, 17).triu(1).bool(), -math.inf)
+            contributions = contributions + scores.softmax(-1) @ v @ layer.attn.o.weight[:, rows].T
+        residual = residual + contributions
+    torch.testing.assert_close(model(tokens), residual @ model.head.weight.T, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("options", [{}, {"normalization": "LN"}, {"d_mlp": 24}, {"normalization": "LN", "d_mlp": 24}])
+def test_later_tokens_change_nothing_before_them(options):
+    model = random_model(2, **options)
+    tokens = torch.randint(50, (1, 20))
+    changed = tokens.clone()
+    changed[0, 12] = (changed[0, 12] + 1) % 50
+    difference = (model(tokens) - model(changed)).abs().amax(-1)[0]
+    assert difference[:12].max() < 1e-12
+    assert difference[12:].min() > 1e-6
+
+
+def test_positions_never_enter_values():
+    """Where attention is uniform, the order of the tokens that came before makes no difference."""
+    model = random_model(1)
+    tokens = torch.tensor([[BOS, 3, 14, 15, 9, 26]])
+    permuted = torch.tensor([[BOS, 15, 9, 3, 14, 26]])
+
+    def last_output(ids, uniform: bool):
+        residual, positions = model.tok_embed(ids), model.pos(torch.arange(6)[None])
+        freeze = (lambda pattern: torch.ones_like(pattern).tril() / 6) if uniform else None
+        return model.layers[0].attn(residual, positions, pattern_fn=freeze)[0][0, -1]
+
+    torch.testing.assert_close(last_output(tokens, uniform=True), last_output(permuted, uniform=True))
+    assert not torch.allclose(last_output(tokens, uniform=False), last_output(permuted, uniform=False))
+
+
+def test_pattern_and_scores_functions_see_what_is_computed_and_can_replace_it():
+    model = random_model(1)
+    attention, residual, positions = model.layers[0].attn, torch.randn(2, 9, 32).double(), model.W_pos[:9]
+    plain, no_pattern = attention(residual, positions)
+    assert no_pattern is None
+    seen = {}
+
+    def keep(name):
+        return lambda tensor: seen.setdefault(name, tensor)
+
+    out, pattern = attention(residual, positions, pattern_fn=keep("pattern"), scores_fn=keep("scores"))
+    torch.testing.assert_close(out, plain, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(seen["scores"].softmax(-1), pattern)
+    assert torch.equal(seen["pattern"], pattern)
+    assert torch.equal(seen["scores"][0, 0].isinf(), torch.ones(9, 9).triu(1).bool())
+    out, _ = attention(residual, positions, pattern_fn=torch.zeros_like)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("n", [0, 41])
+def test_prompts_of_the_wrong_length_are_refused(n):
+    with pytest.raises(ValueError, match=f"a prompt must have 1 to 40 tokens, this one has {n}"):
+        random_model(1)(torch.zeros(1, n, dtype=torch.long))
+
+
+def test_floats_and_padding_masks_are_refused():
+    model = random_model(1)
+    tokens = torch.zeros(1, 4, dtype=torch.long)
+    with pytest.raises(ValueError, match="1 to 40 token ids"):
+        model(inputs_embeds=torch.zeros(1, 4, 32))
+    with pytest.raises(ValueError, match="pad on the right"):
+        model(tokens, attention_mask=torch.tensor([[0, 1, 1, 1]]))
+    assert torch.equal(model(tokens, attention_mask=torch.ones(1, 4)), model(tokens))
+
+
+@pytest.mark.parametrize("wrong", [dict(normalization="RMS"), dict(d_model=33)])
+def test_impossible_configurations_are_refused(wrong):
+    with pytest.raises(ValueError, match="must be"):
+        ModelConfig(**(SMALL | dict(n_layers=1) | wrong))
+
+
+def test_training_machines_need_neither_transformer_lens_nor_jaxtyping():
+    code = (
+        "import sys, transformer_circuits.models, transformer_circuits.models.architecture, transformer_circuits.models.shards;"
+        "print([m for m in ('transformer_lens', 'transformers', 'jaxtyping', 'einops') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
