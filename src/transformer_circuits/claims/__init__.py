@@ -1,0 +1,5 @@
+"""The paper's claims: what each says, how it is measured and judged, and what came out."""
+
+from transformer_circuits.claims.ledger import LedgerError, Record, Verdict, record
+
+__all__ = ["LedgerError", "Record", "Verdict", "record"]
