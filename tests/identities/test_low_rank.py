@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from random_models import BROKEN, EXACT, PLAIN_CASES, build, cases, identity, random
 from transformer_lens import FactoredMatrix
 
-from transformer_circuits.circuits.qk_ov import eigenvalues, full_ov, full_path, full_qk, trace
+from transformer_circuits.circuits.qk_ov import eigenvalues, full_ov, full_path, full_qk, positivity, trace
 from transformer_circuits.circuits.subspaces import dimensions_for, frobenius_norm, joint_spectrum, spectrum, svd
 from transformer_circuits.circuits.weights import relative_error
 
@@ -113,6 +113,10 @@ def test_circuits_are_not_their_transposes(case):
         virtual = full_path(w, ((0, 0), (1, 1)))
         other_order = w.W_E @ w.W_V[1, 1] @ w.W_O[1, 1] @ w.W_V[0, 0] @ w.W_O[0, 0] @ w.W_U
         assert virtual.mdim == w.d_head and relative_error(virtual.AB, other_order) > BROKEN
+
+
+def test_positivity():
+    assert positivity(torch.tensor([[1, 2j, 1], [-1, -3, 0]])).tolist() == [0.5, -1]
 
 
 def test_half_precision_is_computed_in_single():

@@ -72,6 +72,8 @@ def test_each_term_is_a_pattern_times_an_ov_circuit(case, data):
     assert relative_error(expansion.terms[i] @ case.weights.W_U, expected) < EXACT
     token = data.draw(st.integers(0, len(case.weights.W_E) - 1))
     assert relative_error(expansion.logits(case.weights, token)[i], expected[:, token]) < EXACT
+    above = expansion.logits(case.weights, token, above_mean=True)[i]
+    assert (above - expected[:, token] + expected.mean(1)).abs().max() / expected.abs().max() < EXACT
 
 
 @pytest.mark.parametrize("case", PLAIN_CASES)

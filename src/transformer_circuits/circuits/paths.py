@@ -103,13 +103,14 @@ class Expansion:
         chosen = [i for i, path in enumerate(self.paths) if order is None or len(path) == order]
         return self.terms[chosen].sum(dim=0)
 
-    def logits(self, weights: Weights, token: int) -> Float[Tensor, "path *batch position"]:
-        """What every path adds to the logit of one token.
+    def logits(self, weights: Weights, token: int, above_mean: bool = False) -> Float[Tensor, "path *batch position"]:
+        """What every path adds to the logit of one token, or to what that has above the mean logit of all tokens.
 
-        Raises ValueError if the vocabulary has no such token.
+        The mean is what softmax does not see. Raises ValueError if the vocabulary has no such token.
         """
         weights.check_tokens(torch.tensor([token]))
-        return self.terms @ weights.W_U[:, token]
+        read = weights.W_U[:, token]
+        return self.terms @ (read - weights.W_U.mean(dim=1) if above_mean else read)
 
 
 def expand(

@@ -81,6 +81,11 @@ def eigenvalues(matrix: FactoredMatrix) -> Complex[Tensor, " inner"]:
     return torch.linalg.eigvals(B @ A)
 
 
+def positivity(values: Complex[Tensor, "*batch inner"]) -> Float[Tensor, "*batch"]:
+    """Sum of the eigenvalues' real parts over the sum of their moduli: 1 if all are positive, -1 if all are negative."""
+    return values.real.sum(dim=-1) / values.abs().sum(dim=-1)
+
+
 def trace(matrix: FactoredMatrix) -> Float[Tensor, ""]:
     """Sum of the diagonal of A B, which is never formed (claim E3)."""
     return (matrix.A * matrix.B.T).sum()
