@@ -142,7 +142,9 @@ def convert(state: dict[str, Tensor], settings: dict[str, Any], where: str) -> T
 
 
 def _state_dicts(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
+    """Without the shards of ours, which are nothing without their manifest."""
+    ours = set(folder.glob("weights-*-of-*.safetensors"))
+    return sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path not in ours)
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

@@ -1,0 +1,70 @@
+"""The shipped models: complete, undamaged, and the same function through the bridge as in plain PyTorch."""
+
+import pytest
+import torch
+
+from transformer_circuits.models import list_models, load_model
+from transformer_circuits.models.shards import read_manifest, read_model
+from transformer_circuits.paths import DATA, WEIGHTS
+
+SHIPPED = {"attn-only-0l": 0, "attn-only-1l": 1, "attn-only-2l": 2}  # name: layers
+TEXT = (
+    "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
+    "wife. def add(self, other):\n    return self.value + other.value\n\\begin{equation} x^2 \\end{equation}"
+)
+
+
+def test_the_family_is_complete_and_nothing_else_is_shipped(monkeypatch):
+    monkeypatch.delenv("TRANSFORMER_CIRCUITS_WEIGHTS", raising=False)
+    assert list_models() == sorted(SHIPPED)
+    assert {path.name for path in WEIGHTS.iterdir() if path.is_dir()} == set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_weights_are_undamaged_finite_and_small_enough_to_ship(name):
+    model, manifest = read_model(WEIGHTS / name)  # checks every SHA-256
+    config = model.config
+    assert manifest["name"] == name
+    assert (config.n_layers, config.d_model, config.n_heads, config.d_head) == (SHIPPED[name], 768, 12, 64)
+    assert (config.d_vocab, config.normalization, config.d_mlp) == (8192, None, None) and config.n_ctx >= 512
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    for shard in manifest["shards"]:
+        assert (WEIGHTS / name / shard["file"]).stat().st_size == shard["bytes"] < 16_000_000
+    on_disk = {path.name for path in (WEIGHTS / name).glob("*.safetensors")}
+    assert on_disk == {shard["file"] for shard in manifest["shards"]}
+    assert manifest["training"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_bridge_and_plain_module_agree_on_real_text(name):
+    bridge = load_model(name, device="cpu")
+    model, _ = read_model(WEIGHTS / name)
+    tokens = bridge.to_tokens(TEXT)
+    assert tokens.shape[1] > 40 and tokens[0, 0] == 0
+    with torch.no_grad():
+        expected = model(tokens)
+    torch.testing.assert_close(bridge(tokens), expected, rtol=0, atol=1e-5)
+    assert bridge(tokens, return_type="loss") < 7  # it has learned: log(8192) is 9.01
+
+
+@pytest.mark.parametrize("name", [name for name, layers in SHIPPED.items() if layers])
+def test_zeroing_a_pattern_changes_the_logits(name):
+    bridge = load_model(name, device="cpu")
+    tokens = bridge.to_tokens(TEXT)
+    logits = bridge(tokens)
+
+    for layer in range(SHIPPED[name]):
+
+        def zero(pattern, hook):
+            pattern[:, 3] = 0
+            return pattern
+
+        edited = bridge.run_with_hooks(tokens, fwd_hooks=[(f"blocks.{layer}.attn.hook_pattern", zero)])
+        assert (edited - logits).abs().max() > 1e-2
+
+
+def test_the_tokenizer_is_shipped_and_fits():
+    bridge = load_model("attn-only-0l", device="cpu")
+    assert (DATA / "tokenizer.json").is_file() and len(bridge.tokenizer) == 8192
+    assert bridge.to_string(bridge.to_tokens(TEXT)[0, 1:]) == TEXT
+    assert read_manifest(WEIGHTS / "attn-only-0l")["config"]["d_vocab"] == len(bridge.tokenizer)
