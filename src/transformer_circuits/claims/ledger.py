@@ -402,8 +402,8 @@ def check_records(
         before = (accepted or {}).get(id, "none")
         if verdict != before and not announced(changelog, id, verdict):
             problems.append(
-                f"{id} is now {verdict!r}, the accepted verdict is {before!r}: say why in CHANGELOG.md, in a line that names "
-                f"{id} and {verdict!r}, and run `python -m transformer_circuits.claims accept`."
+                f"{id} is now '{verdict}', the accepted verdict is '{before}': say why in CHANGELOG.md, in a line that names "
+                f"{id} and '{verdict}', and run `python -m transformer_circuits.claims accept`."
             )
     problems += [f"An accepted verdict names {id!r}, and there is no such claim." for id in accepted or {} if id not in claims]
     return problems

@@ -49,7 +49,7 @@ def show_quantity(x: float, unit: str = "") -> str:
 def show_values(claim: Claim, values: dict[str, float]) -> list[tuple[str, str]]:
     """What was measured, and how much: pairs of words."""
     if claim.kind == "identity":
-        return [("relative error" if name == "error" else f"relative error, {name}", show_number(x)) for name, x in values.items()]
+        return [("relative error" if name == "error" else f"error, {name}", show_number(x)) for name, x in values.items()]
     return [(claim.quantities[name].what, show_quantity(x, claim.quantities[name].unit)) for name, x in values.items()]
 
 
