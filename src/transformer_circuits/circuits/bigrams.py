@@ -1,0 +1,96 @@
+"""Bigram statistics and what a direct path makes of them (paper section "Zero-Layer Transformers")."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from transformer_circuits.data import BigramCounts
+
+Rows = Callable[[Int[Tensor, "row"]], Float[Tensor, "row d_vocab"]]  # log-probabilities of the next token, nats
+
+
+@dataclasses.dataclass(frozen=True)
+class SmoothedBigrams:
+    """Next-token probabilities from counts, by interpolated Kneser-Ney smoothing.
+
+    Of every count a fixed `discount` is taken off, and given to all tokens in proportion to how many different tokens
+    each one follows: P(b|a) = max(n_ab - D, 0) / n_a + D * (different successors of a) / n_a * P_continuation(b).
+    """
+
+    counts: BigramCounts
+    discount: float
+    frequency: Float[Tensor, "d_vocab"]  # share of each token in the training text, as first of a pair
+    continuation: Float[Tensor, "d_vocab"]  # share of the different pairs that each token ends
+
+    @classmethod
+    def of(cls, counts: BigramCounts) -> SmoothedBigrams:
+        """D = n1 / (n1 + 2 n2), from the numbers of pairs seen once and twice (Ney, Essen and Kneser 1994)."""
+        d_vocab = len(counts.row_start) - 1
+        once, twice = ((counts.count == n).sum().item() for n in (1, 2))
+        frequency = torch.bincount(counts.preceding, counts.count.double(), minlength=d_vocab)
+        kinds = torch.bincount(counts.following, minlength=d_vocab) + 1.0  # one more, so that no token is impossible
+        return cls(counts, once / (once + 2 * twice), (frequency / frequency.sum()).float(), (kinds / kinds.sum()).float())
+
+    def log_probs(self, tokens: Int[Tensor, "row"]) -> Float[Tensor, "row d_vocab"]:
+        """log P(next | token). For a token that was never seen the continuation probabilities are all there is."""
+        rows = self.counts.dense(tokens)
+        seen = rows.sum(-1, keepdim=True)
+        left_over = self.discount * (rows > 0).sum(-1, keepdim=True) / seen.clamp(min=1)
+        left_over[seen == 0] = 1.0
+        return ((rows - self.discount).clamp(min=0) / seen.clamp(min=1) + left_over * self.continuation).log()
+
+    def unigram_log_probs(self, tokens: Int[Tensor, "row"]) -> Float[Tensor, "row d_vocab"]:
+        """log P(next) whatever the token: counts plus one."""
+        totals = torch.bincount(self.counts.following, self.counts.count.double(), minlength=len(self.frequency)) + 1
+        return (totals / totals.sum()).log().float().expand(len(tokens), -1)
+
+
+def direct_path(W_E: Float[Tensor, "d_vocab d_model"], W_U: Float[Tensor, "d_model d_vocab"]) -> Rows:
+    """The direct path W_E W_U as a predictor of the next token, a few rows at a time: never formed whole."""
+    return lambda tokens: (W_E[tokens] @ W_U).log_softmax(-1)
+
+
+def blocks(d_vocab: int, rows: int = 512) -> Iterator[Int[Tensor, "row"]]:
+    """All token ids, `rows` at a time."""
+    return iter(torch.arange(d_vocab).split(rows))
+
+
+def at_pairs(
+    rows: Rows, before: Int[Tensor, "pair"], after: Int[Tensor, "pair"], d_vocab: int, top: int | None = None
+) -> Float[Tensor, "pair"]:
+    """log P(after | before) of chosen pairs; with `top`, 1.0 where `after` is among the row's `top` likeliest, else 0.0."""
+    order = before.argsort(stable=True)
+    edges = before[order]
+    found = torch.empty(len(before))
+    for tokens in blocks(d_vocab):
+        start, stop = torch.searchsorted(edges, torch.stack([tokens[0], tokens[-1] + 1])).tolist()
+        if start < stop:
+            here, table = order[start:stop], rows(tokens)
+            row = before[here] - tokens[0]
+            own = table[row, after[here]]
+            found[here] = own if top is None else (own >= table.topk(top).values[row, -1]).float()
+    return found
+
+
+def mean_divergence(p: Rows, q: Rows, frequency: Float[Tensor, "d_vocab"]) -> float:
+    """Kullback-Leibler divergence KL(p || q) of the next token, nats, averaged over first tokens by their frequency."""
+    total = 0.0
+    for tokens in blocks(len(frequency)):
+        log_p = p(tokens)
+        total += (frequency[tokens, None] * log_p.exp() * (log_p - q(tokens))).double().sum().item()
+    return total
+
+
+def rank_correlation(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> float:
+    """Spearman's: the correlation of ranks, ties given their mean rank. Raises ValueError for fewer than two values."""
+    if len(x) < 2:
+        raise ValueError(f"a rank correlation needs at least two values, not {len(x)}")
+    import pandas as pd
+
+    ranks = pd.DataFrame({"x": x.numpy(), "y": y.numpy()}).rank()
+    return float(ranks["x"].corr(ranks["y"]))

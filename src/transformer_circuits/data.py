@@ -1,0 +1,105 @@
+"""The book's own data: tokenizer, held-out text, bigram counts of the training text, passages.
+
+Made by `python -m transformer_circuits.training.corpus --ship data`; sources and licences are in `training/sources.toml`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from transformer_circuits.models.architecture import BOS
+from transformer_circuits.models.bridge import as_pretrained
+from transformer_circuits.paths import DATA
+
+
+def load_tokenizer() -> PreTrainedTokenizerFast:
+    """The family's tokenizer: byte-level BPE, 8,192 tokens, token 0 `<|start|>`, which it puts first."""
+    return as_pretrained(DATA / "tokenizer.json")
+
+
+@functools.cache
+def vocabulary() -> tuple[str, ...]:
+    """The string of every token, by id. Bytes that are no text by themselves appear as the replacement character."""
+    tokenizer = load_tokenizer()
+    return tuple(tokenizer.batch_decode([[i] for i in range(len(tokenizer))]))
+
+
+@functools.cache
+def _held_out() -> np.ndarray:
+    return np.load(DATA / "held_out.npz")["tokens"]
+
+
+def held_out_windows(n: int, n_ctx: int) -> Int[Tensor, "window pos"]:
+    """`n` windows of held-out text, evenly spaced: the start token, then `n_ctx` tokens; pos = n_ctx + 1.
+
+    Inputs are all but the last column, targets all but the first. Raises ValueError if there is not so much text.
+    """
+    tokens = _held_out()
+    available = len(tokens) // n_ctx
+    if not 0 < n <= available:
+        raise ValueError(f"the held-out text holds 1 to {available} windows of {n_ctx} tokens, not {n}")
+    starts = np.linspace(0, available - 1, n).astype(int) * n_ctx
+    rows = np.stack([tokens[start : start + n_ctx] for start in starts]).astype(np.int64)
+    return torch.from_numpy(np.concatenate([np.full((n, 1), BOS), rows], axis=1))
+
+
+def held_out_documents() -> list[tuple[dict[str, str | int], Int[Tensor, "pos"]]]:
+    """Every held-out document with its source, kind, path and number of tokens; the start token comes first."""
+    listing = json.loads((DATA / "held_out_documents.json").read_text())
+    parts = np.split(_held_out(), np.cumsum([row["tokens"] for row in listing])[:-1])
+    return [(row, torch.from_numpy(part.astype(np.int64))) for row, part in zip(listing, parts, strict=True)]
+
+
+@dataclasses.dataclass(frozen=True)
+class BigramCounts:
+    """How often each token followed each other one in the training text, as a sparse table in rows."""
+
+    row_start: Int[Tensor, "d_vocab+1"]
+    following: Int[Tensor, "pair"]  # token ids, ascending within a row
+    count: Int[Tensor, "pair"]
+
+    def __getitem__(self, token: int) -> tuple[Int[Tensor, "successor"], Int[Tensor, "successor"]]:
+        """(tokens that followed, how often each)."""
+        row = slice(int(self.row_start[token]), int(self.row_start[token + 1]))
+        return self.following[row], self.count[row]
+
+    @functools.cached_property
+    def preceding(self) -> Int[Tensor, "pair"]:
+        """The first token of every pair, beside `following`."""
+        return torch.repeat_interleave(torch.arange(len(self.row_start) - 1), self.row_start.diff())
+
+    def dense(self, tokens: Int[Tensor, "row"]) -> Float[Tensor, "row d_vocab"]:
+        """Counts of all successors for some tokens."""
+        table = torch.zeros(len(tokens), len(self.row_start) - 1)
+        for row, token in zip(table, tokens.tolist(), strict=True):
+            following, count = self[token]
+            row[following] = count.float()
+        return table
+
+
+@functools.cache
+def bigram_counts() -> BigramCounts:
+    """The complete table of the training text, about 2.8 million different pairs."""
+    stored = np.load(DATA / "bigrams.npz")
+    successors = stored["successors"].astype(np.int64)
+    row_start = np.concatenate([[0], np.cumsum(successors)])
+    sums = np.cumsum(stored["gap"].astype(np.int64))
+    before_row = np.concatenate([[0], sums])[row_start[:-1]]  # undo the sum at the start of each row
+    following = sums - np.repeat(before_row, successors)
+    return BigramCounts(*(torch.from_numpy(x.astype(np.int64)) for x in (row_start, following, stored["count"])))
+
+
+def passage(name: str) -> str:
+    """A short held-out text, by name. Raises ValueError that lists the names."""
+    names = sorted(path.stem for path in (DATA / "passages").glob("*.txt"))
+    if name not in names:
+        raise ValueError(f"there is no passage {name!r}; there are: {', '.join(names)}")
+    return (DATA / "passages" / f"{name}.txt").read_text(encoding="utf8").rstrip("\n")

@@ -1,0 +1,310 @@
+"""Train a model on packed tokens.
+
+    python -m transformer_circuits.training.train --config attn-only-2l --data corpus --out runs/attn-only-2l
+    accelerate launch -m transformer_circuits.training.train --config ...                     (several GPUs or machines)
+
+`--data` is a folder that `training.corpus` wrote. In `--out` appear `training.jsonl` (losses and scores), `checkpoint`
+(everything needed to go on: run the same command again after a kill, and the losses are those of an uninterrupted run)
+and at the end `model/`, the weights as the book ships them. Imports torch, numpy, safetensors, accelerate and tqdm only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import platform
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import torch
+from accelerate import Accelerator
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
+from transformer_circuits.models.shards import save_model
+from transformer_circuits.training.loss import linear_cross_entropy
+from transformer_circuits.training.scores import (
+    Repeats,
+    attention_patterns,
+    in_context_score,
+    induction_scores,
+    losses,
+    previous_token_scores,
+)
+
+CONFIGS = Path(__file__).parent / "configs"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    tokens: int  # to see in all
+    batch: int = 4  # windows a step, over all processes
+    lr: float = 2e-3
+    lr_end: float = 0.05  # of lr, reached at the last step
+    warmup: float = 0.01  # share of the steps over which lr rises
+    decay_from: float = 0.5  # share of the steps after which lr falls along a cosine; flat in between
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    seed: int = 0
+    snapshots: int = 40  # evaluations, log-spaced over the run
+    evaluate_windows: int = 64  # held-out windows an evaluation looks at
+    repeats: int = 32  # rows of repeated random tokens
+    checkpoint_minutes: float = 5.0
+
+    def learning_rate(self, step: int, steps: int) -> float:
+        done = (step + 1) / steps
+        if done < self.warmup:
+            return self.lr * done / self.warmup
+        falling = max(0.0, (done - self.decay_from) / (1 - self.decay_from)) if self.decay_from < 1 else 0.0
+        return self.lr * (self.lr_end + (1 - self.lr_end) * (1 + math.cos(math.pi * falling)) / 2)
+
+
+def read_config(name: str) -> tuple[str, ModelConfig, TrainingConfig]:
+    """(name, model, training) from a TOML file, or from a configuration shipped in `configs/` by its name.
+
+    Raises ValueError that names what exists or what is wrong.
+    """
+    path = Path(name) if name.endswith(".toml") else CONFIGS / f"{name}.toml"
+    if not path.exists():
+        raise ValueError(f"there is no configuration {name!r}; shipped: {', '.join(sorted(p.stem for p in CONFIGS.glob('*.toml')))}")
+    content = tomllib.loads(path.read_text(encoding="utf8"))
+    try:
+        training = content["training"] | {"betas": tuple(content["training"].get("betas", TrainingConfig.betas))}
+        return path.stem, ModelConfig(**content["model"]), TrainingConfig(**training)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path.name} is not a training configuration: {error}") from error
+
+
+class Windows:
+    """Non-overlapping windows of packed tokens, in a new random order every epoch.
+
+    A row is the start token and then `n_ctx` tokens of text; inputs are all but its last, targets all but its first.
+    """
+
+    def __init__(self, path: Path, n_ctx: int, seed: int):
+        if not path.exists():
+            raise ValueError(f"{path} is missing: make it with `python -m transformer_circuits.training.corpus --out {path.parent}`")
+        self.tokens = np.load(path, mmap_mode="r")
+        self.n_ctx, self.seed = n_ctx, seed
+        self.count = len(self.tokens) // n_ctx
+        if not self.count:
+            raise ValueError(f"{path} holds {len(self.tokens)} tokens, less than one window of {n_ctx}")
+        self.epoch, self.order = -1, np.empty(0, dtype=np.int64)
+
+    def rows(self, windows: np.ndarray | range) -> Tensor:
+        rows = np.full((len(windows), self.n_ctx + 1), BOS, dtype=np.int64)
+        for row, window in zip(rows, windows):
+            row[1:] = self.tokens[window * self.n_ctx : (window + 1) * self.n_ctx]
+        return torch.from_numpy(rows)
+
+    def batch(self, start: int, size: int) -> Tensor:
+        """Rows start ... start + size of the endless stream of shuffled epochs."""
+        windows = []
+        for i in range(start, start + size):
+            epoch, place = divmod(i, self.count)
+            if epoch != self.epoch:
+                self.epoch, self.order = epoch, np.random.default_rng((self.seed, epoch)).permutation(self.count)
+            windows.append(self.order[place])
+        return self.rows(np.array(windows))
+
+
+class NextTokenLoss(nn.Module):
+    """Model and loss as one module, so that data-parallel wrappers see a single forward pass."""
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.model = model
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return linear_cross_entropy(self.model.residual_stream(rows[:, :-1]), self.model.head.weight, rows[:, 1:])
+
+
+def write_atomically(path: Path, write: Any) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    write(partial)
+    with open(partial, "rb+") as file:
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def save_checkpoint(path: Path, model: Transformer, optimizer: torch.optim.Optimizer, about: dict[str, Any]) -> None:
+    """Weights, optimizer moments and the place in the data, in one file that is either the old or the new one."""
+    tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    for name, state in zip(names, optimizer.state_dict()["state"].values()):
+        tensors |= {f"{key}.{name}": value for key, value in state.items()}
+    write_atomically(path, lambda partial: save_file(tensors, partial, metadata={"about": json.dumps(about)}))
+
+
+def load_checkpoint(path: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Puts a checkpoint's content in place; returns what was stored about it. Raises ValueError if it is damaged."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            about = json.loads(file.metadata()["about"])
+            tensors = {key: file.get_tensor(key) for key in file.keys()}
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error}); delete it to start over") from error
+    state = {}
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    with torch.no_grad():
+        for i, name in enumerate(names):
+            model.get_parameter(name).copy_(tensors[f"model.{name}"])
+            state[i] = {key: tensors[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    return about
+
+
+def hardware(accelerator: Accelerator) -> dict[str, Any]:
+    cuda = accelerator.device.type == "cuda"
+    name = torch.cuda.get_device_name() if cuda else platform.machine()
+    if not cuda and Path("/proc/cpuinfo").exists():
+        models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        name = models[0].partition(":")[2].strip() if models else name
+    return {
+        "device": name,
+        "processes": accelerator.num_processes,
+        "threads": None if cuda else torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+
+
+def snapshot_steps(steps: int, count: int) -> set[int]:
+    """About `count` step numbers from 0 to `steps`: half of them log-spaced, half evenly."""
+    spaced = np.geomspace(1, steps, max(2, count // 2)), np.linspace(0, steps, max(2, count // 2))
+    return {int(round(s)) for s in np.concatenate(spaced)}
+
+
+class Evaluation:
+    """Fixed held-out windows and repeated random tokens, and the scores on them."""
+
+    def __init__(self, held_out: Windows, config: TrainingConfig, device: torch.device):
+        rows = held_out.rows(np.linspace(0, held_out.count - 1, min(held_out.count, config.evaluate_windows)).astype(int))
+        self.rows = rows.to(device)
+        text = torch.from_numpy(np.asarray(held_out.tokens[:200_000], dtype=np.int64))
+        self.repeats = Repeats.draw(text, config.repeats, held_out.n_ctx, seed=config.seed)
+        self.device = device
+
+    def __call__(self, model: Transformer) -> dict[str, Any]:
+        by_position = losses(model, self.rows[:, :-1], self.rows[:, 1:])
+        scores = {"held_out": float(by_position.mean()), "in_context": in_context_score(by_position)}
+        if model.config.n_layers:
+            patterns = attention_patterns(model, self.repeats.tokens.to(self.device)).float()
+            scores["previous_token"] = [[round(x, 4) for x in row] for row in previous_token_scores(patterns).tolist()]
+            scores["induction"] = [[round(x, 4) for x in row] for row in induction_scores(patterns, self.repeats).tolist()]
+        return scores
+
+
+def train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, stop_after: int | None = None) -> None:
+    """Trains to the end, or for `stop_after` steps more; goes on from `out/checkpoint` where there is one."""
+    accelerator = Accelerator(mixed_precision="bf16", cpu=not torch.cuda.is_available())
+    if config.batch % accelerator.num_processes:
+        raise ValueError(f"batch {config.batch} cannot be shared evenly by {accelerator.num_processes} processes")
+    torch.manual_seed(config.seed)
+    plain = Transformer(shape).to(accelerator.device)
+    parameters = [p for p in plain.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(
+        parameters, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
+    )
+    steps = max(1, config.tokens // (config.batch * shape.n_ctx))
+    about = {"name": name, "model": dataclasses.asdict(shape), "training": json.loads(json.dumps(dataclasses.asdict(config)))}
+
+    checkpoint, log = out / "checkpoint.safetensors", out / "training.jsonl"
+    step, seconds = 0, 0.0
+    if checkpoint.exists():
+        stored = load_checkpoint(checkpoint, plain, optimizer)
+        if stored["about"] != about:
+            raise ValueError(f"{checkpoint} belongs to another configuration; choose another --out, or delete it")
+        step, seconds = stored["step"], stored["seconds"]
+    if accelerator.is_main_process:
+        out.mkdir(parents=True, exist_ok=True)
+        old = log.read_text().splitlines() if step else []
+        kept = [line for line in old[1:] if json.loads(line)["step"] <= step] if step else []
+        header = json.dumps(about | {"hardware": hardware(accelerator)})
+        write_atomically(log, lambda partial: partial.write_text("".join(f"{line}\n" for line in [header, *kept])))
+        recorded = {json.loads(line)["step"] for line in kept}
+
+    windows = Windows(data / "train.npy", shape.n_ctx, config.seed)
+    evaluation = Evaluation(Windows(data / "held_out.npy", shape.n_ctx, config.seed), config, accelerator.device)
+    snapshots = snapshot_steps(steps, config.snapshots)
+    module, optimizer = accelerator.prepare(NextTokenLoss(plain), optimizer)
+    share = config.batch // accelerator.num_processes
+
+    def evaluate(step: int, train_loss: float | None) -> None:
+        if accelerator.is_main_process and step in snapshots and step not in recorded:
+            with accelerator.autocast():
+                scores = evaluation(plain)
+            row = {"step": step, "tokens": step * config.batch * shape.n_ctx, "train": train_loss, **scores}
+            row |= {"lr": config.learning_rate(step, steps), "seconds": round(seconds + time.monotonic() - start, 1)}
+            with open(log, "a") as file:
+                file.write(json.dumps(row) + "\n")
+            recorded.add(step)
+
+    def keep(step: int) -> None:
+        if accelerator.is_main_process:
+            state = {"about": about, "step": step, "seconds": seconds + time.monotonic() - start}
+            save_checkpoint(checkpoint, plain, optimizer, state)
+
+    start = saved = time.monotonic()
+    evaluate(step, None)
+    last = steps if stop_after is None else min(steps, step + stop_after)
+    bar = tqdm(total=steps * config.batch * shape.n_ctx, initial=step * config.batch * shape.n_ctx, unit="tok",
+               unit_scale=True, desc=name, disable=not accelerator.is_main_process, mininterval=2)  # fmt: skip
+    while step < last:
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate(step, steps)
+        rows = windows.batch(step * config.batch + accelerator.process_index * share, share).to(accelerator.device)
+        loss = module(rows)
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(parameters, config.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        bar.update(rows[:, 1:].numel() * accelerator.num_processes)
+        if step % 10 == 0:
+            bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+        if step in snapshots:
+            evaluate(step, round(loss.item(), 4))
+        if time.monotonic() - saved > 60 * config.checkpoint_minutes:
+            keep(step)
+            saved = time.monotonic()
+    bar.close()
+    keep(step)
+    if step == steps and accelerator.is_main_process:
+        export(plain, name, out, accelerator)
+
+
+def export(model: Transformer, name: str, out: Path, accelerator: Accelerator) -> None:
+    """`out/model`: the weights as the book ships them, with the log and its last row in the manifest."""
+    lines = [json.loads(line) for line in (out / "training.jsonl").read_text().splitlines()]
+    training = {"run": lines[0], "result": lines[-1]}
+    save_model(model, out / "model", name, training)
+    write_atomically(out / "model" / "training.jsonl", lambda p: p.write_text((out / "training.jsonl").read_text()))
+    accelerator.print(json.dumps(training["result"]))
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", required=True, help="a shipped configuration's name, or a TOML file")
+    parser.add_argument("--data", type=Path, required=True, help="folder with train.npy and held_out.npy")
+    parser.add_argument("--out", type=Path, required=True, help="folder for log, checkpoint and weights")
+    parser.add_argument("--stop-after", type=int, help="stop after this many steps; the same command goes on from there")
+    args = parser.parse_args(argv)
+    try:
+        train(*read_config(args.config), data=args.data, out=args.out, stop_after=args.stop_after)
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from error
+
+
+if __name__ == "__main__":
+    main()
