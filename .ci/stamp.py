@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = re.compile(r"[A-Za-z0-9._-]+")
+FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["hide-input"]}  # Colab, JupyterLab, the book
 WITH_ADDRESS = ("_config.yml", "CITATION.cff", "README.md", "book/intro.md")
 
 
@@ -82,13 +83,14 @@ def first_cell(root: Path = ROOT) -> str:
     """
     about = project(root)
     return f"""\
-import importlib.util, os
+import os
 
-if importlib.util.find_spec("transformer_circuits") is None:  # on Colab: fetch the book, keep the torch and numpy there
-    !git clone --quiet --depth 1 --branch v{about["version"]} {about["urls"]["Repository"]} book
-    !pip list --format=freeze | grep -E "^(torch|numpy)==" > keep.txt
-    !pip install --quiet --constraint keep.txt ./book
-    os.environ["TRANSFORMER_CIRCUITS_ROOT"] = os.path.abspath("book")
+if "COLAB_RELEASE_TAG" in os.environ:  # on Colab: fetch the book, keep the torch and numpy that are there
+    os.environ["TRANSFORMER_CIRCUITS_ROOT"] = "/content/book"
+    if not os.path.exists("/content/book"):
+        !git clone --quiet --depth 1 --branch v{about["version"]} {about["urls"]["Repository"]} /content/book
+        !pip list --format=freeze | grep -E "^(torch|numpy)==" > /content/keep.txt
+        !pip install --quiet --constraint /content/keep.txt /content/book
 
 from transformer_circuits.notebook import setup
 
@@ -96,12 +98,12 @@ setup()"""
 
 
 def with_first_cell(text: str, cell: str) -> str:
-    """The notebook `text` (JSON) with the source of its first code cell replaced by `cell`."""
+    """The notebook `text` (JSON) with the source of its first code cell replaced by `cell`, folded wherever it is read."""
     notebook = json.loads(text)
     code = next((c for c in notebook["cells"] if c["cell_type"] == "code"), None)
-    if code is None or "".join(code["source"]) == cell:
+    if code is None or ("".join(code["source"]) == cell and code["metadata"] == FOLDED):
         return text
-    code["source"] = cell.splitlines(keepends=True)
+    code["source"], code["metadata"] = cell.splitlines(keepends=True), FOLDED
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -107,9 +107,9 @@ def forget_if_changed(book: Book) -> bool:
     return True
 
 
-def environment(book: Book, notebook: Path) -> dict[str, str]:
-    """The variables that a notebook runs under while the book is built."""
-    threads = max(1, (os.cpu_count() or 1) // WORKERS)
+def environment(book: Book, notebook: Path, workers: int = WORKERS) -> dict[str, str]:
+    """The variables that a notebook runs under while the book is built, when `workers` notebooks share the processor."""
+    threads = max(1, (os.cpu_count() or 1) // workers)
     return {
         "TRANSFORMER_CIRCUITS_ROOT": str(book.root),
         "TRANSFORMER_CIRCUITS_BOOK": "1",
@@ -162,9 +162,14 @@ def store(book: Book, path: Path, notebook: nbformat.NotebookNode, seconds: floa
 
 
 def run_notebooks(book: Book) -> None:
-    """Run what the cache lacks; BuildError names every notebook with a failed cell."""
+    """Run what the cache lacks; BuildError names every notebook with a failed cell.
+
+    After a run all pages are read anew, since a page may quote numbers of another's notebook, and Sphinx looks only at files.
+    """
     todo = [path for path in book.notebooks() if not is_cached(book, path)]
     failed = []
+    if todo:
+        shutil.rmtree(book.build / ".doctrees", ignore_errors=True)
     # A process for each of two notebooks: their kernels inherit its environment, with the claims folder of the notebook it runs.
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
@@ -258,17 +263,22 @@ def measured() -> Iterator[None]:
         print(f"{time.monotonic() - start:.0f} s wall time, {peak / 2**30:.1f} GiB peak memory", flush=True)
 
 
-def build(root: Path = ROOT) -> Path:
-    """Build the book whose sources are in `root`. Returns the first page; BuildError if anything is not as it should be."""
-    book = Book(root.resolve())
-    if missing := [f for f in book.files() if f != "book/scoreboard" and not list(root.glob(f"{f}.*"))]:
+def run(book: Book) -> None:
+    """All that comes before the pages: every notebook has run, on what is there now, and the claims are in one place."""
+    if missing := [f for f in book.files() if f != "book/scoreboard" and not list(book.root.glob(f"{f}.*"))]:
         raise BuildError(f"The table of contents lists files that do not exist: {', '.join(missing)}.")
     if forget_if_changed(book):
         print("the package, the weights or the data have changed: every notebook runs anew", flush=True)
-    copy_viewer(book)
     run_notebooks(book)
     print(f"{collect_claims(book)} claims recorded", flush=True)
+
+
+def build(root: Path = ROOT) -> Path:
+    """Build the book whose sources are in `root`. Returns the first page; BuildError if anything is not as it should be."""
+    book = Book(root.resolve())
+    run(book)
     write_scoreboard(book)
+    copy_viewer(book)
     write_pages(book)
     return book.build / "html" / "index.html"
 

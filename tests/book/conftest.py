@@ -1,0 +1,70 @@
+"""The built book, and a browser that has no network."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from transformer_circuits import build
+from transformer_circuits.paths import ROOT
+
+FLAGS = [
+    "--no-sandbox",  # CI runs as root
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND",  # no name resolves: the network is cut off
+]
+
+
+@pytest.fixture(scope="session")
+def html() -> Path:
+    """The folder of the built pages. Notebooks that nbval has just run are in the cache, and so this takes seconds."""
+    return build.build(ROOT).parent
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert program, "The tests of the pages need a browser: install Debian's package chromium (.ci/run does)."
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page that keeps what its console complained of and what it asked the network for."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("requestfailed", lambda request: self.complaints.append(f"failed to load {request.url}"))
+        page.on("request", lambda r: None if r.url.startswith(("file:", "data:", "blob:")) else self.requests.append(r.url))
+
+    def open(self, path: Path) -> Page:
+        """Open a file and wait until its maths is typeset and its widgets are drawn."""
+        self.page.goto(path.as_uri(), wait_until="load")
+        self.page.evaluate("() => window.MathJax?.startup?.promise")
+        self.page.wait_for_function(
+            "() => [...document.querySelectorAll('.circuits-widget')].every(w => w.querySelector('canvas, span, button'))"
+        )
+        self.page.wait_for_timeout(300)
+        return self.page
+
+
+@pytest.fixture
+def watched(browser) -> Iterator[Watched]:
+    context = browser.new_context(viewport={"width": 1300, "height": 900}, offline=True)
+    yield Watched(context.new_page())
+    context.close()

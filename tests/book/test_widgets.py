@@ -1,0 +1,89 @@
+"""The widgets in a real browser, offline: drawn, alive, and every token literal, in a book's page and standing alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from transformer_circuits.figures import widgets
+from transformer_circuits.figures.tokens import token_table
+from transformer_circuits.paths import ROOT
+
+TOKENS = ["<|start|>", " the", "</script>", "<td", "&amp;", "$$x$$", "\\(y\\)", "{{z}}"]
+
+
+@pytest.fixture(params=["book", "alone"])
+def page(request, tmp_path, monkeypatch, watched):
+    """A page with all widgets: as in the book, with one script for all, or as in JupyterLab, each with its own."""
+    monkeypatch.setenv("TRANSFORMER_CIRCUITS_BOOK", "1" if request.param == "book" else "0")
+    torch.manual_seed(0)
+    n = len(TOKENS)
+    patterns = torch.rand(3, n, n).tril()
+    patterns /= patterns.sum(-1, keepdim=True)
+    shown = [
+        widgets.attention_heads(patterns, TOKENS, label="Three heads"),
+        widgets.attention_patterns(patterns, TOKENS, label="Three heads"),
+        widgets.colored_tokens(TOKENS, torch.linspace(-1, 1, n), label="Values"),
+        widgets.token_log_probs(torch.arange(n), torch.randn(n, n).log_softmax(-1), TOKENS, label="Predictions", top_k=3),
+        token_table([{"token": t} for t in TOKENS]),
+    ]
+    loader = ""
+    if request.param == "book":
+        (tmp_path / "circuitsvis").mkdir()
+        (tmp_path / "circuitsvis" / "iife.js").write_text(widgets.bundle(), encoding="utf-8")
+        (tmp_path / "widgets.js").write_text((ROOT / "book" / "_static" / "widgets.js").read_text())
+        loader = '<script src="widgets.js" defer></script>'
+    body = "\n".join(w._repr_html_() for w in shown)
+    (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8>{loader}<body>{body}</body>", encoding="utf-8")
+    page = watched.open(tmp_path / "page.html")
+    yield page
+    assert watched.complaints == [] and watched.requests == []
+
+
+def component(page, name):
+    return page.locator(f".circuits-widget[data-component={name}]")
+
+
+def test_everything_is_drawn_and_literal(page):
+    texts = component(page, "AttentionPatterns").locator(".tokens button").all_inner_texts()
+    assert texts == [t.replace(" ", "·") for t in TOKENS]
+    spans = component(page, "ColoredTokens").locator(".colored-tokens > span").all_inner_texts()
+    assert [s.replace("\xa0", " ") for s in spans] == TOKENS
+    assert page.locator(".token-table td").all_inner_texts() == [t.replace(" ", "·") for t in TOKENS]
+    assert component(page, "AttentionHeads").locator("canvas").count() == 4  # three to choose from, one enlarged
+
+
+def test_a_head_is_chosen_by_hovering_and_kept_by_clicking(page):
+    heads = component(page, "AttentionHeads")
+    assert heads.get_by_text("Head 0 Zoomed").count() == 1
+    before = heads.locator("canvas").last.evaluate("c => c.toDataURL()")
+    heads.locator("canvas").nth(1).hover()
+    assert heads.get_by_text("Head 1 Zoomed").count() == 1
+    heads.locator("canvas").nth(2).click()
+    page.mouse.move(0, 0)
+    assert heads.get_by_text("Head 2 Zoomed").count() == 1
+    page.wait_for_timeout(300)
+    assert heads.locator("canvas").last.evaluate("c => c.toDataURL()") != before
+
+
+def test_a_token_shows_its_number_when_hovered(page):
+    values = component(page, "ColoredTokens")
+    values.locator(".colored-tokens > span").nth(2).hover()
+    values.get_by_text("-0.4286").wait_for()  # the third of eight values from -1 to 1
+    assert values.locator("strong").inner_text() == "</script>"
+
+
+def test_a_token_colours_the_others_when_clicked(page):
+    tokens = component(page, "AttentionPatterns").locator(".tokens button")
+    colours = "e => e.map(b => b.style.backgroundColor)"
+    before = tokens.evaluate_all(colours)
+    tokens.nth(3).click()
+    assert tokens.evaluate_all(colours) != before
+
+
+def test_predictions_show_when_hovered(page):
+    predictions = component(page, "TokenLogProbs")
+    predictions.locator("span").filter(has_text="<td").first.hover()
+    rows = predictions.locator("table tr")
+    rows.first.wait_for()
+    assert rows.count() == 1 + 1 + 3  # the heading, the true token, the three best
