@@ -334,6 +334,11 @@ def test_not_reproduced_does_not_announce_reproduced():
     assert not ledger.announced("- Z2: not reproduced", "Z2", "reproduced")
 
 
+def test_only_the_newest_part_of_the_changelog_announces():
+    changelog = "# Changelog\n\n## Unreleased\n\n- Z1: partly\n\n## 0.1\n\n- Z2: partly\n"
+    assert ledger.announced(changelog, "Z1", "partly") and not ledger.announced(changelog, "Z2", "partly")
+
+
 def test_a_verdict_never_accepted_and_an_accepted_one_of_no_claim_are_problems(book):
     del book.accepted["Z2"]
     book.accepted["Q1"] = "reproduced"

@@ -346,10 +346,11 @@ def read_accepted(path: Path = ACCEPTED_FILE) -> dict[str, str]:
 
 
 def announced(changelog: str, id: str, verdict: str) -> bool:
-    """Whether a line of the changelog names this claim together with this verdict."""
+    """Whether a line of the changelog's newest part names this claim together with this verdict."""
+    newest = "".join(re.split(r"^## ", changelog, flags=re.MULTILINE)[:2])
     # "not reproduced" must not announce "reproduced".
     words = re.compile(rf"(?<!not ){re.escape(verdict)}\b")
-    return any(re.search(rf"\b{id}\b", line) and words.search(line) for line in changelog.splitlines())
+    return any(re.search(rf"\b{id}\b", line) and words.search(line) for line in newest.splitlines())
 
 
 def check_records(

@@ -91,6 +91,7 @@ TEMPLATES = jinja2.Environment(
 {% else %}
 <p>Reproduced if <code>{{ claim.reproduced }}</code>.</p>
 <p>Partly if <code>{{ claim.partly }}</code>.</p>
+<p>Here {% for name, quantity in claim.quantities.items() %}<code>{{ name }}</code> is {{ quantity.what }}{{ "; " if not loop.last else "." }}{% endfor %}</p>
 <p>{{ claim.why }}</p>
 {% endif %}
 </details>
