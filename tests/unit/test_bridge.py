@@ -292,7 +292,8 @@ def test_every_hook_there_is_fires(shape):
 
 def test_hooks_that_could_not_work_are_refused_by_name(two_layers):
     _, bridge = two_layers
-    for name in ("hook_pos_embed", "blocks.0.hook_attn_in", "blocks.0.attn.hook_q_input", "blocks.0.attn.hook_hidden_states"):
+    gone = ("hook_attn_in", "attn.hook_q_input", "attn.hook_hidden_states", "hook_mlp_in")
+    for name in ("hook_pos_embed", *(f"blocks.0.{hook}" for hook in gone)):
         with pytest.raises(KeyError, match="does not exist on this model"):
             bridge.run_with_hooks(some_tokens(), fwd_hooks=[(name, lambda tensor, hook: tensor)])
     with pytest.raises(ValueError, match=r"Call set_use_attn_result\(True\) first"):
@@ -461,7 +462,8 @@ def test_greedy_generation_is_the_plain_modules(two_layers):
 
 def test_prompts_of_the_wrong_length_are_refused_in_one_sentence(two_layers):
     _, bridge = two_layers
-    for tokens, n in [(torch.zeros(1, 0, dtype=torch.long), 0), (torch.zeros(1, N_CTX + 1, dtype=torch.long), N_CTX + 1)]:
+    for n in (0, N_CTX + 1):
+        tokens = torch.zeros(1, n, dtype=torch.long)
         with pytest.raises(ValueError, match=f"^a prompt must have 1 to {N_CTX} tokens, this one has {n}$"):
             bridge(tokens)
         with pytest.raises(ValueError, match=f"this one has {n}"):

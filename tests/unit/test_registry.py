@@ -102,7 +102,8 @@ def test_a_folder_that_is_given_is_the_only_place(tmp_path):
     save_model(make(7), tmp_path / "local" / "shipped-a", "shipped-a", {})
     tokens = torch.arange(6)[None]
     for folder in (tmp_path / "local", str(tmp_path / "local" / "shipped-a")):
-        torch.testing.assert_close(load_model("shipped-a", "cpu", folder=folder)(tokens), make(7)(tokens), rtol=0, atol=1e-6)
+        logits = load_model("shipped-a", "cpu", folder=folder)(tokens)
+        torch.testing.assert_close(logits, make(7)(tokens), rtol=0, atol=1e-6)
     with pytest.raises(WeightsError, match=r"local has no model 'shipped-b' .* it has: shipped-a"):
         load_model("shipped-b", folder=tmp_path / "local")
     with pytest.raises(WeightsError, match="there is no folder .*nowhere"):
@@ -120,7 +121,8 @@ def test_damage_is_reported_and_nothing_is_built(repository, monkeypatch):
     content[-7] ^= 16
     shard.write_bytes(content)
     expected = json.loads((folder / MANIFEST).read_text())["shards"][1]["sha256"]
-    with pytest.raises(WeightsError, match=f"{shard.name} is damaged: its SHA-256 is [0-9a-f]{{64}} .* expected {expected}"):
+    message = f"{shard.name} is damaged: its SHA-256 is [0-9a-f]{{64}} .* expected {expected}"
+    with pytest.raises(WeightsError, match=message):
         load_model("shipped-a")
     shard.unlink()
     with pytest.raises(WeightsError, match=f"{shard.name} is missing"):

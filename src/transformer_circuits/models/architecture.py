@@ -202,7 +202,7 @@ class Transformer(nn.Module):
         if input_ids is None:
             shape = None if inputs_embeds is None else tuple(inputs_embeds.shape)
             raise ValueError(
-                f"a prompt must be 1 to {self.config.n_ctx} token ids, this one is empty or made of floats (shape {shape})"
+                f"a prompt must be 1 to {self.config.n_ctx} token ids, this one is empty or holds floats (shape {shape})"
             )
         if attention_mask is not None and not attention_mask.all():
             raise ValueError("this model takes no padding mask: pad on the right, or give prompts of one length")

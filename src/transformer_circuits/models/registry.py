@@ -92,7 +92,7 @@ def _find(name: str, folder: str | Path | None) -> Path:
         if _holds_model(known / name):
             return known / name
         if (known / name).is_dir() and re.fullmatch(r"[\w.-]+", name):
-            raise WeightsError(f"{known / name} has no {MANIFEST}; fetch that folder again, or export the model into it")
+            raise WeightsError(f"{known / name} has no {MANIFEST}; fetch that folder again, or export a model into it")
     if _HUB_NAME.fullmatch(name):
         return _from_hub(name)
     raise WeightsError(
@@ -151,5 +151,6 @@ def _usable(device: str | torch.device | None) -> torch.device:
         device = torch.device(device)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {str(device)!r} cannot be used here ({str(error).splitlines()[0]}); try 'cpu'") from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {str(device)!r} cannot be used here ({reason}); try 'cpu'") from error
     return device

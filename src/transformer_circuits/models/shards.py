@@ -3,8 +3,8 @@
     <folder>/manifest.json
     <folder>/weights-00001-of-0000n.safetensors ...
 
-The manifest names the model, its `ModelConfig`, the stored dtype, and per shard its file, size, SHA-256 and tensors; under
-`training` it carries whatever the trainer wants to say. Tensor names are those of `Transformer.state_dict()` without
+The manifest names the model, its `ModelConfig`, the stored dtype, and per shard its file, size, SHA-256 and tensors;
+under `training` it carries whatever the trainer wants to say. Tensor names are those of `Transformer.state_dict()` without
 `pos.weight`, which is computed. This file imports only torch, safetensors and the standard library, so that a bare
 training machine can write models.
 """
@@ -48,7 +48,7 @@ def save_model(
     """
     folder = Path(folder).resolve()
     if not torch.allclose(model.W_pos.float().cpu(), sinusoids(model.config.n_ctx, model.config.d_model), atol=0.01):
-        raise ValueError("this model's positions are not the sinusoids, so they would be lost: manifests do not store them")
+        raise ValueError("this model's positions are not the sinusoids, and would be lost: manifests do not store them")
     tensors = {}
     for key, tensor in model.state_dict().items():
         if key == COMPUTED:
