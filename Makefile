@@ -19,7 +19,7 @@ train: $(READY)     ## make train ARGS="--config attn-only-2l --data corpus --ou
 	$(RUN) -m transformer_circuits.training.train $(ARGS)
 
 corpus: $(READY)    ## fetch, check, split and tokenize the training corpus
-	$(RUN) -m transformer_circuits.training.corpus $(ARGS)
+	$(RUN) -m transformer_circuits.training.corpus --out corpus $(ARGS)
 
 bench: $(READY)     ## each benchmark, one after the other
 	for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done
