@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from random_models import BROKEN, EXACT, PLAIN_CASES, build, cases, identity, random
 from transformer_lens import FactoredMatrix
 
-from transformer_circuits.circuits.qk_ov import eigenvalues, full_ov, full_path, full_qk, positivity, trace
+from transformer_circuits.circuits.qk_ov import eigenvalues, full_ov, full_path, full_qk, matched_difference, positivity, trace
 from transformer_circuits.circuits.subspaces import dimensions_for, frobenius_norm, joint_spectrum, spectrum, svd
 from transformer_circuits.circuits.weights import relative_error
 
@@ -17,17 +17,6 @@ sizes = st.tuples(st.integers(6, 20), st.integers(1, 5), st.integers(6, 20), st.
 
 def factored(left, inner, right, seed=0):
     return FactoredMatrix(3 * random(left, inner, seed=seed), 3 * random(inner, right, seed=seed + 1))
-
-
-def distance_between_sets(a, b):
-    """How far two lists of eigenvalues are apart, matched greedily, relative to the largest."""
-    rest = list(b.tolist())
-    worst = 0.0
-    for value in sorted(a.tolist(), key=abs, reverse=True):
-        nearest = min(rest, key=lambda other: abs(other - value))
-        rest.remove(nearest)
-        worst = max(worst, abs(nearest - value))
-    return worst / b.abs().max().item()
 
 
 def dense_eigenvalues(matrix, inner):
@@ -40,7 +29,7 @@ def dense_eigenvalues(matrix, inner):
 def test_e5_nonzero_eigenvalues_of_ab_are_those_of_ba(size):
     left, inner, _, seed = size
     matrix = factored(left, inner, left, seed)
-    assert distance_between_sets(eigenvalues(matrix), dense_eigenvalues(matrix.AB, inner)) < EXACT
+    assert matched_difference(eigenvalues(matrix), dense_eigenvalues(matrix.AB, inner)) < EXACT
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -48,8 +37,8 @@ def test_e5_fails_with_one_factor_transposed(seed):
     matrix = factored(9, 3, 9, seed)
     wrong = torch.linalg.eigvals(matrix.A.T @ matrix.B.T @ torch.diag(torch.tensor([1.0, 2, 3], dtype=torch.float64)))
     swapped = torch.linalg.eigvals(matrix.B @ matrix.A.flip(0))
-    assert distance_between_sets(wrong, dense_eigenvalues(matrix.AB, 3)) > BROKEN
-    assert distance_between_sets(swapped, dense_eigenvalues(matrix.AB, 3)) > BROKEN
+    assert matched_difference(wrong, dense_eigenvalues(matrix.AB, 3)) > BROKEN
+    assert matched_difference(swapped, dense_eigenvalues(matrix.AB, 3)) > BROKEN
 
 
 @identity
@@ -113,6 +102,14 @@ def test_circuits_are_not_their_transposes(case):
         virtual = full_path(w, ((0, 0), (1, 1)))
         other_order = w.W_E @ w.W_V[1, 1] @ w.W_O[1, 1] @ w.W_V[0, 0] @ w.W_O[0, 0] @ w.W_U
         assert virtual.mdim == w.d_head and relative_error(virtual.AB, other_order) > BROKEN
+
+
+def test_matching_is_one_to_one():
+    values = torch.tensor([1.0, 1, 4])
+    assert matched_difference(values, torch.tensor([4.0, 1, 1])) == 0
+    assert matched_difference(values, torch.tensor([4.0, 1, 3])) == 0.5  # not 0, though each has a neighbour at 1 or 4
+    with pytest.raises(ValueError, match="3 and 2 eigenvalues cannot be matched"):
+        matched_difference(values, values[:2])
 
 
 def test_positivity():

@@ -81,6 +81,21 @@ def eigenvalues(matrix: FactoredMatrix) -> Complex[Tensor, " inner"]:
     return torch.linalg.eigvals(B @ A)
 
 
+def matched_difference(values: Complex[Tensor, " inner"], others: Complex[Tensor, " inner"]) -> float:
+    """The largest difference between two lists of eigenvalues, matched one to one, over the largest of `others`.
+
+    Each value in turn, largest first, takes the nearest one that is left. Raises ValueError for lists of other lengths.
+    """
+    if values.shape != others.shape:
+        raise ValueError(f"{len(values)} and {len(others)} eigenvalues cannot be matched one to one")
+    left, worst = others.clone(), 0.0
+    for value in values[values.abs().argsort(descending=True)]:
+        distances = (left - value).abs()
+        worst = max(worst, distances.min().item())
+        left = torch.cat([left[: distances.argmin()], left[distances.argmin() + 1 :]])
+    return worst / others.abs().max().item()
+
+
 def positivity(values: Complex[Tensor, "*batch inner"]) -> Float[Tensor, "*batch"]:
     """Sum of the eigenvalues' real parts over the sum of their moduli: 1 if all are positive, -1 if all are negative."""
     return values.real.sum(dim=-1) / values.abs().sum(dim=-1)
