@@ -31,7 +31,7 @@ stamp: $(READY)
 	$(RUN) .ci/stamp.py
 
 clean:
-	rm -rf _build book/scoreboard.md book/_static/circuitsvis/iife.js
+	rm -rf _build book/scoreboard.md book/models.md book/_static/circuitsvis/iife.js
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -7,7 +7,7 @@ at which all notebooks have run but no page is written, which is when the scoreb
 
 1. Forget what was run before if the package, the weights, the data or the constraints are no longer the same (`fingerprint`).
 2. Run the notebooks that the cache lacks, two at a time, each with a claims folder of its own. A failed cell ends the build.
-3. Collect the claims of all notebooks and write the scoreboard page from them.
+3. Collect the claims of all notebooks, and make the pages that are generated: the scoreboard from them, the model cards from the weights.
 4. Run jupyter-book on the warm cache, every warning an error.
 """
 
@@ -35,6 +35,10 @@ import yaml
 from transformer_circuits.paths import ROOT
 
 WATCHED = ("src", "weights", "data", "constraints.txt")  # what a notebook's results depend on, besides its own cells
+GENERATED = {  # pages made anew by each build, and the commands that make them
+    "book/scoreboard": "transformer_circuits.claims.scoreboard",
+    "book/models": "transformer_circuits.models.cards",
+}
 TIMEOUT = 600  # seconds a cell may take
 WORKERS = 2  # notebooks run at the same time; more would not fit 6 GB
 
@@ -203,18 +207,15 @@ def collect_claims(book: Book) -> int:
     return len(owner)
 
 
-def write_scoreboard(book: Book) -> None:
-    """The scoreboard page, from what the notebooks have recorded; left untouched where it would not change."""
-    page = book.root / "book" / "scoreboard.md"
-    if "book/scoreboard" not in book.files():
-        return
-    draft = book.build / "scoreboard.md"
-    command = [sys.executable, "-m", "transformer_circuits.claims.scoreboard", str(draft)]
-    variables = {"TRANSFORMER_CIRCUITS_ROOT": str(book.root), "TRANSFORMER_CIRCUITS_CLAIMS": str(book.claims)}
-    if subprocess.run(command, env={**os.environ, **variables}).returncode:
-        raise BuildError("The scoreboard page could not be written: see the message above.")
-    if not page.is_file() or page.read_bytes() != draft.read_bytes():
-        shutil.copyfile(draft, page)
+def write_generated(book: Book) -> None:
+    """The pages that are made, not written: from the recorded claims and the weights. Left untouched where nothing would change."""
+    for name in GENERATED.keys() & set(book.files()):
+        page, draft = book.root / f"{name}.md", book.build / f"{Path(name).name}.md"
+        variables = {"TRANSFORMER_CIRCUITS_ROOT": str(book.root), "TRANSFORMER_CIRCUITS_CLAIMS": str(book.claims)}
+        if subprocess.run([sys.executable, "-m", GENERATED[name], str(draft)], env={**os.environ, **variables}).returncode:
+            raise BuildError(f"{page.name} could not be made: see the message above.")
+        if not page.is_file() or page.read_bytes() != draft.read_bytes():
+            shutil.copyfile(draft, page)
 
 
 def copy_viewer(book: Book) -> None:
@@ -265,7 +266,7 @@ def measured() -> Iterator[None]:
 
 def run(book: Book) -> None:
     """All that comes before the pages: every notebook has run, on what is there now, and the claims are in one place."""
-    if missing := [f for f in book.files() if f != "book/scoreboard" and not list(book.root.glob(f"{f}.*"))]:
+    if missing := [f for f in book.files() if f not in GENERATED and not list(book.root.glob(f"{f}.*"))]:
         raise BuildError(f"The table of contents lists files that do not exist: {', '.join(missing)}.")
     if forget_if_changed(book):
         print("the package, the weights or the data have changed: every notebook runs anew", flush=True)
@@ -277,7 +278,7 @@ def build(root: Path = ROOT) -> Path:
     """Build the book whose sources are in `root`. Returns the first page; BuildError if anything is not as it should be."""
     book = Book(root.resolve())
     run(book)
-    write_scoreboard(book)
+    write_generated(book)
     copy_viewer(book)
     write_pages(book)
     return book.build / "html" / "index.html"
