@@ -57,7 +57,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, block: int = 128) -> Tenso
     """Softmax attention of each position to itself and those before it; q, k, v: [batch, head, position, d_head].
 
     On CUDA this is PyTorch's fused kernel. On CPUs that kernel's backward pass is slow at this size; working through
-    the queries in blocks, each against only the keys it can see, takes 0.6 of its time (benchmarks/attention.py).
+    the queries in blocks, each against only the keys it can see, is faster (benchmarks/training_step.py).
     """
     n = q.shape[-2]
     if q.is_cuda or n <= block:

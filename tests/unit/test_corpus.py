@@ -1,0 +1,170 @@
+"""From documents to packed tokens: nothing twice, nothing held out in training, every file checked."""
+
+import hashlib
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+
+from transformer_circuits.training import corpus
+from transformer_circuits.training.corpus import Deduplicator, Document, copy_oracle, is_text, read_folder, split
+
+
+def sentences(seed: int, n: int = 60) -> str:
+    random = np.random.default_rng(seed)
+    letters = random.choice(list("abcdefgh"), (n, 8, 5))
+    return "\n".join(" ".join("".join(word) for word in line) + f" number {seed}." for line in letters)
+
+
+def documents(n: int, kind: str = "prose") -> list[Document]:
+    return [Document("test", kind, f"{kind}/{i}", sentences(i)) for i in range(n)]
+
+
+def test_a_rewrapped_or_slightly_changed_copy_is_a_copy_and_another_text_is_not():
+    copies, text = Deduplicator(), sentences(0)
+    assert not copies.is_copy(text)
+    assert copies.is_copy(text.replace(".\n", ". "))
+    assert copies.is_copy("A new title. " + text[: len(text) * 3 // 4] + sentences(1, 10))
+    assert not copies.is_copy(sentences(2))
+    assert copies.is_copy("too short to tell")
+
+
+def test_tables_of_numbers_and_minified_files_are_no_text():
+    text = sentences(0)
+    assert is_text(Document("s", "python", "p", text))
+    assert not is_text(Document("s", "python", "p", "0.123, 4.567, \n" * 100))
+    assert not is_text(Document("s", "python", "p", "x=1;" * 1000))
+    assert not is_text(Document("s", "prose", "p", "short"))
+
+
+def test_split_keeps_documents_whole_and_apart_for_every_kind():
+    all_documents = documents(200) + documents(12, "python") + documents(2, "html")
+    training, held_out = split(all_documents)
+    assert not set(training) & set(held_out) and set(training) | set(held_out) == set(all_documents)
+    assert {d.kind for d in held_out} == {d.kind for d in training} == {"prose", "python", "html"}
+    share = sum(len(d.text) for d in held_out if d.kind == "prose") / sum(len(d.text) for d in all_documents if d.kind == "prose")
+    assert 0.5 * corpus.HELD_OUT_SHARE < share < 2 * corpus.HELD_OUT_SHARE
+    assert split(all_documents) == (training, held_out)
+    with pytest.raises(ValueError, match="too few documents"):
+        split(documents(1))
+
+
+def test_copy_oracle_against_a_plain_loop():
+    tokens = np.random.default_rng(0).integers(0, 20, 500).astype(np.uint16)
+    right = 0
+    for i in range(len(tokens) - 1):
+        before = [j for j in range(max(0, i - 30), i) if tokens[j] == tokens[i]]
+        right += bool(before) and tokens[before[-1] + 1] == tokens[i + 1]
+    assert copy_oracle(tokens, window=30) == pytest.approx(right / len(tokens))
+    assert copy_oracle(np.tile(np.arange(10, dtype=np.uint16), 50)) > 0.95
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for i in range(30):
+        (tmp_path / "texts" / f"{i}.txt").parent.mkdir(exist_ok=True)
+        (tmp_path / "texts" / f"{i}.txt").write_text(sentences(i), encoding="utf8")
+    (tmp_path / "texts" / "copy.txt").write_text(sentences(3), encoding="utf8")
+    (tmp_path / "texts" / "binary.bin").write_bytes(b"\xff\xfe\x00")
+    return tmp_path / "texts"
+
+
+def test_a_folder_becomes_packed_tokens_that_decode_to_its_texts(folder, tmp_path, capsys):
+    from tokenizers import Tokenizer
+
+    assert len(list(read_folder(folder))) == 30
+    corpus.main(["--folder", str(folder), "--out", str(tmp_path / "out"), "--d-vocab", "400", "--ship", str(tmp_path / "data")])
+    assert "copy oracle" in capsys.readouterr().out
+    train, held_out = (np.load(tmp_path / "out" / f"{name}.npy") for name in ("train", "held_out"))
+    assert train.dtype == np.uint16 and train[0] == 0 and held_out[0] == 0
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    texts = [tokenizer.decode(part[1:].tolist()) for side in (train, held_out) for part in np.split(side, np.flatnonzero(side == 0)[1:])]
+    assert sorted(texts) == sorted(sentences(i) for i in range(30))
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["splits"]["train"] == {"documents": 29, "tokens": len(train)}
+    assert np.load(tmp_path / "data" / "bigrams.npz")["count"].sum() == len(train) - 1
+    assert np.array_equal(np.load(tmp_path / "data" / "held_out.npz")["tokens"], held_out)
+
+
+def test_the_same_folder_gives_the_same_tokens(folder, tmp_path):
+    for out in ("a", "b"):
+        corpus.main(["--folder", str(folder), "--out", str(tmp_path / out), "--d-vocab", "400"])
+    assert (tmp_path / "a" / "train.npy").read_bytes() == (tmp_path / "b" / "train.npy").read_bytes()
+
+
+def test_a_missing_folder_is_said(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        corpus.main(["--folder", str(tmp_path / "nowhere"), "--out", str(tmp_path)])
+    assert "is not a folder" in capsys.readouterr().err
+
+
+def package(tmp_path, **changes) -> dict:
+    """A source package in a mirror, and its entry."""
+    archive = tmp_path / "mirror" / "thing-1.0.tar.gz"
+    archive.parent.mkdir(exist_ok=True)
+    with tarfile.open(archive, "w:gz") as tar:
+        for path, text in {"a.py": sentences(1), "b.rst": sentences(2), "c.png": "no text", "locale/d.txt": sentences(3)}.items():
+            info = tarfile.TarInfo(f"thing-1.0/{path}")
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    about = {"name": "thing", "package": "thing", "version": "1.0", "archive": archive.name, "sha256": digest, "licence": "MIT"}
+    return about | {"megabytes": {"python": 1, "docs": 1}, "skip": ["*locale/*"]} | changes
+
+
+def test_a_package_is_read_from_the_mirror_by_kind(tmp_path):
+    found = list(corpus.read_sources([package(tmp_path)], tmp_path / "mirror", tmp_path / "cache"))
+    assert {(d.path, d.kind, d.text) for d in found} == {("a.py", "python", sentences(1)), ("b.rst", "docs", sentences(2))}
+    assert not (tmp_path / "cache").exists()
+
+
+def test_megabytes_limit_a_source(tmp_path):
+    found = list(corpus.read_sources([package(tmp_path, megabytes={"docs": 1})], tmp_path / "mirror", tmp_path / "cache"))
+    assert [d.path for d in found] == ["b.rst"]
+
+
+def test_a_damaged_package_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="thing-1.0.tar.gz: expected SHA-256 0000.*found [0-9a-f]{64}"):
+        list(corpus.read_sources([package(tmp_path, sha256="0" * 64)], tmp_path / "mirror", tmp_path / "cache"))
+
+
+def test_a_repository_is_fetched_file_by_file_and_each_is_checked(tmp_path, monkeypatch):
+    import pooch
+
+    source = {"name": "HoTT-book", "repository": "HoTT/book", "commit": "c", "mirror": "none.tar.xz", "licence": "", "megabytes": {}}
+    listing = (corpus.HERE / "files" / "HoTT-book.sha256").read_text().splitlines()
+    asked = []
+
+    def retrieve(url, known_hash, path, fname):
+        asked.append((url, known_hash))
+        path.mkdir(parents=True, exist_ok=True)
+        (path / fname).write_text("text")
+        return path / fname
+
+    monkeypatch.setattr(pooch, "retrieve", retrieve)
+    assert len(list(corpus.read_github(source, None, tmp_path))) == len(listing) == len(asked)
+    assert asked[0] == (f"https://raw.githubusercontent.com/HoTT/book/c/{listing[0].split('  ')[1]}", listing[0].split("  ")[0])
+
+
+def test_a_damaged_mirror_of_a_repository_is_refused(tmp_path):
+    path = (corpus.HERE / "files" / "HoTT-book.sha256").read_text().splitlines()[0].split("  ")[1]
+    with tarfile.open(tmp_path / "book.tar.xz", "w:xz") as tar:
+        info = tarfile.TarInfo(f"book-c/{path}")
+        info.size = 4
+        tar.addfile(info, io.BytesIO(b"else"))
+    source = {"name": "HoTT-book", "repository": "HoTT/book", "commit": "c", "mirror": "book.tar.xz"}
+    with pytest.raises(ValueError, match="does not have the SHA-256"):
+        list(corpus.read_github(source, tmp_path, tmp_path))
+
+
+def test_every_source_is_pinned_and_licensed():
+    sources = corpus.load_sources()
+    assert len({s["name"] for s in sources}) == len(sources)
+    for source in sources:
+        assert source["licence"] and source["megabytes"]
+        if "repository" in source:
+            assert len(source["commit"]) == 40 and (corpus.HERE / "files" / f"{source['name']}.sha256").exists()
+        else:
+            assert len(source["sha256"]) == 64 and source["version"] in source["archive"]
