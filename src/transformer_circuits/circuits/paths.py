@@ -121,7 +121,8 @@ def expand(
 ) -> Expansion:
     """All paths through the first `n_layers` layers (default: all of them), by order and then by head (claims P1, T1).
 
-    A model of L layers with H heads has (1 + H)^L paths. `patterns` are those of `run(weights, tokens).patterns`.
+    A model of L layers with H heads has (1 + H)^L paths. `patterns` are those of a run, one of its layers after the other:
+    `run(weights, tokens).patterns`, or a list of what a model's cache holds.
     Raises ValueError as `run` does.
     """
     weights.check_tokens(tokens)

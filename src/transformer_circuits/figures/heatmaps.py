@@ -26,7 +26,7 @@ def connections(
     for ax, side, values in zip(axes.flat, ("queries", "keys", "values"), ratios.numpy(force=True)):
         image = ax.imshow(values, origin="lower", **limits)
         ax.set_title(f"{side} read", fontsize=11)
-        ax.set(xlabel=f"writer: head {first}.…", ylabel=f"reader: head {second}.…")
+        ax.set(xlabel=f"head of layer {first} that writes", ylabel=f"head of layer {second}")
         step = max(1, len(values) // 6)
         ax.set_xticks(range(0, len(values), step))
         ax.set_yticks(range(0, len(values), step))
@@ -42,10 +42,14 @@ def connections(
 
 
 def score_terms(terms: Mapping[str, Float[Tensor, "destination source"]], tokens: Sequence[str]) -> Figure:
-    """Parts of one head's scores, up to four, in one colour scale; sources ahead of the destination are left out."""
+    """Parts of one head's scores, up to four, in one colour scale; sources ahead of the destination are left out.
+
+    Each row's mean is taken off: softmax does not see it, and it would hide what differs between sources.
+    """
     labels = [show_token(token) for token in tokens]
     hidden = np.triu(np.ones((len(labels), len(labels)), dtype=bool), 1)
     parts = {name: np.where(hidden, np.nan, term.numpy(force=True)) for name, term in terms.items()}
+    parts = {name: part - np.nanmean(part, axis=1, keepdims=True) for name, part in parts.items()}
     colours = diverging(np.stack(list(parts.values())))
     fig, axes = plt.subplots(2, 2, figsize=(6.4, 6.4), sharex=True, sharey=True)
     plt.close(fig)
@@ -57,7 +61,7 @@ def score_terms(terms: Mapping[str, Float[Tensor, "destination source"]], tokens
         ax.set_xlabel("source")
     for ax in axes[:, 0]:
         ax.set_ylabel("destination")
-    fig.colorbar(image, ax=axes, location="bottom", shrink=0.7, aspect=40, label="part of the score")
+    fig.colorbar(image, ax=axes, location="bottom", shrink=0.7, aspect=40, label="part of the score, less its row's mean")
     return fig
 
 
@@ -67,16 +71,20 @@ def _token_axes(ax: Axes, labels: Sequence[str]) -> None:
 
 
 def path_grid(grid: Float[Tensor, "last_head first_head"], layers: tuple[int, int]) -> Figure:
-    """What every path of up to two heads adds to one logit. Row and column 0 stand for passing no head of that layer."""
+    """What every path of up to two heads adds to one logit. Row and column 0 stand for passing no head of that layer.
+
+    The colours end at the largest path through a head; the direct path alone may exceed that.
+    """
     values = grid.numpy(force=True)
+    scale = diverging(values.flat[1:])
     fig, ax = plt.subplots(figsize=(6.4, 0.6 + 5.4 * len(values) / max(values.shape)))
     plt.close(fig)
-    image = ax.imshow(values, origin="lower", **diverging(values))
+    image = ax.imshow(values, origin="lower", **scale)
     for axis, layer, n in (("x", layers[0], values.shape[1]), ("y", layers[1], values.shape[0])):
         names = ["none"] + [f"{layer}.{head}" for head in range(n - 1)]
         getattr(ax, f"set_{axis}ticks")(range(n), names, fontsize=10, rotation=90 if axis == "x" else 0)
         getattr(ax, f"set_{axis}label")(f"head of layer {layer} on the path")
-    fig.colorbar(image, ax=ax, shrink=0.8, label="part of the logit")
+    fig.colorbar(image, ax=ax, shrink=0.8, label="part of the logit", extend="both")
     return fig
 
 
