@@ -106,6 +106,14 @@ def test_scores_of_perfect_and_of_indifferent_heads():
     assert 0 < induction[2] < 0.1 and 0 < previous[2] < 0.1
 
 
+def test_ceiling_is_shared_among_earlier_copies():
+    def ceiling(tokens):
+        return Repeats(torch.tensor([tokens]), torch.tensor([1]), torch.tensor([4]), torch.tensor([3])).ceiling()
+
+    assert ceiling([0, 5, 6, 7, 5, 6, 7]) == 1
+    assert ceiling([0, 5, 6, 5, 5, 6, 5]) == pytest.approx((1 / 2 + 1) / 2)  # 5 came twice before, 6 once
+
+
 def test_recorded_patterns_give_the_models_output():
     torch.manual_seed(0)
     model = Transformer(ModelConfig(n_layers=2, d_model=16, n_heads=2, d_head=8, d_vocab=30, n_ctx=20))

@@ -15,6 +15,7 @@ def training_curves(logs: Mapping[str, pd.DataFrame]) -> Figure:
     `logs`: what `models.cards.training_log` returns, by model name.
     """
     figure, (loss, induction) = plt.subplots(1, 2, figsize=(7.2, 3.0))
+    plt.close(figure)
     for style, (name, log) in zip(("-", "--", ":", "-."), logs.items()):
         log = log[log["tokens"] > 0]
         loss.plot(log["tokens"] / 1e6, log["held_out"], style, label=name)

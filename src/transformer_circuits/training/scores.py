@@ -72,6 +72,14 @@ class Repeats:
         return cls(tokens, torch.tensor(first), torch.tensor(second), torch.tensor(length))
 
 
+    def ceiling(self) -> float:
+        """The mean induction score of a head that attends, in equal parts, to what followed each earlier copy of its token."""
+        shares = []
+        for row, second, n in zip(self.tokens, self.second.tolist(), self.length.tolist()):
+            shares += [1 / float((row[:place] == row[place]).sum()) for place in range(second, second + n - 1)]
+        return sum(shares) / len(shares)
+
+
 @torch.no_grad()
 def attention_patterns(model: Transformer, tokens: Tensor) -> Tensor:
     """[layer, row, head, destination, source]."""
