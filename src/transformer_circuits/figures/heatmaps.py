@@ -31,13 +31,13 @@ def connections(
         ax.set_xticks(range(0, len(values), step))
         ax.set_yticks(range(0, len(values), step))
         bar = fig.colorbar(image, ax=ax, shrink=0.8)
-        bar.ax.tick_params(labelsize=9)
+        bar.ax.tick_params(labelsize=10)
     last = axes.flat[3]
     bins = np.linspace(0, limits["vmax"], 41)
     last.hist(at_random.flatten().numpy(force=True), bins=bins, color="0.75", label="at random")
     last.hist(ratios.flatten().numpy(force=True), bins=bins, histtype="step", color="C2", lw=1.8, label="this model")
     last.set(xlabel="composition ratio", ylabel="pairs and sides", yscale="log")
-    last.legend(fontsize=9)
+    last.legend(fontsize=10)
     return fig
 
 
@@ -66,8 +66,8 @@ def score_terms(terms: Mapping[str, Float[Tensor, "destination source"]], tokens
 
 
 def _token_axes(ax: Axes, labels: Sequence[str]) -> None:
-    ax.set_xticks(range(len(labels)), labels, rotation=90, fontsize=9)
-    ax.set_yticks(range(len(labels)), labels, fontsize=9)
+    ax.set_xticks(range(len(labels)), labels, rotation=90)
+    ax.set_yticks(range(len(labels)), labels)
 
 
 def path_grid(grid: Float[Tensor, "last_head first_head"], layers: tuple[int, int]) -> Figure:
