@@ -66,5 +66,6 @@ class Watched:
 @pytest.fixture
 def watched(browser) -> Iterator[Watched]:
     context = browser.new_context(viewport={"width": 1300, "height": 900}, offline=True)
+    context.set_default_timeout(180_000)  # milliseconds; a busy machine draws a page of widgets slowly
     yield Watched(context.new_page())
     context.close()
