@@ -26,7 +26,7 @@ def pattern_grid(patterns: Float[Tensor, "head dest src"], tokens: Sequence[str]
         ax.set_axis_off()
     for ax, pattern, name in zip(axes.flat, patterns.numpy(force=True), names):
         ax.set_axis_on()
-        image = ax.imshow(pattern, cmap="cividis_r", vmin=0, vmax=1)
+        image = ax.imshow(pattern, cmap="Blues", vmin=0, vmax=1)
         ax.set_title(name, fontsize=10, pad=2)
         ax.set_xticks([]), ax.set_yticks([])
     few = len(tokens) <= 24

@@ -35,7 +35,7 @@ def draw(name: str = "attn-only-2l", length: int = 12) -> Figure:
     tokens = torch.cat([torch.zeros(1, dtype=torch.long), segment, segment])[None]
     _, cache = load_model(name, device="cpu").run_with_cache(tokens)
     layer, number = map(int, head.split("."))
-    attention.imshow(cache["pattern", layer][0, number], cmap="cividis_r", vmin=0, vmax=1)
+    attention.imshow(cache["pattern", layer][0, number], cmap="Blues", vmin=0, vmax=1)
     labels = [show_token(vocabulary()[t]) for t in tokens[0].tolist()]
     attention.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7)
     attention.set_yticks(range(len(labels)), labels, fontsize=7)
