@@ -35,7 +35,6 @@ batch = 4
 snapshots = 12
 evaluate_windows = 4
 repeats = 4
-checkpoint_minutes = 0
 """
 
 
@@ -172,7 +171,8 @@ def test_a_stopped_run_goes_on_as_if_uninterrupted(data):
 
 def test_ten_kills_at_random_moments_change_nothing(data):
     run(data, "whole")
-    command = [sys.executable, "-m", "transformer_circuits.training.train", "--config", str(data / "tiny.toml")]
+    (data / "often.toml").write_text(CONFIG + "checkpoint_minutes = 0\n")  # a checkpoint every step: kills hit its writing too
+    command = [sys.executable, "-m", "transformer_circuits.training.train", "--config", str(data / "often.toml")]
     command += ["--data", str(data), "--out", str(data / "killed")]
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     checkpoint, moments, kills = data / "killed" / "checkpoint.safetensors", random.Random(0), 0
