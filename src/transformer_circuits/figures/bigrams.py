@@ -46,6 +46,6 @@ def kept_pairs(frame: pd.DataFrame) -> Figure:
         ax.bar_label(bars, fmt="%.0f", fontsize=9)
     ax.axhline(1, color="black", lw=0.8, ls=":")
     ax.set_xticks(range(len(frame)), frame.index)
-    ax.set(ylabel="per cent in the row's top 1 %", ylim=(0, 105))
-    ax.legend(loc="upper right", fontsize=9)
+    ax.set(ylabel="per cent in the row's top 1 %", ylim=(0, 120))
+    ax.legend(loc="upper center", ncols=2, fontsize=9)
     return fig

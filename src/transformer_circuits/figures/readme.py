@@ -25,7 +25,7 @@ def draw(name: str = "attn-only-2l", length: int = 12) -> Figure:
         if "induction" in log:
             log = log[log["tokens"] > 0]
             curves.plot(log["tokens"] / 1e6, [max(map(max, scores)) for scores in log["induction"]], style, label=model)
-    curves.set(xscale="log", xlabel="million tokens seen", ylabel="best induction score", ylim=(0, 1))
+    curves.set(xscale="log", xlabel="million tokens seen", ylabel="best induction score", ylim=(0, None))
     curves.legend()
 
     log = cards.training_log(name)

@@ -23,6 +23,6 @@ def training_curves(logs: Mapping[str, pd.DataFrame]) -> Figure:
             best = [max(map(max, scores)) for scores in log["induction"]]
             induction.plot(log["tokens"] / 1e6, best, style, color=loss.lines[-1].get_color())
     loss.set(xscale="log", xlabel="million tokens seen", ylabel="held-out loss (nats)")
-    induction.set(xscale="log", xlabel="million tokens seen", ylabel="best induction score", ylim=(0, 1))
+    induction.set(xscale="log", xlabel="million tokens seen", ylabel="best induction score", ylim=(0, None))
     loss.legend()
     return figure
