@@ -13,6 +13,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from transformer_circuits.build import GENERATED, Book
 from transformer_circuits.paths import ROOT
 
+METADATA = {
+    "kernelspec": {"name": "python3", "display_name": "Python 3"},
+    "language_info": {"name": "python", "pygments_lexer": "ipython3"},
+}
 FIGURE = {"mystnb": {"figure": {"caption": "Loss.", "name": "fig-loss"}, "image": {"alt": "Loss falls as the model reads on."}}}
 
 
@@ -53,7 +57,7 @@ def good():
         new_code_cell("plt.plot(x)\nplt.show()", metadata=copy.deepcopy(FIGURE)),
         checked,
     ]
-    return new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+    return new_notebook(cells=cells, metadata=METADATA)
 
 
 def test_a_good_notebook_passes(good):
