@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from jaxtyping import Float, Int
+from scipy.stats import spearmanr
 from torch import Tensor
 
 from transformer_circuits.data import BigramCounts
@@ -90,7 +91,4 @@ def rank_correlation(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> float:
     """Spearman's: the correlation of ranks, ties given their mean rank. Raises ValueError for fewer than two values."""
     if len(x) < 2:
         raise ValueError(f"a rank correlation needs at least two values, not {len(x)}")
-    import pandas as pd
-
-    ranks = pd.DataFrame({"x": x.numpy(), "y": y.numpy()}).rank()
-    return float(ranks["x"].corr(ranks["y"]))
+    return float(spearmanr(x.numpy(force=True), y.numpy(force=True)).statistic)
