@@ -1,0 +1,80 @@
+"""Reading a vocabulary-sized product A B without forming it: a block of rows at a time.
+
+The OV and QK circuits are products of thin factors (paper: "Splitting Attention Head terms into Query-Key and Output-Value
+Circuits"). A row costs next to nothing, all of them together would fill 10 GB at a vocabulary of 50,257. Columns are
+the rows of `matrix.T`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens import FactoredMatrix
+
+BLOCK = 4_000_000  # entries formed at a time: 16 MB in float32
+GROUP = 64  # neighbouring columns of which `top_k` first takes only the largest
+
+
+class TopK(NamedTuple):
+    """The largest entries of each row, largest first."""
+
+    values: Float[Tensor, "row k"]
+    indices: Int[Tensor, "row k"]
+
+
+def row_blocks(matrix: FactoredMatrix, rows: Int[Tensor, " row"] | None = None) -> Iterator[tuple[slice, Float[Tensor, "part right"]]]:
+    """(which of `rows`, their entries), a block at a time; all rows of the matrix if none are named."""
+    A = matrix.A if rows is None else matrix.A[rows]
+    step = max(1, BLOCK // matrix.rdim)
+    for start in range(0, len(A), step):
+        yield slice(start, min(start + step, len(A))), A[start : start + step] @ matrix.B
+
+
+def top_k(matrix: FactoredMatrix, k: int, rows: Int[Tensor, " row"] | None = None) -> TopK:
+    """The k largest entries of each row; of equal entries, any. For the smallest, negate A.
+
+    Exact in two steps, because sorting costs far more than the product: the k groups of columns with the largest maxima
+    hold the k largest entries. Raises ValueError unless 1 <= k <= number of columns.
+    """
+    if not 0 < k <= matrix.rdim:
+        raise ValueError(f"a row of {matrix.rdim} entries has no {k} largest ones")
+    parts = [_top_k_of(block, k) for _, block in row_blocks(matrix, rows)]
+    return TopK(torch.cat([p.values for p in parts]), torch.cat([p.indices for p in parts]))
+
+
+def _top_k_of(block: Float[Tensor, "row right"], k: int) -> TopK:
+    columns = block.shape[1]
+    n_groups = columns // GROUP
+    if n_groups < 2 * k:
+        return TopK(*block.topk(k))
+    rest = n_groups * GROUP  # the columns from here on fill no group: they are looked at in full
+    groups = block[:, :rest].unflatten(1, (n_groups, GROUP))
+    chosen = groups.amax(dim=2).topk(k, sorted=False).indices
+    candidates = groups[torch.arange(len(block), device=block.device)[:, None], chosen].flatten(1)
+    values, places = torch.cat([candidates, block[:, rest:]], dim=1).topk(k)
+    group = F.pad(chosen, (0, 1), value=n_groups).gather(1, places // GROUP)  # the rest stands last, like one more group
+    return TopK(values, group * GROUP + places % GROUP)
+
+
+def entries(matrix: FactoredMatrix, rows: Int[Tensor, " n"], columns: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """The entries at (rows[i], columns[i])."""
+    return (matrix.A[rows] * matrix.B.T[columns]).sum(dim=-1)
+
+
+def diagonal(matrix: FactoredMatrix) -> Float[Tensor, " n"]:
+    """The entries (i, i) of a square A B: of an OV circuit, what each token does to itself."""
+    return (matrix.A * matrix.B.T).sum(dim=-1)
+
+
+def ranks(matrix: FactoredMatrix, rows: Int[Tensor, " n"], columns: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """How many entries of row rows[i] are larger than the one at (rows[i], columns[i]): 0 for the largest of its row."""
+    found = torch.empty(len(rows), dtype=torch.long, device=rows.device)
+    for part, block in row_blocks(matrix, rows):
+        own = block.gather(1, columns[part, None])
+        found[part] = (block > own).sum(dim=1)
+    return found

@@ -1,0 +1,52 @@
+"""Tokens as words: which tokens are akin, that is, the same word up to case, a leading space, or a plural ending.
+
+Paper: "Copying / Primitive In-Context Learning", whose second pattern, [b] ... [a] -> [b'], is about such pairs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+SHORTEST_WITH_PLURAL = 3  # "as" is not a plural of "a", nor "is" of "I"
+
+
+def word_of(token: str) -> str | None:
+    """The word that a token stands for, in lower case and without a leading space; None if it is not letters only."""
+    word = token.removeprefix(" ")
+    return word.lower() if word.isalpha() else None
+
+
+def plurals(word: str) -> tuple[str, ...]:
+    """How the plural of an English word may be spelled; nothing for the shortest ones."""
+    if len(word) < SHORTEST_WITH_PLURAL:
+        return ()
+    return (word + "s", word + "es", word[:-1] + "ies") if word.endswith("y") else (word + "s", word + "es")
+
+
+def are_akin(first: str, second: str) -> bool:
+    """Whether two tokens are the same word up to case, a leading space, or a plural ending. Only words are akin."""
+    a, b = word_of(first), word_of(second)
+    return a is not None and b is not None and (a == b or a in plurals(b) or b in plurals(a))
+
+
+def akin_to(names: Sequence[str]) -> list[frozenset[int]]:
+    """For each token of a vocabulary the tokens akin to it, itself left out.
+
+    Args:
+        names: the string of every token, by id (`data.vocabulary()`).
+    """
+    tokens_of = defaultdict(set)
+    for i, name in enumerate(names):
+        if word := word_of(name):
+            tokens_of[word].add(i)
+    akin: list[set[int]] = [set() for _ in names]
+    for word, same in list(tokens_of.items()):
+        for i in same:
+            akin[i] |= same
+        for more in (tokens_of[p] for p in plurals(word) if p in tokens_of):
+            for i in same:
+                akin[i] |= more
+            for i in more:
+                akin[i] |= same
+    return [frozenset(others - {i}) for i, others in enumerate(akin)]
