@@ -5,10 +5,11 @@ import torch
 from random_models import PLAIN_CASES, build, random
 from transformer_lens import FactoredMatrix
 
+from transformer_circuits.circuits.composition import composition_ratios
 from transformer_circuits.circuits.paths import expand, expand_scores, run
 from transformer_circuits.circuits.positions import mean_by_offset, position_scores, position_terms
 from transformer_circuits.circuits.qk_ov import eigenvalues, full_ov, full_path, full_qk, ov, qk
-from transformer_circuits.circuits.subspaces import connections, read_write_subspaces, virtual_weights
+from transformer_circuits.circuits.subspaces import read_write_subspaces, virtual_weights
 from transformer_circuits.circuits.weights import Weights, relative_error, rotate_basis
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import wrap
@@ -118,8 +119,8 @@ def test_connections_that_cannot_be():
     with pytest.raises(ValueError, match="layer 0 cannot read what layer 0 writes"):
         virtual_weights(W, (0, 0), (0, 1, "V"))
     with pytest.raises(ValueError, match="layer 1 cannot read what layer 1 writes"):
-        connections(W, 1, 1)
+        composition_ratios(W, 1, 1)
     with pytest.raises(ValueError, match="there is no layer 2"):
-        connections(W, 0, 2)
+        composition_ratios(W, 0, 2)
     with pytest.raises(ValueError, match="a path passes from earlier to later layers"):
         full_path(W, ((1, 0), (0, 0)))

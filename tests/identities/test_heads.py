@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_models import BROKEN, EXACT, PLAIN_CASES, build, cases, forward_error, identity, random
 
+from transformer_circuits.circuits.composition import composition_ratios
 from transformer_circuits.circuits.paths import head_outputs, run
 from transformer_circuits.circuits.qk_ov import ov
-from transformer_circuits.circuits.subspaces import connections, overlap, read_write_subspaces, virtual_weights
+from transformer_circuits.circuits.subspaces import overlap, read_write_subspaces, virtual_weights
 from transformer_circuits.circuits.weights import Weights, relative_error, reparametrize_heads, rotate_basis
 from transformer_circuits.models.bridge import wrap
 
@@ -176,7 +177,7 @@ def test_o5_fails_without_one_writer(part):
 @given(cases(min_layers=2))
 def test_o5_connections_are_ratios_of_norms_of_the_products(case):
     weights = case.weights
-    ratios = connections(weights, 0, 1)
+    ratios = composition_ratios(weights, 0, 1)
     reader, writer = weights.n_heads - 1, 0
     W_OV = weights.W_V[0, writer] @ weights.W_O[0, writer]
     W_QK = weights.W_Q[1, reader] @ weights.W_K[1, reader].T
@@ -196,7 +197,7 @@ def test_o5_connections_find_the_side_that_reads(side):
     name = f"W_{'QKV'[side]}"
     W = getattr(weights, name).clone()
     W[1, 2] = weights.W_O[0, 1].T
-    ratios = connections(dataclasses.replace(weights, **{name: W}), 0, 1)
+    ratios = composition_ratios(dataclasses.replace(weights, **{name: W}), 0, 1)
     found = ratios.flatten().argmax().item()
     assert found == side * 9 + 2 * 3 + 1
     assert ratios.flatten().topk(2).values[0] > 2 * ratios.flatten().topk(2).values[1]
@@ -204,13 +205,13 @@ def test_o5_connections_find_the_side_that_reads(side):
 
 def test_o5_connections_at_random_have_root_mean_square_one():
     weights = build(n_heads=6, d_model=32, d_head=4, d_vocab=9).weights
-    at_random = connections(weights, 0, 1, at_random=torch.Generator().manual_seed(0))
+    at_random = composition_ratios(weights, 0, 1, at_random=torch.Generator().manual_seed(0))
     assert at_random.square().mean().sqrt().item() == pytest.approx(1, abs=0.05)
     same = dataclasses.replace(weights, W_V=weights.W_O.mT, W_Q=weights.W_O.mT, W_K=weights.W_O.mT)
     aligned = dataclasses.replace(same, W_O=same.W_O[:1].expand(2, -1, -1, -1), W_V=same.W_V[:1].expand(2, -1, -1, -1),
                                   W_Q=same.W_Q[:1].expand(2, -1, -1, -1), W_K=same.W_K[:1].expand(2, -1, -1, -1))  # fmt: skip
-    assert connections(aligned, 0, 1).diagonal(dim1=1, dim2=2).min() > 1.5  # rotation takes even that alignment away:
-    rotated = connections(aligned, 0, 1, at_random=torch.Generator().manual_seed(0))
+    assert composition_ratios(aligned, 0, 1).diagonal(dim1=1, dim2=2).min() > 1.5  # rotation takes even that alignment away:
+    rotated = composition_ratios(aligned, 0, 1, at_random=torch.Generator().manual_seed(0))
     assert rotated.square().mean().sqrt().item() == pytest.approx(1, abs=0.05)
 
 

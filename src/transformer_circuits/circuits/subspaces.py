@@ -97,47 +97,6 @@ def virtual_weights(weights: Weights, writer: Writer, reader: Reader) -> Factore
     return FactoredMatrix(W_out, W_in)
 
 
-def connections(
-    weights: Weights, writer_layer: int, reader_layer: int, at_random: torch.Generator | None = None
-) -> Float[Tensor, "side reader writer"]:
-    """How strongly each head of one layer reads from each head of an earlier one, as a multiple of chance (claim O5).
-
-    The composition ratio |W_OV W_in| / (|W_OV| |W_in|) sqrt(d_model), Frobenius norms. W_in is W_Q W_K^T on side 0 (Q), its
-    transpose on side 1 (K), and W_V W_O on side 2 (V): the products, because only they are fixed by what the model computes
-    (claim O4). With `at_random` a Haar-random rotation is put between the two of each pair, which keeps all singular
-    values; the root mean square is then 1. Raises ValueError for layers that do not exist or are in the wrong order.
-    """
-    weights.check_head(writer_layer, 0)
-    weights.check_head(reader_layer, 0)
-    if reader_layer <= writer_layer:
-        raise ValueError(f"layer {reader_layer} cannot read what layer {writer_layer} writes after it or beside it")
-
-    def frames(A: Tensor, B: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        return tuple(zip(*(svd(FactoredMatrix(a, b)) for a, b in zip(A, B))))
-
-    W_Q, W_K, W_V, W_O = (getattr(weights, f"W_{part}")[reader_layer] for part in "QKVO")
-    _, written, write = frames(weights.W_V[writer_layer], weights.W_O[writer_layer])
-    query_side, qk, key_side = frames(W_Q, W_K.mT)
-    value_side, ov, _ = frames(W_V, W_O)
-    result = weights.W_E.new_zeros(3, weights.n_heads, weights.n_heads)
-    for side, (read, gains) in enumerate([(query_side, qk), (key_side, qk), (value_side, ov)]):
-        for reader in range(weights.n_heads):
-            for writer in range(weights.n_heads):
-                cosines = write[writer].T @ read[reader]
-                if at_random is not None:
-                    cosines = _haar_block(weights.d_model, cosines.shape, at_random).to(cosines)
-                joined = written[writer][:, None] * cosines * gains[reader]
-                chance = written[writer].norm() * gains[reader].norm() / weights.d_model**0.5
-                result[side, reader, writer] = joined.norm() / chance
-    return result
-
-
-def _haar_block(d_model: int, shape: tuple[int, int], generator: torch.Generator) -> Float[Tensor, "rows columns"]:
-    """The corner of a random rotation of d_model dimensions, without making all of it."""
-    gaussian = torch.randn(d_model, shape[1], generator=generator, dtype=torch.float64)
-    return torch.linalg.qr(gaussian).Q[: shape[0]]
-
-
 def spectrum(vectors: Float[Tensor, "vector d_model"]) -> Float[Tensor, " d_model"]:
     """PCA: the share of the vectors' variance along each principal direction, largest first (claim O7)."""
     centred = vectors - vectors.mean(dim=0)
