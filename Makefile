@@ -31,7 +31,7 @@ stamp: $(READY)
 	$(RUN) .ci/stamp.py
 
 clean:
-	rm -rf _build book/scoreboard.md book/models.md book/_static/circuitsvis/iife.js
+	rm -rf _build book/scoreboard.md book/models.md book/head_dump.md book/head_dump book/_static/circuitsvis/iife.js book/_static/datatables
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -7,7 +7,8 @@ at which all notebooks have run but no page is written, which is when the scoreb
 
 1. Forget what was run before if the package, the weights, the data or the constraints are no longer the same (`fingerprint`).
 2. Run the notebooks that the cache lacks, two at a time, each with a claims folder of its own. A failed cell ends the build.
-3. Collect the claims of all notebooks, and make the pages that are generated: the scoreboard from them, the model cards from the weights.
+3. Collect the claims of all notebooks, and make the pages that are generated: the scoreboard from them, the model cards and the
+   head dump from the weights.
 4. Run jupyter-book on the warm cache, every warning an error.
 """
 
@@ -35,10 +36,12 @@ import yaml
 from transformer_circuits.paths import ROOT
 
 WATCHED = ("src", "weights", "data", "constraints.txt")  # what a notebook's results depend on, besides its own cells
-GENERATED = {  # pages made anew by each build, and the commands that make them
+GENERATED = {  # pages that are made, and the commands that make them: `python -m COMMAND PAGE.md`
     "book/scoreboard": "transformer_circuits.claims.scoreboard",
     "book/models": "transformer_circuits.models.cards",
+    "book/head_dump": "transformer_circuits.figures.dump_pages",
 }
+EVERY_TIME = {"book/scoreboard"}  # made from claims; the others only from WATCHED files, and made again when these have changed
 TIMEOUT = 600  # seconds a cell may take
 WORKERS = 2  # notebooks run at the same time; more would not fit 6 GB
 
@@ -87,6 +90,11 @@ class Book:
         return [path for name in self.files() if (path := self.root / f"{name}.ipynb").is_file()]
 
 
+def is_generated(name: str) -> bool:
+    """Whether the build makes a file of the table of contents: one of GENERATED, or one in the folder of the same name."""
+    return name in GENERATED or any(name.startswith(f"{page}/") for page in GENERATED)
+
+
 def fingerprint(root: Path) -> str:
     """SHA-256 over the names and contents of all WATCHED files, caches and build products left out."""
     digest = hashlib.sha256()
@@ -104,7 +112,7 @@ def forget_if_changed(book: Book) -> bool:
     stamp, now = book.build / "fingerprint", fingerprint(book.root)
     if stamp.is_file() and stamp.read_text() == now:
         return False
-    for name in (".jupyter_cache", ".doctrees", "html", "jupyter_execute", "recorded", "claims"):
+    for name in (".jupyter_cache", ".doctrees", "html", "jupyter_execute", "recorded", "claims", "generated"):
         shutil.rmtree(book.build / name, ignore_errors=True)
     book.build.mkdir(parents=True, exist_ok=True)
     stamp.write_text(now)
@@ -207,25 +215,58 @@ def collect_claims(book: Book) -> int:
     return len(owner)
 
 
+def make_generated(book: Book, name: str) -> Path:
+    """Run the command of one of GENERATED, unless its page is still good. Returns the page, in `_build/generated`.
+
+    What a command makes besides, more pages or files to download, goes to the folder of the same name; its page it writes last.
+    BuildError if it fails.
+    """
+    draft = book.build / "generated" / f"{Path(name).name}.md"
+    if draft.is_file() and name not in EVERY_TIME:
+        return draft
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    variables = {"TRANSFORMER_CIRCUITS_ROOT": str(book.root), "TRANSFORMER_CIRCUITS_CLAIMS": str(book.claims)}
+    if subprocess.run([sys.executable, "-m", GENERATED[name], str(draft)], env={**os.environ, **variables}).returncode:
+        draft.unlink(missing_ok=True)
+        raise BuildError(f"{draft.name} could not be made: see the message above.")
+    return draft
+
+
 def write_generated(book: Book) -> None:
-    """The pages that are made, not written: from the recorded claims and the weights. Left untouched where nothing would change."""
-    for name in GENERATED.keys() & set(book.files()):
-        page, draft = book.root / f"{name}.md", book.build / f"{Path(name).name}.md"
-        variables = {"TRANSFORMER_CIRCUITS_ROOT": str(book.root), "TRANSFORMER_CIRCUITS_CLAIMS": str(book.claims)}
-        if subprocess.run([sys.executable, "-m", GENERATED[name], str(draft)], env={**os.environ, **variables}).returncode:
-            raise BuildError(f"{page.name} could not be made: see the message above.")
-        if not page.is_file() or page.read_bytes() != draft.read_bytes():
-            shutil.copyfile(draft, page)
+    """The pages that are made, not written, and what belongs to them. Left untouched where nothing would change.
+
+    BuildError if one cannot be made, or if the table of contents does not list exactly the pages that came with it.
+    """
+    listed = set(book.files())
+    for name in sorted(GENERATED.keys() & listed):
+        draft, beside = make_generated(book, name), book.root / Path(name).parent
+        made = {path.relative_to(draft.parent) for path in draft.with_suffix("").rglob("*") if path.is_file()}
+        pages = {(Path(name).parent / path).with_suffix("").as_posix() for path in made if path.suffix == ".md"}
+        if wrong := pages ^ {page for page in listed if page.startswith(f"{name}/")}:
+            raise BuildError(f"Below {name} the table of contents must list just the pages that are made: see {sorted(wrong)}.")
+        for path in {Path(draft.name), *made}:
+            copy_changed(draft.parent / path, beside / path)
+        for path in (book.root / name).rglob("*") if made else ():
+            if path.is_file() and path.relative_to(beside) not in made:  # of an earlier build
+                path.unlink()
 
 
-def copy_viewer(book: Book) -> None:
-    """CircuitsVis's script, from the installed package to the book's static files (once for the whole book)."""
-    from transformer_circuits.figures.widgets import bundle
-
-    target = book.root / "book" / "_static" / "circuitsvis" / "iife.js"
-    if not target.is_file() or target.read_text(encoding="utf-8") != bundle():
+def copy_changed(source: Path, target: Path) -> None:
+    """Copy a file, unless it is there already: jupyter-book reads again what has a new date."""
+    if not target.is_file() or target.read_bytes() != source.read_bytes():
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(bundle(), encoding="utf-8")
+        shutil.copyfile(source, target)
+
+
+def copy_scripts(book: Book) -> None:
+    """The scripts of CircuitsVis and DataTables, from the installed packages to the static files: once for the whole book."""
+    from transformer_circuits.figures import datatables, widgets
+
+    for name, text in {"circuitsvis/iife.js": widgets.bundle(), **datatables.files()}.items():
+        target = book.root / "book" / "_static" / name
+        if not target.is_file() or target.read_text(encoding="utf-8") != text:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
 
 
 def write_pages(book: Book) -> None:
@@ -266,7 +307,7 @@ def measured() -> Iterator[None]:
 
 def run(book: Book) -> None:
     """All that comes before the pages: every notebook has run, on what is there now, and the claims are in one place."""
-    if missing := [f for f in book.files() if f not in GENERATED and not list(book.root.glob(f"{f}.*"))]:
+    if missing := [f for f in book.files() if not is_generated(f) and not list(book.root.glob(f"{f}.*"))]:
         raise BuildError(f"The table of contents lists files that do not exist: {', '.join(missing)}.")
     if forget_if_changed(book):
         print("the package, the weights or the data have changed: every notebook runs anew", flush=True)
@@ -279,7 +320,7 @@ def build(root: Path = ROOT) -> Path:
     book = Book(root.resolve())
     run(book)
     write_generated(book)
-    copy_viewer(book)
+    copy_scripts(book)
     write_pages(book)
     return book.build / "html" / "index.html"
 

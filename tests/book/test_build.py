@@ -130,3 +130,87 @@ def test_the_fingerprint_sees_every_watched_folder(book):
     (book / "src" / "__pycache__").mkdir()
     (book / "src" / "__pycache__" / "b.pyc").touch()
     assert build.fingerprint(book) in seen
+
+
+MAKER = """\
+import sys
+from pathlib import Path
+out = Path(sys.argv[1])
+with (Path(__file__).parent / "made").open("a") as made:
+    made.write("x")
+names = (Path(__file__).parent / "names").read_text().split()
+(out.with_suffix("") / "more").mkdir(parents=True, exist_ok=True)
+for name in names:
+    (out.with_suffix("") / "more" / name).write_text(f"# {name}")
+out.write_text("# Made")
+sys.exit(not names)
+"""
+
+
+@pytest.fixture
+def made_book(book, monkeypatch):
+    """The small book with one page that a command makes, which makes two more pages and a file; no notebooks."""
+    tools = book / "tools"
+    tools.mkdir()
+    (tools / "a_maker.py").write_text(MAKER)
+    (tools / "names").write_text("a.md b.md data.bin")
+    monkeypatch.setenv("PYTHONPATH", str(tools))
+    monkeypatch.setattr(build, "GENERATED", {"book/made": "a_maker"})
+    list_pages(book, "book/made", "book/made/more/a", "book/made/more/b")
+    return book
+
+
+def list_pages(book, *pages: str) -> None:
+    files = "".join(f"- file: {page}\n" for page in pages)
+    (book / "book" / "_toc.yml").write_text(f"format: jb-book\nroot: book/intro\nchapters:\n{files}")
+
+
+def made(book) -> list[str]:
+    return sorted(path.name for path in (book / "book" / "made").rglob("*") if path.is_file())
+
+
+def times_made(book) -> int:
+    return len((book / "tools" / "made").read_text())
+
+
+def test_a_command_may_make_several_pages_and_files_and_makes_them_once(made_book):
+    small = build.Book(made_book)
+    build.run(small)  # a page that is to be made need not be there
+    build.write_generated(small)
+    assert made(made_book) == ["a.md", "b.md", "data.bin"] and (made_book / "book" / "made.md").is_file()
+    before = {path: path.stat().st_mtime_ns for path in (made_book / "book").rglob("*.md")}
+    build.run(small)
+    build.write_generated(small)
+    assert times_made(made_book) == 1
+    assert {path: path.stat().st_mtime_ns for path in (made_book / "book").rglob("*.md")} == before
+
+    # After a change of the weights it is made again, and what it no longer makes is gone.
+    (made_book / "weights" / "w.safetensors").write_bytes(b"0124")
+    (made_book / "tools" / "names").write_text("a.md")
+    list_pages(made_book, "book/made", "book/made/more/a")
+    build.run(small)
+    build.write_generated(small)
+    assert times_made(made_book) == 2 and made(made_book) == ["a.md"]
+
+
+def test_a_page_made_from_claims_is_made_every_time(made_book, monkeypatch):
+    monkeypatch.setattr(build, "EVERY_TIME", {"book/made"})
+    for n in (1, 2):
+        build.run(build.Book(made_book))
+        build.write_generated(build.Book(made_book))
+        assert times_made(made_book) == n
+
+
+@pytest.mark.parametrize("listed", [["book/made/more/a"], ["book/made/more/a", "book/made/more/b", "book/made/more/c"]])
+def test_the_contents_must_list_the_pages_that_are_made(made_book, listed):
+    list_pages(made_book, "book/made", *listed)
+    build.run(build.Book(made_book))
+    with pytest.raises(build.BuildError, match=r"Below book/made .*book/made/more/[bc]"):
+        build.write_generated(build.Book(made_book))
+
+
+def test_a_command_that_fails_fails_the_build_every_time(made_book, capfd):
+    (made_book / "tools" / "names").write_text("")
+    for _ in range(2):
+        code, printed = make(made_book, capfd)
+        assert code == 1 and "made.md could not be made" in printed

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens import FactoredMatrix
 
-BLOCK = 4_000_000  # entries formed at a time: 16 MB in float32
+BLOCK = 4_000_000  # entries formed at a time: 16 MB in float32 (from 32 MB on, each block would cost fresh pages from the system)
 GROUP = 64  # neighbouring columns of which `top_k` first takes only the largest
 
 
@@ -27,7 +27,9 @@ class TopK(NamedTuple):
     indices: Int[Tensor, "row k"]
 
 
-def row_blocks(matrix: FactoredMatrix, rows: Int[Tensor, " row"] | None = None) -> Iterator[tuple[slice, Float[Tensor, "part right"]]]:
+def row_blocks(
+    matrix: FactoredMatrix, rows: Int[Tensor, " row"] | None = None
+) -> Iterator[tuple[slice, Float[Tensor, "part right"]]]:
     """(which of `rows`, their entries), a block at a time; all rows of the matrix if none are named."""
     A = matrix.A if rows is None else matrix.A[rows]
     step = max(1, BLOCK // matrix.rdim)
@@ -43,8 +45,12 @@ def top_k(matrix: FactoredMatrix, k: int, rows: Int[Tensor, " row"] | None = Non
     """
     if not 0 < k <= matrix.rdim:
         raise ValueError(f"a row of {matrix.rdim} entries has no {k} largest ones")
-    parts = [_top_k_of(block, k) for _, block in row_blocks(matrix, rows)]
-    return TopK(torch.cat([p.values for p in parts]), torch.cat([p.indices for p in parts]))
+    # Made before the first block: small results kept between large blocks would leave holes in memory, block after block.
+    values = matrix.A.new_empty(matrix.ldim if rows is None else len(rows), k)
+    found = TopK(values, torch.empty_like(values, dtype=torch.long))
+    for part, block in row_blocks(matrix, rows):
+        found.values[part], found.indices[part] = _top_k_of(block, k)
+    return found
 
 
 def _top_k_of(block: Float[Tensor, "row right"], k: int) -> TopK:

@@ -1,0 +1,36 @@
+// The tables of the head dump (transformer_circuits/figures/dump_pages.py): search and sorting, by DataTables.
+(() => {
+  const { default: DataTable, set_or_remove_dark_class: followTheme } = itables;
+  followTheme();
+  for (const table of document.querySelectorAll(".head-dump table")) {
+    new DataTable(table, {
+      order: [], // as written: by rank
+      autoWidth: false,
+      pageLength: 50,
+      lengthMenu: [25, 50, 100, { label: "all", value: -1 }],
+      search: { smart: false }, // literally, for tokens like != and "
+      layout: { topStart: "search", topEnd: "pageLength" },
+      language: { search: "Search all columns", lengthMenu: "_MENU_ rows", info: "_START_ to _END_ of _TOTAL_ source tokens",
+        infoEmpty: "none", infoFiltered: "(_MAX_ in all)", zeroRecords: "No row has a token with this text." },
+      columnDefs: [{ targets: "list", orderable: false }],
+      initComplete() {
+        addColumnSearch(this.api());
+      },
+    });
+  }
+
+  // A second row of titles, with a search for each column of tokens.
+  function addColumnSearch(table) {
+    const row = table.table().header().insertRow();
+    table.columns().every(function () {
+      const cell = row.appendChild(document.createElement("th"));
+      const title = this.header();
+      if (!title.matches(".tokens")) return;
+      const input = cell.appendChild(document.createElement("input"));
+      input.type = "search";
+      input.setAttribute("aria-label", `Search the column ${title.innerText.trim()}`);
+      input.placeholder = "search";
+      input.addEventListener("input", () => this.search(input.value, { smart: false }).draw());
+    });
+  }
+})();

@@ -1,0 +1,168 @@
+"""The tables of the head dump in a browser without network: searched, sorted, readable without scripts. On a small book."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pandas as pd
+import pytest
+
+from transformer_circuits import build
+from transformer_circuits.figures import dump_pages
+from transformer_circuits.paths import ROOT
+
+ODD = ["</td>", "<script>alert(1)</script>", "\n", '"', "!=", "$x$", "\\(", " two", "two", "Two"]
+TOKENS = [*ODD, *(f" w{i}" for i in range(120))]
+WEIGHT = 3_000_000  # bytes that a page may weigh with all that it loads
+
+
+def dump() -> pd.DataFrame:
+    """Scores that sort differently as numbers and as text (9 and 10, -1); lists of the three tokens that follow by id."""
+    n = len(TOKENS)
+    lists = [[(i + j) % n for j in (1, 2, 3)] for i in range(n)]
+    scores = [60.0 - i for i in range(n)]
+    numbers = [[float((i * 37) % 110), 0.5, -0.5] for i in range(n)]
+    head = {"rank": range(1, n + 1), "source": range(n), "score": scores, "destinations": lists, "destination_scores": numbers,
+            "outs": lists, "out_boosts": numbers}  # fmt: skip
+    return pd.concat([pd.DataFrame({"layer": 0, "head": h, **head}) for h in (0, 1)], ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The folder of a built book that has nothing but a head dump."""
+    root = tmp_path_factory.mktemp("book")
+    for name in ("_config.yml", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, root)
+    for name in ("_static", "_ext"):
+        shutil.copytree(ROOT / "book" / name, root / "book" / name)
+    shutil.copy(ROOT / "book" / "references.bib", root / "book")
+    for name in build.WATCHED[:3]:
+        (root / name).mkdir()
+    (root / "book" / "intro.md").write_text("# A small book\n\n```{bibliography}\n:all:\n```\n")
+    heads = "".join(f"  - file: book/head_dump/some-model/0_{head}\n" for head in (0, 1))
+    toc = f"format: jb-book\nroot: book/intro\nchapters:\n- file: book/head_dump\n  sections:\n{heads}"
+    (root / "book" / "_toc.yml").write_text(toc)
+    book = build.Book(root)
+    build.forget_if_changed(book)
+    (book.build / "generated").mkdir()
+    dump_pages.write_pages(book.build / "generated" / "head_dump.md", {"some-model": dump()}, TOKENS)
+    return build.build(root).parent / "book"
+
+
+@pytest.fixture
+def table(pages, watched):
+    """The page of the second head."""
+    page = watched.open(pages / "head_dump" / "some-model" / "0_1.html")
+    page.set_default_timeout(30_000)
+    page.get_by_label("Search all columns", exact=True).wait_for()
+    yield page
+    assert watched.complaints == [] and watched.requests == []
+
+
+SOURCES = ".head-dump tbody tr td:nth-child(2)"
+
+
+def sources(page) -> list[str]:
+    return page.locator(SOURCES).all_inner_texts()
+
+
+def search(page, text: str, column: str | None = None) -> list[str]:
+    name = "Search all columns" if column is None else f"Search the column {column}"
+    page.get_by_label(name, exact=True).fill(text)
+    page.wait_for_timeout(600)  # the table waits for the typing to end
+    return sources(page)
+
+
+def test_tokens_are_literal(table):
+    assert sources(table)[:10] == ["</td>", "<script>alert(1)</script>", "↵", '"', "!=", "$x$", "\\(", "·two", "two", "Two"]
+    assert len(sources(table)) == 50 and "1 to 50 of 130 source tokens" in table.locator(".head-dump").inner_text()
+    assert table.locator(".head-dump mjx-container").count() == 0, "a token was taken for maths"
+
+
+def test_search_finds_tokens_with_and_without_their_space(table):
+    assert search(table, "·two", "source") == ["·two"]
+    assert search(table, "two", "source") == ["·two", "two", "Two"]
+    assert search(table, "", "source")[:1] == ["</td>"]
+    # In all columns: also the rows that have it among destinations and outs.
+    assert search(table, "·two") == ["!=", "$x$", "\\(", "·two"]
+
+
+@pytest.mark.parametrize("token", ["</td>", "<script>", "!=", '"', "\\(", "↵"])
+def test_search_takes_what_is_typed_literally(table, token):
+    found = search(table, token, "source")
+    assert len(found) == 1 and token in found[0]
+
+
+def test_a_search_without_a_match_says_so(table):
+    assert search(table, "nothing of the kind") == []
+    assert "No row has a token with this text." in table.locator(".head-dump").inner_text()
+
+
+def test_columns_sort_as_numbers(table):
+    def numbers(column: int) -> list[float]:
+        return [float(x) for x in table.locator(f".head-dump tbody tr td:nth-child({column})").all_inner_texts()]
+
+    ascending = sorted(60.0 - i for i in range(130))
+    table.get_by_role("columnheader", name="score").click()
+    first = numbers(5)
+    table.get_by_role("columnheader", name="score").click()
+    second = numbers(5)
+    assert {tuple(first), tuple(second)} == {tuple(ascending[:50]), tuple(ascending[::-1][:50])}
+    table.get_by_role("columnheader", name="QK").click()
+    strengths = sorted(dump()["destination_scores"][:130].str[0])
+    assert numbers(6) in (strengths[:50], strengths[::-1][:50])
+
+
+def test_all_rows_can_be_shown(table):
+    table.locator(".head-dump select").select_option("-1")
+    assert len(sources(table)) == 130
+
+
+@pytest.mark.parametrize("width", [320, 400, 1000, 1250, 1600])
+def test_the_table_scrolls_and_not_the_page(pages, watched, width):
+    watched.page.set_viewport_size({"width": width, "height": 800})
+    page = watched.open(pages / "head_dump" / "some-model" / "0_0.html")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    if width <= 400:  # the table is wider than its box, and the box can be scrolled
+        boxes = "e => e.filter(b => b.scrollWidth > b.clientWidth && getComputedStyle(b).overflowX === 'auto').length"
+        assert page.locator(".head-dump, .head-dump :has(table)").evaluate_all(boxes) >= 1
+    assert watched.complaints == [] and watched.requests == []
+
+
+def test_a_page_is_light_with_all_that_it_loads(pages, watched):
+    loaded = []
+    watched.page.on("requestfinished", lambda request: loaded.append(request.url))
+    watched.open(pages / "head_dump" / "some-model" / "0_0.html")
+    ours = {url for url in loaded if "head_dump" in url or "datatables" in url}
+    assert {url.rsplit("/", 1)[1] for url in ours} == {
+        "0_0.html", "head_dump.js", "head_dump.css", "datatables.js", "datatables.css",
+    }  # fmt: skip
+    assert sum(Path(unquote(urlsplit(url).path)).stat().st_size for url in ours) < WEIGHT
+
+
+def test_without_scripts_the_table_is_there(pages, browser):
+    context = browser.new_context(java_script_enabled=False, offline=True, viewport={"width": 400, "height": 800})
+    page = context.new_page()
+    page.goto((pages / "head_dump" / "some-model" / "0_0.html").as_uri())
+    assert len(sources(page)) == 130 and sources(page)[7] == "·two"
+    context.close()
+
+
+def test_the_index_leads_to_the_heads_and_to_the_file(pages, watched):
+    page = watched.open(pages / "head_dump.html")
+    for link in page.locator(".token-table a").all():
+        assert (pages / link.get_attribute("href")).is_file()
+    file = page.get_by_role("link", name="some-model.parquet").get_attribute("href")
+    assert len(pd.read_parquet((pages / file).resolve())) == 260
+    page.get_by_role("link", name="0.1", exact=True).click()
+    page.get_by_role("heading", name="Head 0.1 of some-model").wait_for()
+    assert watched.complaints == [] and watched.requests == []
+
+
+def test_a_second_build_makes_nothing_again(pages):
+    root = pages.parents[2]
+    pages_before = {path: path.stat().st_mtime_ns for path in (root / "book" / "head_dump").rglob("*")}
+    build.write_generated(build.Book(root))
+    assert {path: path.stat().st_mtime_ns for path in (root / "book" / "head_dump").rglob("*")} == pages_before
