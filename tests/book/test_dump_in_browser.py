@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import pandas as pd
 import pytest
+import torch
 
 from transformer_circuits import build
 from transformer_circuits.figures import dump_pages
@@ -47,7 +48,8 @@ def pages(tmp_path_factory):
     book = build.Book(root)
     build.forget_if_changed(book)
     (book.build / "generated").mkdir()
-    dump_pages.write_pages(book.build / "generated" / "head_dump.md", {"some-model": dump()}, TOKENS)
+    rest = {"some-model": torch.tensor([[0.25, 1.0]])}
+    dump_pages.write_pages(book.build / "generated" / "head_dump.md", {"some-model": dump()}, rest, TOKENS)
     return build.build(root).parent / "book"
 
 

@@ -17,7 +17,7 @@ from transformer_circuits.circuits.paths import (
     run,
     with_identity_head,
 )
-from transformer_circuits.circuits.positions import FOUR_TERMS, mean_attention, mean_by_offset, position_scores
+from transformer_circuits.circuits.positions import FOUR_TERMS, attention_to_start, mean_attention, mean_by_offset, position_scores
 from transformer_circuits.circuits.positions import position_terms
 from transformer_circuits.circuits.qk_ov import direct, full_ov, full_path, full_qk
 from transformer_circuits.circuits.weights import Weights, relative_error
@@ -256,6 +256,15 @@ def test_offsets_are_counted_from_the_present_token():
     n = 5
     distance = torch.arange(n)[:, None] - torch.arange(n)
     assert mean_by_offset(distance.double(), 3).tolist() == [0, 1, 2]
+
+
+def test_attention_to_start_leaves_out_the_start_tokens_own_row():
+    case = PLAIN_CASES[1]
+    expected = torch.stack([run(case.weights, x).patterns[..., 1:, 0].mean(dim=-1) for x in (case.tokens, case.tokens.flip(0))])
+    measured = attention_to_start(case.weights, torch.stack([case.tokens, case.tokens.flip(0)]))
+    assert relative_error(measured, expected.mean(dim=0)) < EXACT
+    with pytest.raises(ValueError, match="at least two tokens"):
+        attention_to_start(case.weights, case.tokens[None, :1])
 
 
 def test_mean_attention_is_the_mean_over_destinations_after_the_first():

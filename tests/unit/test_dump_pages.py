@@ -4,6 +4,7 @@ import re
 
 import pandas as pd
 import pytest
+import torch
 from bs4 import BeautifulSoup
 
 from transformer_circuits.circuits.words import akin_to
@@ -12,6 +13,7 @@ from transformer_circuits.figures import datatables, dump_pages
 ODD = ["</td>", "<script>alert(1)</script>", "\n", "&lt;", '"', "'", "```", "$x$", "\\(", "|", " two", "two", "Two", "cities",
        "city", "MODEL", "HEADS", "N_SOURCES", "\u2028", "!=", "\t\r", " ", "\x00", "�", "``````````"]  # fmt: skip
 TOKENS = [*ODD, *(f"w{i}" for i in range(40))]
+REST = {"some-model": torch.tensor([[0.25, 1.0]])}
 
 
 def dump(heads: int = 2, k: int = 4) -> pd.DataFrame:
@@ -60,7 +62,7 @@ def test_copies_are_marked():
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     out = tmp_path_factory.mktemp("book") / "head_dump.md"
-    dump_pages.write_pages(out, {"some-model": dump()}, TOKENS)
+    dump_pages.write_pages(out, {"some-model": dump()}, REST, TOKENS)
     return out
 
 
@@ -81,7 +83,7 @@ def test_each_head_has_its_page(written):
 
 def test_a_page_stops_where_it_should_and_the_file_does_not(tmp_path, monkeypatch):
     monkeypatch.setattr(dump_pages, "N_SOURCES", 7)
-    dump_pages.write_pages(tmp_path / "head_dump.md", {"some-model": dump()}, TOKENS)
+    dump_pages.write_pages(tmp_path / "head_dump.md", {"some-model": dump()}, REST, TOKENS)
     (markup,) = fenced((tmp_path / "head_dump" / "some-model" / "0_1.md").read_text(encoding="utf8"))
     assert len(rows_of(markup)) == 7
     assert len(pd.read_parquet(tmp_path / "head_dump" / "some-model.parquet")) == 2 * len(TOKENS)
@@ -93,9 +95,10 @@ def test_the_index_links_every_head_and_the_file(written):
     assert links == ["head_dump/some-model/0_0.html", "head_dump/some-model/0_1.html"]
     assert "{download}`some-model.parquet <head_dump/some-model.parquet>`" in text
     assert f"first {dump_pages.N_SOURCES} source tokens" in text and 'pd.read_parquet("some-model.parquet")' in text
-    first = BeautifulSoup(fenced(text)[1], "html.parser").select("tbody tr")[0].select("td")
+    first, second = (row.select("td") for row in BeautifulSoup(fenced(text)[1], "html.parser").select("tbody tr"))
     assert first[1].text == f"3\u00a0of\u00a0{len(TOKENS)}"
-    assert [code.text for code in first[2].select("code")][:3] == ["</td>", "<script>alert(1)</script>", "↵"]
+    assert (first[2].text, second[2].text) == ("25%", "100%")
+    assert [code.text for code in first[3].select("code")][:3] == ["</td>", "<script>alert(1)</script>", "↵"]
 
 
 def test_names_of_the_pages_gaps_may_be_tokens():
@@ -103,7 +106,7 @@ def test_names_of_the_pages_gaps_may_be_tokens():
     row = {"layer": 0, "head": 0, "rank": 1, "source": 0, "score": 1.0}
     lists = {"destinations": [1], "destination_scores": [1.0], "outs": [0], "out_boosts": [1.0]}
     frame = pd.DataFrame([row | lists])
-    text = dump_pages.index_page({"m": frame}, names, akin_to(names), "head_dump")
+    text = dump_pages.index_page({"m": frame}, {"m": torch.ones(1, 1)}, names, akin_to(names), "head_dump")
     assert "source <code class=\"token\">MODEL</code> with the destinations <code class=\"token\">HEADS</code>" in text
 
 

@@ -80,3 +80,14 @@ def mean_attention(
         offsets = [patterns.diagonal(1 - k, dim1=-2, dim2=-1) for k in range(n_offsets)]
         total = total + torch.stack([diagonal.mean(dim=-1) for diagonal in offsets], dim=-1)
     return total / len(windows)
+
+
+def attention_to_start(weights: Weights, windows: Int[Tensor, "window position"]) -> Float[Tensor, "layer head"]:
+    """Average attention of every head to the first token, the start of text, over windows of text.
+
+    Near 1: the head rests, and moves next to nothing, whatever its circuits say. The start token's own row is left out.
+    Raises ValueError as `run` does, and for windows of a single token.
+    """
+    if windows.shape[-1] < 2:
+        raise ValueError("a window needs at least two tokens: the first one's own row is left out")
+    return torch.stack([run(weights, window).patterns[..., 1:, 0].mean(dim=-1) for window in windows]).mean(dim=0)

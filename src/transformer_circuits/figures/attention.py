@@ -31,7 +31,8 @@ def pattern_grid(patterns: Float[Tensor, "head dest src"], tokens: Sequence[str]
         ax.set_xticks([]), ax.set_yticks([])
     few = len(tokens) <= 24
     if few:
-        axes[0, 0].set_yticks(range(len(tokens)), [show_token(t) for t in tokens], fontsize=5)
+        for ax in axes[:, 0]:  # shared axes share places and texts of their ticks, not their size
+            ax.set_yticks(range(len(tokens)), [show_token(t) for t in tokens], fontsize=5)
     fig.supxlabel("source token", fontsize=10)
     fig.supylabel("destination token", fontsize=10)
     fig.colorbar(image, ax=axes, shrink=0.5, label="attention")

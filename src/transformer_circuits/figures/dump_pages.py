@@ -16,12 +16,15 @@ from urllib.parse import quote
 
 import pandas as pd
 import pyarrow as pa
+from jaxtyping import Float
+from torch import Tensor
 
 from transformer_circuits.circuits.bigrams import SmoothedBigrams
 from transformer_circuits.circuits.head_dump import head_dump
+from transformer_circuits.circuits.positions import attention_to_start
 from transformer_circuits.circuits.weights import Weights
 from transformer_circuits.circuits.words import akin_to, word_of
-from transformer_circuits.data import bigram_counts, vocabulary
+from transformer_circuits.data import bigram_counts, held_out_windows, vocabulary
 from transformer_circuits.figures.tokens import show_token
 
 MODELS = ("attn-only-1l",)  # with one layer: a second one reads more than tokens
@@ -29,6 +32,8 @@ N_SOURCES, K = 300, 10  # of each page; the Parquet file has all sources
 FIRST = 8  # sources shown for each head on the index page
 STATIC = "../../../_static"  # from a page book/head_dump/<model>/<head>.html
 DIGITS = 3  # decimals in the Parquet file
+
+Rest = Float[Tensor, "layer head"]  # mean attention to the start token
 
 
 def page_name(model: str, layer: int, head: int) -> str:
@@ -170,7 +175,8 @@ power, so that tokens the model hardly ever saw do not fill the first places.
 ## The heads
 
 *Copies* counts, among the sources on a head's page, those with an out that repeats them, up to case, a leading space, or a
-plural ending.
+plural ending. *At rest* is the head's mean attention to the start-of-text token in held-out text. A head with all of its attention
+there never attends to a source, and its list is never carried out.
 
 HEADS
 ## All sources, as a file
@@ -206,7 +212,9 @@ def example(dump: pd.DataFrame, names: Sequence[str]) -> str:
     )
 
 
-def overview(model: str, dump: pd.DataFrame, names: Sequence[str], akin: Sequence[Collection[int]], folder: str) -> str:
+def overview(
+    model: str, dump: pd.DataFrame, rest: Rest, names: Sequence[str], akin: Sequence[Collection[int]], folder: str
+) -> str:
     """A row for each head of a model, as an HTML table with links to the pages in `folder`."""
     lines = []
     for (layer, head), rows in dump.groupby(["layer", "head"]):
@@ -215,9 +223,10 @@ def overview(model: str, dump: pd.DataFrame, names: Sequence[str], akin: Sequenc
         link = f"{quote(folder)}/{quote(page_name(model, layer, head))}.html"
         lines.append(
             f'<tr><td><a href="{link}">{layer}.{head}</a></td>'
-            f'<td class="number">{found}&nbsp;of&nbsp;{len(rows)}</td><td>{first}</td></tr>'
+            f'<td class="number">{found}&nbsp;of&nbsp;{len(rows)}</td><td class="number">{rest[layer, head]:.0%}</td>'
+            f"<td>{first}</td></tr>"
         )
-    head = '<th scope="col">head</th><th scope="col">copies</th><th scope="col">its first sources</th>'
+    head = "".join(f'<th scope="col">{title}</th>' for title in ("head", "copies", "at rest", "its first sources"))
     body = "\n".join(lines)
     return (
         '<div class="token-table tex2jax_ignore mathjax_ignore"><table>\n'
@@ -225,11 +234,13 @@ def overview(model: str, dump: pd.DataFrame, names: Sequence[str], akin: Sequenc
     )
 
 
-def index_page(dumps: dict[str, pd.DataFrame], names: Sequence[str], akin: Sequence[Collection[int]], folder: str) -> str:
+def index_page(
+    dumps: dict[str, pd.DataFrame], rest: dict[str, Rest], names: Sequence[str], akin: Sequence[Collection[int]], folder: str
+) -> str:
     """The page that explains and links the others, in MyST Markdown; `dumps` holds what the pages show, by model."""
     parts = {
         "EXAMPLE": raw(example(next(iter(dumps.values())), names)),
-        "HEADS": "\n".join(raw(overview(model, dump, names, akin, folder)) for model, dump in dumps.items()),
+        "HEADS": "\n".join(raw(overview(model, dump, rest[model], names, akin, folder)) for model, dump in dumps.items()),
         "DOWNLOADS": "\n".join(f"- {{download}}`{model}.parquet <{folder}/{model}.parquet>`" for model in dumps),
         "MODEL": next(iter(dumps)),
         "N_SOURCES": str(N_SOURCES),
@@ -239,10 +250,11 @@ def index_page(dumps: dict[str, pd.DataFrame], names: Sequence[str], akin: Seque
     return re.sub("|".join(parts), lambda found: parts[found[0]], INDEX_PAGE)
 
 
-def write_pages(out: Path, dumps: dict[str, pd.DataFrame], names: Sequence[str]) -> None:
+def write_pages(out: Path, dumps: dict[str, pd.DataFrame], rest: dict[str, Rest], names: Sequence[str]) -> None:
     """Write the index page to `out`, and into the folder of the same name the heads' pages and the Parquet files.
 
-    `dumps`: by model, with all source tokens. The index page is written last: where it is, all of them are.
+    `dumps`: by model, with all source tokens; `rest`: by model, each head's attention to the start token. The index page is written last:
+    where it is, all of them are.
     """
     folder, akin, shown = out.with_suffix(""), akin_to(names), {}
     for model, dump in dumps.items():
@@ -252,7 +264,7 @@ def write_pages(out: Path, dumps: dict[str, pd.DataFrame], names: Sequence[str])
             page = folder / f"{page_name(model, layer, head)}.md"
             page.write_text(head_page(model, rows, names, akin, out.stem), encoding="utf8")
         write_parquet(dump, names, folder / f"{model}.parquet")
-    out.write_text(index_page(shown, names, akin, out.stem), encoding="utf8")
+    out.write_text(index_page(shown, rest, names, akin, out.stem), encoding="utf8")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -267,7 +279,8 @@ def main(argv: list[str] | None = None) -> None:
     frequency = SmoothedBigrams.of(bigram_counts()).frequency
     models = {name: Weights.of(load_model(name)) for name in MODELS}
     dumps = {name: head_dump(weights, frequency.to(weights.W_E.device), n_sources=None, k=K) for name, weights in models.items()}
-    write_pages(out, dumps, vocabulary())
+    rest = {name: attention_to_start(w, held_out_windows(12, w.n_ctx)[:, : w.n_ctx].to(w.W_E.device)) for name, w in models.items()}
+    write_pages(out, dumps, rest, vocabulary())
 
 
 if __name__ == "__main__":
