@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from transformer_circuits import build
 from transformer_circuits.paths import ROOT
+
+PATIENCE = 180_000  # milliseconds; a busy machine draws a page of widgets slowly
+expect.set_options(timeout=PATIENCE)
 
 FLAGS = [
     "--no-sandbox",  # CI runs as root
@@ -66,6 +69,6 @@ class Watched:
 @pytest.fixture
 def watched(browser) -> Iterator[Watched]:
     context = browser.new_context(viewport={"width": 1300, "height": 900}, offline=True)
-    context.set_default_timeout(180_000)  # milliseconds; a busy machine draws a page of widgets slowly
+    context.set_default_timeout(PATIENCE)
     yield Watched(context.new_page())
     context.close()

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 import pandas as pd
 import pytest
 import torch
+from playwright.sync_api import expect
 
 from transformer_circuits import build
 from transformer_circuits.figures import dump_pages
@@ -57,69 +58,72 @@ def pages(tmp_path_factory):
 def table(pages, watched):
     """The page of the second head."""
     page = watched.open(pages / "head_dump" / "some-model" / "0_1.html")
-    page.set_default_timeout(30_000)
     page.get_by_label("Search all columns", exact=True).wait_for()
     yield page
     assert watched.complaints == [] and watched.requests == []
 
 
-SOURCES = ".head-dump tbody tr td:nth-child(2)"
+def cells(page, column: int):
+    return page.locator(f".head-dump tbody tr td:nth-child({column})")
 
 
-def sources(page) -> list[str]:
-    return page.locator(SOURCES).all_inner_texts()
+def sources(page):
+    """The column of source tokens. The table is drawn some time after a click or a key: ask with `expect`, which waits."""
+    return cells(page, 2)
 
 
-def search(page, text: str, column: str | None = None) -> list[str]:
+def search(page, text: str, column: str | None = None):
     name = "Search all columns" if column is None else f"Search the column {column}"
     page.get_by_label(name, exact=True).fill(text)
-    page.wait_for_timeout(600)  # the table waits for the typing to end
     return sources(page)
 
 
 def test_tokens_are_literal(table):
-    assert sources(table)[:10] == ["</td>", "<script>alert(1)</script>", "↵", '"', "!=", "$x$", "\\(", "·two", "two", "Two"]
-    assert len(sources(table)) == 50 and "1 to 50 of 130 source tokens" in table.locator(".head-dump").inner_text()
+    expect(sources(table)).to_have_count(50)
+    texts = sources(table).all_inner_texts()
+    assert texts[:10] == ["</td>", "<script>alert(1)</script>", "↵", '"', "!=", "$x$", "\\(", "·two", "two", "Two"]
+    expect(table.locator(".head-dump")).to_contain_text("1 to 50 of 130 source tokens")
     assert table.locator(".head-dump mjx-container").count() == 0, "a token was taken for maths"
 
 
 def test_search_finds_tokens_with_and_without_their_space(table):
-    assert search(table, "·two", "source") == ["·two"]
-    assert search(table, "two", "source") == ["·two", "two", "Two"]
-    assert search(table, "", "source")[:1] == ["</td>"]
+    expect(search(table, "·two", "source")).to_have_text(["·two"])
+    expect(search(table, "two", "source")).to_have_text(["·two", "two", "Two"])
+    search(table, "", "source")
+    expect(sources(table)).to_have_count(50)
     # In all columns: also the rows that have it among destinations and outs.
-    assert search(table, "·two") == ["!=", "$x$", "\\(", "·two"]
+    expect(search(table, "·two")).to_have_text(["!=", "$x$", "\\(", "·two"])
 
 
 @pytest.mark.parametrize("token", ["</td>", "<script>", "!=", '"', "\\(", "↵"])
 def test_search_takes_what_is_typed_literally(table, token):
     found = search(table, token, "source")
-    assert len(found) == 1 and token in found[0]
+    expect(found).to_have_count(1)
+    expect(found).to_contain_text([token])
 
 
 def test_a_search_without_a_match_says_so(table):
-    assert search(table, "nothing of the kind") == []
-    assert "No row has a token with this text." in table.locator(".head-dump").inner_text()
+    expect(search(table, "nothing of the kind")).to_have_count(0)
+    expect(table.locator(".head-dump")).to_contain_text("No row has a token with this text.")
 
 
 def test_columns_sort_as_numbers(table):
-    def numbers(column: int) -> list[float]:
-        return [float(x) for x in table.locator(f".head-dump tbody tr td:nth-child({column})").all_inner_texts()]
+    def texts(numbers: list[float]) -> list[str]:
+        return [f"{x:.2f}" for x in numbers[:50]]
 
-    ascending = sorted(60.0 - i for i in range(130))
+    scores, strengths = 5, 6  # columns
+    expect(cells(table, scores)).to_have_text(texts([60.0 - i for i in range(130)]))
     table.get_by_role("columnheader", name="score").click()
-    first = numbers(5)
+    expect(cells(table, scores)).to_have_text(texts([i - 69.0 for i in range(130)]))
     table.get_by_role("columnheader", name="score").click()
-    second = numbers(5)
-    assert {tuple(first), tuple(second)} == {tuple(ascending[:50]), tuple(ascending[::-1][:50])}
+    expect(cells(table, scores)).to_have_text(texts([60.0 - i for i in range(130)]))
     table.get_by_role("columnheader", name="QK").click()
-    strengths = sorted(dump()["destination_scores"][:130].str[0])
-    assert numbers(6) in (strengths[:50], strengths[::-1][:50])
+    expect(cells(table, strengths)).to_have_text(texts(sorted(dump()["destination_scores"][:130].str[0])))
 
 
 def test_all_rows_can_be_shown(table):
     table.locator(".head-dump select").select_option("-1")
-    assert len(sources(table)) == 130
+    expect(sources(table)).to_have_count(130)
 
 
 @pytest.mark.parametrize("width", [320, 400, 1000, 1250, 1600])
@@ -148,7 +152,8 @@ def test_without_scripts_the_table_is_there(pages, browser):
     context = browser.new_context(java_script_enabled=False, offline=True, viewport={"width": 400, "height": 800})
     page = context.new_page()
     page.goto((pages / "head_dump" / "some-model" / "0_0.html").as_uri())
-    assert len(sources(page)) == 130 and sources(page)[7] == "·two"
+    expect(sources(page)).to_have_count(130)
+    expect(sources(page).nth(7)).to_have_text("·two")
     context.close()
 
 

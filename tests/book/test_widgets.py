@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from playwright.sync_api import expect
 
 from transformer_circuits.figures import widgets
 from transformer_circuits.figures.tokens import token_table
@@ -55,35 +56,33 @@ def test_everything_is_drawn_and_literal(page):
 
 def test_a_head_is_chosen_by_hovering_and_kept_by_clicking(page):
     heads = component(page, "AttentionHeads")
-    assert heads.get_by_text("Head 0 Zoomed").count() == 1
+    expect(heads.get_by_text("Head 0 Zoomed")).to_have_count(1)
     before = heads.locator("canvas").last.evaluate("c => c.toDataURL()")
     heads.locator("canvas").nth(1).hover()
-    assert heads.get_by_text("Head 1 Zoomed").count() == 1
+    expect(heads.get_by_text("Head 1 Zoomed")).to_have_count(1)
     heads.locator("canvas").nth(2).click()
     page.mouse.move(0, 0)
-    assert heads.get_by_text("Head 2 Zoomed").count() == 1
-    page.wait_for_timeout(300)
-    assert heads.locator("canvas").last.evaluate("c => c.toDataURL()") != before
+    expect(heads.get_by_text("Head 2 Zoomed")).to_have_count(1)
+    last = "[...document.querySelectorAll('.circuits-widget[data-component=AttentionHeads] canvas')].at(-1)"
+    page.wait_for_function(f"before => {last}.toDataURL() !== before", arg=before)
 
 
 def test_a_token_shows_its_number_when_hovered(page):
     values = component(page, "ColoredTokens")
     values.locator(".colored-tokens > span").nth(2).hover()
     values.get_by_text("-0.4286").wait_for()  # the third of eight values from -1 to 1
-    assert values.locator("strong").inner_text() == "</script>"
+    expect(values.locator("strong")).to_have_text("</script>")
 
 
 def test_a_token_colours_the_others_when_clicked(page):
     tokens = component(page, "AttentionPatterns").locator(".tokens button")
-    colours = "e => e.map(b => b.style.backgroundColor)"
-    before = tokens.evaluate_all(colours)
+    before = tokens.first.evaluate("b => b.style.backgroundColor")
     tokens.nth(3).click()
-    assert tokens.evaluate_all(colours) != before
+    expect(tokens.first).not_to_have_css("background-color", before)
 
 
 def test_predictions_show_when_hovered(page):
     predictions = component(page, "TokenLogProbs")
     predictions.locator("span").filter(has_text="<td").first.hover()
-    rows = predictions.locator("table tr")
-    rows.first.wait_for()
-    assert rows.count() == 1 + 1 + 3  # the heading, the true token, the three best
+    # The heading, the true token, the three best.
+    expect(predictions.locator("table tr")).to_have_count(1 + 1 + 3)
