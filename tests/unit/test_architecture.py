@@ -87,7 +87,7 @@ def test_initial_scales():
 def test_defaults_are_the_shape_of_the_paper():
     config = ModelConfig(2)
     assert (config.d_model, config.n_heads, config.d_head) == (768, 12, 64)
-    assert (config.normalization, config.d_mlp) == (None, None)
+    assert (config.normalization, config.d_mlp, config.smeared_keys) == (None, None, False)
 
 
 @pytest.mark.parametrize("n_layers", [0, 1, 2, 3])
@@ -108,7 +108,9 @@ def test_forward_equals_sums_over_heads_written_out(n_layers):
     torch.testing.assert_close(model(tokens), residual @ model.head.weight.T, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("options", [{}, {"normalization": "LN"}, {"d_mlp": 24}, {"normalization": "LN", "d_mlp": 24}])
+@pytest.mark.parametrize(
+    "options", [{}, {"normalization": "LN"}, {"d_mlp": 24}, {"normalization": "LN", "d_mlp": 24}, {"smeared_keys": True}]
+)
 def test_later_tokens_change_nothing_before_them(options):
     model = random_model(2, **options)
     tokens = torch.randint(50, (1, 20))
@@ -151,6 +153,38 @@ def test_pattern_and_scores_functions_see_what_is_computed_and_can_replace_it():
     assert torch.equal(seen["scores"][0, 0].isinf(), torch.ones(9, 9).triu(1).bool())
     out, _ = attention(residual, positions, pattern_fn=torch.zeros_like)
     assert not out.any()
+
+
+def test_smeared_keys_equal_the_scores_written_out():
+    model = random_model(1, smeared_keys=True)
+    attention, tokens = model.layers[0].attn, torch.randint(50, (1, 12))
+    with_positions = model.tok_embed.weight[tokens[0]] + model.W_pos[:12]
+    seen = {}
+    model.layers[0].attn(model.tok_embed(tokens), model.W_pos[None, :12], lambda p: p, lambda s: seen.setdefault("scores", s))
+    for h, own in enumerate(attention.smear.sigmoid()):
+        rows = slice(8 * h, 8 * h + 8)
+        queries, keys = with_positions @ attention.q.weight[rows].T, with_positions @ attention.k.weight[rows].T
+        for i in range(12):
+            for j in range(i + 1):
+                key = own * keys[j] + (1 - own) * keys[j - 1] if j else keys[0]
+                torch.testing.assert_close(seen["scores"][0, h, i, j], queries[i] @ key / math.sqrt(8), rtol=1e-10, atol=1e-10)
+
+
+def test_a_smeared_head_does_induction_alone():
+    """One layer: keys that hold the token before, queries that hold the present one, and no composition (claim W4)."""
+    n, vocabulary = 21, 30
+    model = Transformer(ModelConfig(1, d_model=32, n_heads=1, d_head=32, d_vocab=vocabulary, n_ctx=n, smeared_keys=True))
+    attention = model.layers[0].attn
+    with torch.no_grad():
+        model.tok_embed.weight.copy_(torch.eye(vocabulary, 32))
+        model.pos.weight.zero_()
+        attention.q.weight.copy_(100 * torch.eye(32))
+        attention.k.weight.copy_(torch.eye(32))
+        attention.smear.fill_(-10)  # the key of the token before alone
+    tokens = torch.cat([torch.zeros(1, dtype=torch.long), torch.arange(1, 11), torch.arange(1, 11)])[None]
+    pattern = attention(model.tok_embed(tokens), model.W_pos[None, :n], lambda p: p)[1][0, 0]
+    for second in range(11, 20):
+        assert pattern[second, second - 9] > 0.99  # the token that followed the earlier copy
 
 
 @pytest.mark.parametrize("n", [0, 41])

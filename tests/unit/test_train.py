@@ -1,6 +1,7 @@
 """The trainer: its loss, its scores, and that a killed run goes on as if nothing had happened."""
 
 import ast
+import dataclasses
 import json
 import os
 import random
@@ -18,8 +19,15 @@ from transformer_circuits.models import architecture, shards
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.training import loss, scores, train
 from transformer_circuits.training.loss import linear_cross_entropy
-from transformer_circuits.training.scores import Repeats, attention_patterns, in_context_score, induction_scores, previous_token_scores
-from transformer_circuits.training.train import TrainingConfig, Windows, read_config, snapshot_steps
+from transformer_circuits.training.scores import (
+    Repeats,
+    attention_patterns,
+    in_context_score,
+    induction_scores,
+    previous_token_scores,
+    start_token_scores,
+)
+from transformer_circuits.training.train import TrainingConfig, Windows, flops_per_token, read_config, snapshot_steps
 
 CONFIG = """
 [model]
@@ -102,6 +110,9 @@ def test_scores_of_perfect_and_of_indifferent_heads():
     induction, previous = induction_scores(patterns, repeats)[0], previous_token_scores(patterns)[0]
     assert induction[0] == 1 and previous[1] == 1
     assert induction[1] == 0 and previous[0] < 0.1
+    resting = torch.zeros(1, 2, 1, 64, 64)
+    resting[..., 0] = 1
+    assert start_token_scores(resting)[0, 0] == 1 and start_token_scores(patterns)[0, 1] == pytest.approx(1 / 63)
     assert 0 < induction[2] < 0.1 and 0 < previous[2] < 0.1
 
 
@@ -190,6 +201,43 @@ def test_ten_kills_at_random_moments_change_nothing(data):
     assert rows(data, "killed")[1:] == rows(data, "whole")[1:]
     shard = "model/weights-00001-of-00001.safetensors"
     assert (data / "killed" / shard).read_bytes() == (data / "whole" / shard).read_bytes()
+
+
+def test_settings_take_the_place_of_the_configurations(data):
+    name, shape, training = read_config(str(data / "tiny.toml"), ["lr=1e-3", "n_layers=2", "betas=[0.8, 0.9]", "tokens=1_000"])
+    assert (name, shape.n_layers, shape.d_model) == ("tiny", 2, 16)
+    assert (training.lr, training.tokens, training.betas, training.batch) == (1e-3, 1000, (0.8, 0.9), 4)
+    for wrong, sentence in [("lr", "write it like lr=1e-3"), ("rate=1", "there is no setting 'rate'; there are: n_layers, "),
+                            ("lr=a b", "is not a setting"), ("n_layers=-1", "n_layers must be at least 0, not -1")]:  # fmt: skip
+        with pytest.raises(ValueError, match=sentence):
+            read_config(str(data / "tiny.toml"), [wrong])
+    train.main(["--config", str(data / "tiny.toml"), "--data", str(data), "--out", str(data / "set"), "--set", "seed=3", "batch=8"])
+    assert rows(data, "set")[0]["training"]["seed"] == 3 and rows(data, "set")[1]["tokens"] == 0
+
+
+def test_the_log_says_which_heads_rest_and_the_manifest_how_fast_it_went(data):
+    run(data, "whole")
+    last = rows(data, "whole")[-1]
+    assert len(last["start_token"][0]) == 2 and all(0 < share < 1 for share in last["start_token"][0])
+    training = shards.read_manifest(data / "whole" / "model")["training"]
+    assert training["tokens_per_second"] > 0 and training["teraflops"] >= 0
+
+
+def test_operations_per_token_are_those_that_torch_counts():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    shape = ModelConfig(2, d_model=32, n_heads=4, d_head=8, d_vocab=100, n_ctx=64, d_mlp=48)
+    module = train.NextTokenLoss(Transformer(shape))
+    with FlopCounterMode(display=False) as counter:
+        module(torch.randint(100, (3, 65))).backward()
+    twice = flops_per_token(dataclasses.replace(shape, n_ctx=128))
+    of_weights = 2 * flops_per_token(shape) - twice  # torch does not count within its attention kernel
+    assert counter.get_total_flops() == 3 * 64 * of_weights
+    attention = module.model.layers[0].attn
+    with FlopCounterMode(display=False) as counter:  # forward alone, written out, with masked pairs
+        attention(torch.randn(3, 64, 32), torch.zeros(1, 64, 32), pattern_fn=lambda p: p)
+    of_pairs = counter.get_total_flops() - 3 * 64 * 2 * 4 * 32 * 32
+    assert 3 * of_pairs / 2 == 3 * 64 * (flops_per_token(shape) - of_weights) / 2  # half are masked; one of two layers
 
 
 def test_errors_are_one_sentence_that_says_what_to_do(data, capsys):

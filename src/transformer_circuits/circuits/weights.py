@@ -33,7 +33,7 @@ class Weights:
     def of(cls, model: object, dtype: torch.dtype | None = None) -> Weights:
         """The weights of a plain `Transformer`, of a TransformerBridge, or of anything that has W_E ... W_U and cfg.
 
-        Raises ValueError if the model has layer normalization, MLPs or biases: the identities hold without them.
+        Raises ValueError if the model has layer normalization, MLPs, biases or smeared keys: the identities hold without them.
         """
         if isinstance(model, cls):
             weights = model
@@ -47,6 +47,7 @@ class Weights:
         config = model.config
         _refuse(config.normalization is not None, "layer normalization", "fold it into the weights first (appendix)")
         _refuse(config.d_mlp is not None, "MLPs", "these identities are for attention-only models")
+        _refuse(config.smeared_keys, "smeared keys", "a score depends on two source tokens there")
         shape = (config.n_layers, config.n_heads, config.d_head, config.d_model)
 
         def stack(part: str) -> Tensor:  # nn.Linear stores [out, in]: here in = d_model, out = all heads side by side
@@ -69,6 +70,8 @@ class Weights:
             raise ValueError(f"a {type(model).__name__} has no weights: pass a model (see load_model), or Weights")
         _refuse(cfg.normalization_type is not None, "layer normalization", "fold it into the weights first (appendix)")
         _refuse(not cfg.attn_only, "MLPs", "these identities are for attention-only models")
+        ours = getattr(getattr(model, "original_model", None), "config", None)  # of a bridge around our module
+        _refuse(getattr(ours, "smeared_keys", False), "smeared keys", "a score depends on two source tokens there")
         biases = (getattr(model, name, None) for name in ("b_Q", "b_K", "b_V", "b_O", "b_U"))
         has_bias = any(isinstance(bias, Tensor) and bool(bias.any()) for bias in biases)
         _refuse(has_bias, "biases", "fold them first with `fold_biases`")

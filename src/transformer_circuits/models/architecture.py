@@ -5,7 +5,7 @@
   enter a value and never stay in the residual stream
 - separate embedding W_E and unembedding W_U
 
-Layer normalization and an MLP in each block are options for later chapters. Module names (`tok_embed`, `pos`, `layers`,
+Layer normalization, an MLP in each block, and keys that see the token before are options for later chapters. Module names (`tok_embed`, `pos`, `layers`,
 `attn.q` ..., `head`) are those of TransformerLens's native model, so that `models.bridge` can wrap this very module:
 there is one implementation, trained and analysed alike. This file imports only torch.
 """
@@ -35,10 +35,14 @@ class ModelConfig:
     n_ctx: int = 512
     normalization: str | None = None  # None or "LN"
     d_mlp: int | None = None  # None: attention only
+    smeared_keys: bool = False  # each head mixes into a key the key of the token before
 
     def __post_init__(self) -> None:
         if self.normalization not in (None, "LN"):
             raise ValueError(f"normalization must be None or 'LN', not {self.normalization!r}")
+        for name, least in {"n_layers": 0, "d_model": 2, "n_heads": 1, "d_head": 1, "d_vocab": 1, "n_ctx": 1}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.d_model % 2:
             raise ValueError(f"d_model must be even, for sine and cosine pairs, not {self.d_model}")
 
@@ -73,6 +77,16 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, block: int = 128) -> Tenso
     return torch.cat(outputs, dim=-2)
 
 
+def smear_keys(keys: Tensor, own: Tensor) -> Tensor:
+    """k_j <- s k_j + (1 - s) k_(j-1), with s = `own` [head]; keys [batch, head, position, d_head].
+
+    The first key has none before it and stays as it is. The simplest form of what the paper's discussion of Primer (So et
+    al. 2021) asks for: a key that holds the token before, without a head in an earlier layer (claim W4).
+    """
+    before = torch.cat([keys[..., :1, :], keys[..., :-1, :]], dim=-2)
+    return torch.lerp(before, keys, own[:, None, None].to(keys.dtype))
+
+
 class Attention(nn.Module):
     """All heads of one layer: the sum over heads of A^h (x) W_O^h W_V^h."""
 
@@ -86,6 +100,7 @@ class Attention(nn.Module):
         self.k = nn.Linear(config.d_model, d_heads, bias=False)
         self.v = nn.Linear(config.d_model, d_heads, bias=False)
         self.o = nn.Linear(d_heads, config.d_model, bias=False)
+        self.smear = nn.Parameter(torch.zeros(config.n_heads)) if config.smeared_keys else None
 
     def forward(
         self,
@@ -105,6 +120,8 @@ class Attention(nn.Module):
         q = self.q(with_positions).unflatten(-1, heads).transpose(1, 2)
         k = self.k(with_positions).unflatten(-1, heads).transpose(1, 2)
         v = self.v(residual).unflatten(-1, heads).transpose(1, 2)
+        if self.smear is not None:
+            k = smear_keys(k, self.smear.sigmoid())
         pattern = None
         if pattern_fn is None:
             z = causal_attention(q, k, v)

@@ -9,6 +9,7 @@ from other bridges, because TransformerLens's defaults would give wrong numbers 
 - **`hook_attn_scores`** fires on the true scores (scaled, masked with -inf) before the softmax, and edits take effect;
   TransformerLens fires it on the pattern, after the fact.
 - **`hook_result`** [batch, pos, head, d_model] fires after `bridge.set_use_attn_result(True)`.
+- **Smeared keys** are mixed after `hook_k`, which shows each token's own key.
 - **Padding masks** are declined (pad on the right), so that no masked batch is computed as if it had no mask; so is
   compatibility mode, which rewrites weights. These models are read as they were trained.
 - Every hook in `hook_dict` fires (`hook_result` and, with an MLP, `hook_mlp_in` once they are switched on).

@@ -1,4 +1,5 @@
-"""What the trainer watches: held-out loss by position, in-context score, previous-token and induction scores of each head.
+"""What the trainer watches: held-out loss by position, in-context score, and of each head the previous-token, induction and
+start-token scores.
 
 Imports only torch and the architecture, so that it runs wherever the trainer does.
 """
@@ -71,7 +72,6 @@ class Repeats:
             first.append(one), second.append(two), length.append(n)
         return cls(tokens, torch.tensor(first), torch.tensor(second), torch.tensor(length))
 
-
     def ceiling(self) -> float:
         """The mean induction score of a head that attends, in equal parts, to what followed each earlier copy of its token."""
         shares = []
@@ -94,6 +94,11 @@ def attention_patterns(model: Transformer, tokens: Tensor) -> Tensor:
 def previous_token_scores(patterns: Tensor) -> Tensor:
     """Mean attention to the token before, [layer, head]. Positions 0 and 1 are left out: they see little else."""
     return patterns.diagonal(offset=-1, dim1=-2, dim2=-1)[..., 1:].mean(dim=(1, 3))
+
+
+def start_token_scores(patterns: Tensor) -> Tensor:
+    """Mean attention to the start token from all positions after it, [layer, head]: near one for a head at rest."""
+    return patterns[..., 1:, 0].mean(dim=(1, 3))
 
 
 def induction_scores(patterns: Tensor, repeats: Repeats) -> Tensor:

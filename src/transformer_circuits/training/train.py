@@ -1,6 +1,7 @@
 """Train a model on packed tokens.
 
     python -m transformer_circuits.training.train --config attn-only-2l --data corpus --out runs/attn-only-2l
+    python -m transformer_circuits.training.train --config ... --set tokens=1_000_000_000 batch=64 seed=1       (one GPU)
     accelerate launch -m transformer_circuits.training.train --config ...                     (several GPUs or machines)
 
 `--data` is a folder that `training.corpus` wrote. In `--out` appear `training.jsonl` (losses and scores), `checkpoint`
@@ -18,6 +19,7 @@ import os
 import platform
 import time
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ from transformer_circuits.training.scores import (
     induction_scores,
     losses,
     previous_token_scores,
+    start_token_scores,
 )
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -56,8 +59,9 @@ class TrainingConfig:
     weight_decay: float = 0.01
     clip: float = 1.0
     seed: int = 0
-    snapshots: int = 40  # evaluations, log-spaced over the run
+    snapshots: int = 40  # evaluations, half of them log-spaced over the run, half evenly
     evaluate_windows: int = 64  # held-out windows an evaluation looks at
+    rest_windows: int = 8  # of those, how many are looked at for attention to the start token
     repeats: int = 32  # rows of repeated random tokens
     checkpoint_minutes: float = 5.0
 
@@ -69,15 +73,26 @@ class TrainingConfig:
         return self.lr * (self.lr_end + (1 - self.lr_end) * (1 + math.cos(math.pi * falling)) / 2)
 
 
-def read_config(name: str) -> tuple[str, ModelConfig, TrainingConfig]:
+def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfig, TrainingConfig]:
     """(name, model, training) from a TOML file, or from a configuration shipped in `configs/` by its name.
 
+    `changes` are settings in place of the file's, of the model or of the training, as lines of TOML: "lr=1e-3".
     Raises ValueError that names what exists or what is wrong.
     """
     path = Path(name) if name.endswith(".toml") else CONFIGS / f"{name}.toml"
     if not path.exists():
         raise ValueError(f"there is no configuration {name!r}; shipped: {', '.join(sorted(p.stem for p in CONFIGS.glob('*.toml')))}")
     content = tomllib.loads(path.read_text(encoding="utf8"))
+    known = {field.name: "model" for field in dataclasses.fields(ModelConfig)}
+    known |= {field.name: "training" for field in dataclasses.fields(TrainingConfig)}
+    for change in changes:
+        try:
+            ((key, value),) = tomllib.loads(change).items()
+        except ValueError as error:
+            raise ValueError(f"{change!r} is not a setting: write it like lr=1e-3") from error
+        if key not in known:
+            raise ValueError(f"there is no setting {key!r}; there are: {', '.join(known)}")
+        content.setdefault(known[key], {})[key] = value
     try:
         training = content["training"] | {"betas": tuple(content["training"].get("betas", TrainingConfig.betas))}
         return path.stem, ModelConfig(**content["model"]), TrainingConfig(**training)
@@ -191,9 +206,9 @@ class Evaluation:
     def __init__(self, held_out: Windows, config: TrainingConfig, device: torch.device):
         rows = held_out.rows(np.linspace(0, held_out.count - 1, min(held_out.count, config.evaluate_windows)).astype(int))
         self.rows = rows.to(device)
-        # In the shipped corpus these are novels; on tokens of all kinds of text scores are higher (chapter 0 shows both).
-        text = torch.from_numpy(np.asarray(held_out.tokens[:200_000], dtype=np.int64))
+        text = torch.from_numpy(np.asarray(held_out.tokens, dtype=np.int64))
         self.repeats = Repeats.draw(text, config.repeats, held_out.n_ctx, seed=config.seed)
+        self.rest_windows = config.rest_windows
         self.device = device
 
     def __call__(self, model: Transformer) -> dict[str, Any]:
@@ -201,9 +216,23 @@ class Evaluation:
         scores = {"held_out": float(by_position.mean()), "in_context": in_context_score(by_position)}
         if model.config.n_layers:
             patterns = attention_patterns(model, self.repeats.tokens.to(self.device)).float()
-            scores["previous_token"] = [[round(x, 4) for x in row] for row in previous_token_scores(patterns).tolist()]
-            scores["induction"] = [[round(x, 4) for x in row] for row in induction_scores(patterns, self.repeats).tolist()]
+            by_head = {"previous_token": previous_token_scores(patterns), "induction": induction_scores(patterns, self.repeats)}
+            # Heads that rest on the start token in any text do nothing, and seldom wake: too high a learning rate makes them.
+            text = attention_patterns(model, self.rows[: self.rest_windows, :-1]).float()
+            by_head["start_token"] = start_token_scores(text)
+            scores |= {name: [[round(x, 4) for x in row] for row in score.tolist()] for name, score in by_head.items()}
         return scores
+
+
+def flops_per_token(shape: ModelConfig) -> float:
+    """Floating-point operations of the matrix products in a training step, forward and backward, per token.
+
+    Six for each weight that multiplies (looking up an embedding multiplies nothing); attention scores and mixtures for the
+    half of the pairs that are not masked.
+    """
+    d_heads = shape.n_heads * shape.d_head
+    layer = 4 * shape.d_model * d_heads + 2 * shape.d_model * (shape.d_mlp or 0) + d_heads * shape.n_ctx
+    return 6.0 * (shape.n_layers * layer + shape.d_model * shape.d_vocab)
 
 
 def train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, stop_after: int | None = None) -> None:
@@ -289,20 +318,23 @@ def export(model: Transformer, name: str, out: Path, accelerator: Accelerator) -
     """`out/model`: the weights as the book ships them, with the log and its last row in the manifest."""
     lines = [json.loads(line) for line in (out / "training.jsonl").read_text().splitlines()]
     training = {"run": lines[0], "result": lines[-1]}
+    training["tokens_per_second"] = round(lines[-1]["tokens"] / max(lines[-1]["seconds"], 0.1), 1)  # evaluations included
+    training["teraflops"] = round(training["tokens_per_second"] * flops_per_token(model.config) / 1e12, 4)
     save_model(model, out / "model", name, training)
     write_atomically(out / "model" / "training.jsonl", lambda p: p.write_text((out / "training.jsonl").read_text()))
-    accelerator.print(json.dumps(training["result"]))
+    accelerator.print(json.dumps({name: training[name] for name in ("result", "tokens_per_second", "teraflops")}))
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", required=True, help="a shipped configuration's name, or a TOML file")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings in place of the configuration's")
     parser.add_argument("--data", type=Path, required=True, help="folder with train.npy and held_out.npy")
     parser.add_argument("--out", type=Path, required=True, help="folder for log, checkpoint and weights")
     parser.add_argument("--stop-after", type=int, help="stop after this many steps; the same command goes on from there")
     args = parser.parse_args(argv)
     try:
-        train(*read_config(args.config), data=args.data, out=args.out, stop_after=args.stop_after)
+        train(*read_config(args.config, args.set), data=args.data, out=args.out, stop_after=args.stop_after)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from error
 

@@ -1,0 +1,72 @@
+"""Tokens a second of training, and the share of the machine's matrix rate that this uses, at several batch sizes.
+
+    python benchmarks/training_throughput.py [--config attn-only-2l] [--batch 4 16 64] [--set n_ctx=1024]
+
+The rate to compare with is that of one large bf16 product, timed in the same run. On CUDA where there is one; medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from transformer_circuits.models.architecture import Transformer
+from transformer_circuits.training.train import NextTokenLoss, flops_per_token, read_config
+
+
+def median_seconds(run: Callable[[], object], device: torch.device, rounds: int, warm: int) -> float:
+    times = []
+    for round in range(rounds + warm):
+        start = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        if round >= warm:
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", default="attn-only-2l")
+    parser.add_argument("--batch", type=int, nargs="+")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--rounds", type=int, default=10)
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    cuda = device.type == "cuda"
+    name, shape, training = read_config(args.config, args.set)
+
+    n = 8192 if cuda else 1024
+    a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16) for _ in range(2))
+    peak = 2 * n**3 / median_seconds(lambda: a @ b, device, args.rounds, warm=2) / 1e12
+    print(f"{torch.cuda.get_device_name() if cuda else 'CPU'}, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(f"one {n} x {n} x {n} bf16 product: {peak:.3g} TFLOP/s")
+    print(f"{name}, context {shape.n_ctx}: {flops_per_token(shape) / 1e6:.1f} million operations a token\n")
+    print("batch  tokens/s   TFLOP/s  of the product's rate")
+    for batch in args.batch or ([16, 64, 128] if cuda else [2, 4, 8]):
+        torch.manual_seed(0)
+        module = NextTokenLoss(Transformer(shape)).to(device)
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(parameters, lr=training.lr, betas=training.betas, fused=True)
+        rows = torch.randint(1, shape.d_vocab, (batch, shape.n_ctx + 1), device=device)
+
+        def step() -> None:
+            with torch.autocast(device.type, torch.bfloat16):
+                loss = module(rows)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, training.clip)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        rate = batch * shape.n_ctx / median_seconds(step, device, args.rounds, warm=3)
+        achieved = rate * flops_per_token(shape) / 1e12
+        print(f"{batch:5} {rate:9,.0f} {achieved:9.3g}  {achieved / peak:.0%}")
+
+
+if __name__ == "__main__":
+    main()
