@@ -16,6 +16,7 @@ from transformer_circuits.models.architecture import ModelConfig
 from transformer_circuits.models.shards import read_manifest
 from transformer_circuits.paths import DATA, WEIGHTS
 from transformer_circuits.training.corpus import load_sources
+from transformer_circuits.training.train import flops_per_token
 
 PROSE = """\
 # The models
@@ -31,10 +32,18 @@ TRAINING = """\
 
 Next-token prediction on windows of 512 tokens, each with the start-of-text token in front, in random order, bf16 arithmetic, AdamW;
 the learning rate rises, stays, and falls along a cosine. The same seed, data and number of threads give the same weights again. Each
-folder in `weights/` holds its log, `training.jsonl`: losses and scores at some forty moments of the run.
+folder in `weights/` holds its log, `training.jsonl`: losses and scores at some forty moments of the run. The rate in TFLOP/s counts
+the matrix products of the model, over the time of the whole run, evaluations included.
 
     python -m transformer_circuits.training.corpus --out corpus
     python -m transformer_circuits.training.train --config attn-only-2l --data corpus --out runs/attn-only-2l
+
+On one GPU: first the speed at several batch sizes, then the same command with more tokens in larger batches. The run goes on where it
+stopped if the command is given again.
+
+    python benchmarks/training_throughput.py --config attn-only-2l
+    python -m transformer_circuits.training.train --config attn-only-2l --data corpus --out runs/attn-only-2l \\
+        --set tokens=1_000_000_000 batch=64 snapshots=100
 """
 DATA_TEXT = """\
 ## What they read
@@ -93,6 +102,8 @@ def summary() -> pd.DataFrame:
                 "device": run["hardware"]["device"],
                 "threads": run["hardware"]["threads"],
                 "hours": result["seconds"] / 3600,
+                "tokens a second": result["tokens"] / result["seconds"],
+                "TFLOP/s": result["tokens"] / result["seconds"] * flops_per_token(ModelConfig(**manifest["config"])) / 1e12,
             }
         )
     return pd.DataFrame(rows)

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from .architecture import ModelConfig, Transformer, sinusoids
 
 MANIFEST = "manifest.json"
+SHARD_BYTES = 15_000_000  # of a shard at most, so that files stay small enough for a repository
 COMPUTED = "pos.weight"  # the one tensor of a state dict that is not stored
 
 
@@ -36,7 +37,7 @@ class WeightsError(RuntimeError):
 
 
 def save_model(
-    model: Transformer, folder: str | Path, name: str, training: dict[str, Any], shard_bytes: int = 15_000_000
+    model: Transformer, folder: str | Path, name: str, training: dict[str, Any], shard_bytes: int = SHARD_BYTES
 ) -> dict[str, Any]:
     """Write `model` in float16 to `folder` and return the manifest.
 

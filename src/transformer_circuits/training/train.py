@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
-from transformer_circuits.models.shards import save_model
+from transformer_circuits.models.shards import SHARD_BYTES, save_model
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.scores import (
     Repeats,
@@ -49,6 +49,8 @@ CONFIGS = Path(__file__).parent / "configs"
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
+    """How a model is trained. Raises ValueError for a precision that the trainer does not know."""
+
     tokens: int  # to see in all
     batch: int = 4  # windows a step, over all processes
     lr: float = 2e-3
@@ -59,11 +61,16 @@ class TrainingConfig:
     weight_decay: float = 0.01
     clip: float = 1.0
     seed: int = 0
+    precision: str = "bf16"  # "no": float32, three times as fast on CPUs without bf16 units
     snapshots: int = 40  # evaluations, half of them log-spaced over the run, half evenly
     evaluate_windows: int = 64  # held-out windows an evaluation looks at
     rest_windows: int = 8  # of those, how many are looked at for attention to the start token
     repeats: int = 32  # rows of repeated random tokens
     checkpoint_minutes: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.precision not in ("bf16", "no"):
+            raise ValueError(f"precision must be 'bf16' or 'no' (float32), not {self.precision!r}")
 
     def learning_rate(self, step: int, steps: int) -> float:
         done = (step + 1) / steps
@@ -237,7 +244,9 @@ def flops_per_token(shape: ModelConfig) -> float:
 
 def train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, stop_after: int | None = None) -> None:
     """Trains to the end, or for `stop_after` steps more; goes on from `out/checkpoint` where there is one."""
-    accelerator = Accelerator(mixed_precision="bf16", cpu=not torch.cuda.is_available())
+    accelerator = Accelerator(mixed_precision="no", cpu=not torch.cuda.is_available())
+    # Not Accelerate's own mixed precision, which is fixed for the life of the process.
+    autocast = torch.autocast(accelerator.device.type, torch.bfloat16, enabled=config.precision == "bf16")
     if config.batch % accelerator.num_processes:
         raise ValueError(f"batch {config.batch} cannot be shared evenly by {accelerator.num_processes} processes")
     torch.manual_seed(config.seed)
@@ -272,7 +281,7 @@ def train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out
 
     def evaluate(step: int, train_loss: float | None) -> None:
         if accelerator.is_main_process and step in snapshots and step not in recorded:
-            with accelerator.autocast():
+            with autocast:
                 scores = evaluation(plain)
             row = {"step": step, "tokens": step * config.batch * shape.n_ctx, "train": train_loss, **scores}
             row |= {"lr": config.learning_rate(step, steps), "seconds": round(seconds + time.monotonic() - start, 1)}
@@ -294,7 +303,8 @@ def train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out
         for group in optimizer.param_groups:
             group["lr"] = config.learning_rate(step, steps)
         rows = windows.batch(step * config.batch + accelerator.process_index * share, share).to(accelerator.device)
-        loss = module(rows)
+        with autocast:
+            loss = module(rows)
         accelerator.backward(loss)
         accelerator.clip_grad_norm_(parameters, config.clip)
         optimizer.step()
@@ -318,11 +328,12 @@ def export(model: Transformer, name: str, out: Path, accelerator: Accelerator) -
     """`out/model`: the weights as the book ships them, with the log and its last row in the manifest."""
     lines = [json.loads(line) for line in (out / "training.jsonl").read_text().splitlines()]
     training = {"run": lines[0], "result": lines[-1]}
-    training["tokens_per_second"] = round(lines[-1]["tokens"] / max(lines[-1]["seconds"], 0.1), 1)  # evaluations included
-    training["teraflops"] = round(training["tokens_per_second"] * flops_per_token(model.config) / 1e12, 4)
-    save_model(model, out / "model", name, training)
+    largest = max(2 * p.numel() for p in model.parameters())  # bytes in half precision; a wide model's W_E is larger than a shard
+    save_model(model, out / "model", name, training, shard_bytes=max(SHARD_BYTES, largest))
     write_atomically(out / "model" / "training.jsonl", lambda p: p.write_text((out / "training.jsonl").read_text()))
-    accelerator.print(json.dumps({name: training[name] for name in ("result", "tokens_per_second", "teraflops")}))
+    rate = lines[-1]["tokens"] / max(lines[-1]["seconds"], 0.1)  # evaluations included
+    accelerator.print(json.dumps(training["result"]))
+    accelerator.print(f"{rate:,.0f} tokens/s, {rate * flops_per_token(model.config) / 1e12:.3g} TFLOP/s")
 
 
 def main(argv: list[str] | None = None) -> None:
