@@ -73,7 +73,7 @@ def test_a_token_outside_the_vocabulary():
 
 
 @pytest.mark.parametrize("option, sentence", [
-    ({"normalization": "LN"}, "this model has layer normalization: fold it into the weights first"),
+    ({"normalization": "LN"}, "this model has layer normalization: fold it with `circuits.layer_norm.fold` first"),
     ({"d_mlp": 4}, "this model has MLPs: these identities are for attention-only models"),
     ({"smeared_keys": True}, "this model has smeared keys: a score depends on two source tokens there"),
 ])  # fmt: skip

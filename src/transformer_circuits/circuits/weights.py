@@ -45,7 +45,7 @@ class Weights:
     @classmethod
     def _of_plain(cls, model: Transformer) -> Weights:
         config = model.config
-        _refuse(config.normalization is not None, "layer normalization", "fold it into the weights first (appendix)")
+        _refuse(config.normalization is not None, "layer normalization", "fold it with `circuits.layer_norm.fold` first (appendix)")
         _refuse(config.d_mlp is not None, "MLPs", "these identities are for attention-only models")
         _refuse(config.smeared_keys, "smeared keys", "a score depends on two source tokens there")
         shape = (config.n_layers, config.n_heads, config.d_head, config.d_model)
@@ -68,7 +68,7 @@ class Weights:
         cfg = getattr(model, "cfg", None)
         if cfg is None or not hasattr(model, "W_E"):
             raise ValueError(f"a {type(model).__name__} has no weights: pass a model (see load_model), or Weights")
-        _refuse(cfg.normalization_type is not None, "layer normalization", "fold it into the weights first (appendix)")
+        _refuse(cfg.normalization_type is not None, "layer normalization", "fold it with `circuits.layer_norm.fold` first (appendix)")
         _refuse(not cfg.attn_only, "MLPs", "these identities are for attention-only models")
         ours = getattr(getattr(model, "original_model", None), "config", None)  # of a bridge around our module
         _refuse(getattr(ours, "smeared_keys", False), "smeared keys", "a score depends on two source tokens there")
