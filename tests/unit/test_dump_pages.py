@@ -41,7 +41,7 @@ def test_tokens_are_literal_and_their_whitespace_is_visible():
     assert page.find("script") is None and len(page.select("tbody tr")) == len(TOKENS)
     shown = [row.select("td")[1].text for row in page.select("tbody tr")]
     assert shown[:4] == ["</td>", "<script>alert(1)</script>", "↵", "&lt;"]
-    assert shown[10] == "·two" and shown[20:23] == ["⇥␍", "·", "␀"]
+    assert shown[10] == "·two" and shown[20:23] == ["⇥␍", "·", "␀"] and shown[18] == "<U+2028>"
     assert all(len(row.select("td")) == 7 for row in page.select("tbody tr"))
     assert [len(row.select("td")[2].select("code")) for row in page.select("tbody tr")] == [4] * len(TOKENS)
 
@@ -77,6 +77,8 @@ def test_each_head_has_its_page(written):
     for head, name in enumerate(pages):
         text = (written.with_suffix("") / "some-model" / name).read_text(encoding="utf8")
         assert f"# Head 0.{head} of some-model\n" in text and f"{len(TOKENS)} source tokens" in text
+        assert f"gives {('25 %', '100 %')[head]} of its attention to the start-of-text token." in text
+        assert ("is never carried out" in text) == (head == 1), "only the second head rests"
         (markup,) = fenced(text)
         assert [int(row.td.text) for row in rows_of(markup)] == list(range(1, len(TOKENS) + 1))
 

@@ -113,3 +113,8 @@ def test_ranks_count_the_larger_entries(block):
     expected = [(dense[r] > dense[r, c]).sum().item() for r, c in zip(rows.tolist(), columns.tolist())]
     assert ranks(matrix, rows, columns).tolist() == expected
     assert ranks(matrix, torch.arange(20), dense.argmax(dim=1)).tolist() == [0] * 20
+def test_a_matrix_that_is_not_square_has_no_diagonal():
+    with pytest.raises(ValueError, match="only a square matrix has a diagonal, this one is 4 by 3"):
+        diagonal(product(4, 3))
+
+

@@ -109,6 +109,10 @@ def test_tokens_of_like_frequency():
     assert sorted(st.of_like_frequency(frequency, 2, n=2).tolist()) == [1, 3]
     assert sorted(st.of_like_frequency(frequency, 0, n=2).tolist()) == [1, 2]
     assert sorted(st.of_like_frequency(frequency, 5, n=2).tolist()) == [3, 4]
+    assert sorted(st.of_like_frequency(frequency, 3, n=5).tolist()) == [0, 1, 2, 4, 5]
+    for n in (0, 6):
+        with pytest.raises(ValueError, match=f"1 to 5 others, not {n}"):
+            st.of_like_frequency(frequency, 3, n=n)
 
 
 WORDS = [" Ralph", "R", "alph", "Alph", " ", " dog", "dog", " dogs", "s", "d", "og", "x"]
@@ -217,6 +221,16 @@ def test_adjusted_rand_is_that_of_scikit_learn():
     assert st.adjusted_rand(clusters, 3 - clusters) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("clusters", [torch.zeros(5), torch.arange(5), torch.zeros(1)])
+def test_adjusted_rand_of_groupings_that_leave_no_choice(clusters):
+    """All in one group, or each alone, twice: nothing over nothing, and scikit-learn says 1. Against another grouping it is 0."""
+    clusters = clusters.long()
+    assert st.adjusted_rand(clusters, clusters) == adjusted_rand_score(clusters, clusters) == 1.0
+    if len(clusters) > 1:
+        other = torch.tensor([0, 1, 1, 0, 0])
+        assert st.adjusted_rand(clusters, other) == adjusted_rand_score(clusters, other) == 0.0
+
+
 def test_the_papers_bug():
     right = torch.tensor([[1, 0], [0, 1]]).bool()  # keep ... in mind, keep ... at bay
     assert st.count_bugs(right, ~right) == 1
@@ -237,6 +251,14 @@ def test_bugs_against_a_count_by_hand():
         ]  # fmt: skip
         assert n == len(bugs)
         assert set(map(tuple, marked.nonzero().tolist())) == {x for d, o, e, p in bugs for x in ((d, p), (e, o))}
+
+
+def test_bugs_are_counted_exactly_beyond_the_digits_of_single_precision():
+    """Half of the rows are right in the first half of the outs, half in the second: a bug for each two such rows and two outs."""
+    rows, outs = 51, 101  # odd, and so is the number of bugs
+    right = torch.zeros(2 * rows, 2 * outs, dtype=torch.bool)
+    right[:rows, :outs], right[rows:, outs:] = True, True
+    assert int(st.count_bugs(right, ~right)) == (rows * outs) ** 2 > 2**24
 
 
 def test_partner_in_a_bug():
@@ -266,6 +288,32 @@ def test_boosts_need_the_source_before_the_destination(keep):
     log_probs = torch.randn(4, N).log_softmax(-1)
     kept = st.losses_without(log_probs, ids(0, 1, 5, 2), none)
     assert torch.allclose(kept, -log_probs.gather(1, ids(0, 1, 5, 2)[:, None])[:, 0])
+
+
+@pytest.mark.parametrize("rows", [ids(0, 1), ids(0, 1).view(2, 1)])
+def test_candidates_need_a_row_of_sources_for_each_head(keep, rows):
+    with pytest.raises(ValueError, match="a row for each of the 1 heads"):
+        st.Candidates.of(keep, rows, 2.4 / N)
+
+
+def test_a_model_without_layers_has_no_hits():
+    no_head = torch.zeros(0, 2, N, N)
+    weights = Weights(torch.eye(N), torch.zeros(8, N), no_head, no_head, no_head, no_head, torch.eye(N))
+    with pytest.raises(ValueError, match="no layers"):
+        st.Hits.of(weights, 0.5)
+
+
+@pytest.mark.parametrize("p", [1e-9, 0.3, 0.6, 1 - 1e-4, 1.0])
+@pytest.mark.parametrize("amount", [0.01, 3.0, 60.0])
+@pytest.mark.parametrize("hit", [False, True])
+def test_the_cost_of_an_out_that_is_all_but_certain(p, amount, hit):
+    """The normalizer that is left is exp(-60) of what it was: a difference from 1 would be no digits and an infinite cost."""
+    log_probs = torch.tensor([[p, 1 - p]]).log()
+    found = st.Boosts(ids(0), ids(0), torch.tensor([amount]), ids(0))
+    cost = st.cost_of_each(log_probs, ids(0 if hit else 1), found)
+    log_p = log_probs.double()
+    expected = -torch.stack([log_p[0, 0] - amount, log_p[0, 1]]).logsumexp(0) - amount * hit
+    assert cost.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-6)
 
 
 def test_boosts_that_do_not_fit_are_refused(keep):
@@ -298,7 +346,7 @@ def test_figures_are_drawn_and_closed():
     assert not plt.get_fignums()
     texts = [text.get_text() for text in drawn[2].axes[0].texts]
     assert len(texts) < 3 + 2 and "a" in texts
-    assert [t.get_text() for t in drawn[1].axes[0].get_xticklabels()] == ["0.0", "0.1", "(0.2)"]
+    assert [t.get_text() for t in drawn[1].axes[0].get_xticklabels()] == ["0.0", "0.1", "0.2*"]
 
 
 def test_least_of_top_lies_between_two_entries(keep):

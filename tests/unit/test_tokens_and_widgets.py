@@ -11,6 +11,7 @@ import torch
 from bs4 import BeautifulSoup
 
 from transformer_circuits.figures import widgets
+from transformer_circuits.figures.attention import FEW, pattern_grid
 from transformer_circuits.figures.tokens import show_token, token_table
 
 HOSTILE = ["</script>", "<td", "<!--", "&amp;", '"', "'", "\\", "$\\\\", "\\(x\\)", "{{x}}", "\u2028", " the", "é", "日"]
@@ -22,6 +23,18 @@ HOSTILE = ["</script>", "<td", "<!--", "&amp;", '"', "'", "\\", "$\\\\", "\\(x\\
 )
 def test_whitespace_is_made_visible(token, shown):
     assert show_token(token) == shown
+
+
+@pytest.mark.parametrize("code", [0x85, 0xAD, 0x200B, 0x200D, 0x2003, 0x2028, 0x202E, 0x3164, 0xE000, 0xFE0F, 0xFEFF, 0xE0101])
+def test_characters_that_a_page_does_not_show_are_named(code):
+    """C1 control, soft hyphen, zero width, em space, separator, right-to-left, filler, private use, variation selector."""
+    assert show_token(f"a{chr(code)} b") == f"a<U+{code:04X}>·b"
+    assert f"&lt;U+{code:04X}&gt;" in token_table([{"token": chr(code)}])._repr_html_()
+
+
+@pytest.mark.parametrize("token", ["日本", "e\u0301", "¶", "😀", "—", "�", "ﬁ", "±½"])
+def test_characters_that_are_seen_stay(token):
+    assert show_token(token) == token
 
 
 def cells(table) -> list[list[str]]:
@@ -76,7 +89,7 @@ def test_properties_survive_the_page(widget, monkeypatch):
     properties = json.loads(script.string)
     shown = properties.get("tokens", properties.get("prompt"))
     literal = [t.replace("↵\n", "\n") if t == "↵\n" else t for t in shown]
-    assert [t.replace("·", " ") for t in literal] == HOSTILE
+    assert [t.replace("·", " ") for t in literal] == [show_token(t).replace("·", " ") for t in HOSTILE]
     assert "<" not in script.string and "\u2028" not in script.string
 
 
@@ -112,6 +125,24 @@ def test_bad_input_is_declined_in_a_sentence():
         widgets.token_log_probs(torch.arange(3), torch.zeros(2, 3), ["a"] * 3, label="x")
     with pytest.raises(ValueError, match="fewer tokens or fewer heads"):
         widgets.attention_heads(torch.rand(12, 256, 256), ["a"] * 256, label="x")
+
+
+@pytest.mark.parametrize("n, columns", [(FEW, 4), (FEW + 1, 4), (6, 3), (6, 1)])
+def test_grids_of_patterns(n, columns):
+    tokens = ["$x$", "<td", "$$"] + ["a"] * (n - 3)
+    fig = pattern_grid(pattern(n), tokens, ["0.0", "0.1"], columns=columns)
+    fig.canvas.draw()
+    maps = [ax for ax in fig.axes if ax.images]
+    assert [ax.get_title() for ax in maps] == ["0.0", "0.1"]
+    labels = [label.get_text() for label in maps[0].get_yticklabels()]
+    assert len(labels) == (n if n <= FEW else 0)
+
+
+def test_grids_decline_other_names_and_tokens():
+    with pytest.raises(ValueError, match="1 names for 2 heads"):
+        pattern_grid(pattern(3), ["a"] * 3, ["0.0"])
+    with pytest.raises(ValueError, match="2 tokens for 3 positions"):
+        pattern_grid(pattern(3), ["a"] * 2, ["0.0", "0.1"])
 
 
 def test_a_changed_release_of_circuitsvis_is_noticed(monkeypatch):

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformer_lens import FactoredMatrix
 
 BLOCK = 4_000_000  # entries formed at a time: 16 MB in float32 (from 32 MB on, each block would cost fresh pages from the system)
-GROUP = 64  # neighbouring columns of which `top_k` first takes only the largest
+GROUP = 64  # neighboring columns of which `top_k` first takes only the largest
 
 
 class TopK(NamedTuple):
@@ -73,7 +73,12 @@ def entries(matrix: FactoredMatrix, rows: Int[Tensor, " n"], columns: Int[Tensor
 
 
 def diagonal(matrix: FactoredMatrix) -> Float[Tensor, " n"]:
-    """The entries (i, i) of a square A B: of an OV circuit, what each token does to itself."""
+    """The entries (i, i) of a square A B: of an OV circuit, what each token does to itself.
+
+    Raises ValueError for a matrix that is not square.
+    """
+    if matrix.ldim != matrix.rdim:
+        raise ValueError(f"only a square matrix has a diagonal, this one is {matrix.ldim} by {matrix.rdim}")
     return (matrix.A * matrix.B.T).sum(dim=-1)
 
 

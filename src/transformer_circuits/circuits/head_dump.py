@@ -57,7 +57,7 @@ def head_dump(
         weights: a model with at least one layer. Second-layer heads read more than tokens: no list describes them.
         frequency: share of each token in the training text (`SmoothedBigrams.frequency`).
         n_sources: source tokens to keep for each head; None keeps all of them. All are ranked in any case.
-        k: destinations and outs to list for each.
+        k: how many destinations and how many outs to list for each.
 
     Returns:
         Columns layer, head, rank (from 1 within a head), source (token id), score, destinations (k ids), destination_scores,
@@ -78,13 +78,13 @@ def head_dump(
     if not 0 < k <= d_vocab:
         raise ValueError(f"a list can hold 1 to {d_vocab} tokens of this vocabulary, not {k}")
     familiar = frequency.to(weights.W_E) ** EXPONENT
-    return pd.concat([_of_head(weights, 0, head, familiar, n_sources, k) for head in range(weights.n_heads)], ignore_index=True)
+    return pd.concat([_of_head(weights, head, familiar, n_sources, k) for head in range(weights.n_heads)], ignore_index=True)
 
 
 def _of_head(
-    weights: Weights, layer: int, head: int, familiar: Float[Tensor, " d_vocab"], n_sources: int | None, k: int
+    weights: Weights, head: int, familiar: Float[Tensor, " d_vocab"], n_sources: int | None, k: int
 ) -> pd.DataFrame:
-    destinations, outs = top_k(qk_columns(weights, layer, head), k), top_k(ov_boosts(weights, layer, head), k)
+    destinations, outs = top_k(qk_columns(weights, 0, head), k), top_k(ov_boosts(weights, 0, head), k)
     scores = destinations.values[:, 0] * outs.values[:, 0] * familiar
     order = scores.argsort(descending=True, stable=True)[:n_sources]
 
@@ -94,7 +94,7 @@ def _of_head(
     (to, wanted), (out, boosts) = lists(destinations), lists(outs)
     return pd.DataFrame(
         {
-            "layer": layer,
+            "layer": 0,
             "head": head,
             "rank": range(1, len(order) + 1),
             "source": order.tolist(),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 import yaml
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -121,7 +122,7 @@ class Hits:
 
 
 def lifts(counts: BigramCounts, after: Iterable[int]) -> Float[Tensor, " d_vocab"]:
-    """How many times as likely one of the tokens `after` is behind each token as anywhere; 0 behind a token never seen."""
+    """How many times as likely one of the tokens `after` is behind each token as anywhere (claim S1); 0 behind one never seen."""
     d_vocab = len(counts.row_start) - 1
     wanted = torch.isin(counts.following, torch.tensor(sorted(after)))
     total = torch.bincount(counts.preceding, counts.count.double(), minlength=d_vocab)
@@ -131,12 +132,18 @@ def lifts(counts: BigramCounts, after: Iterable[int]) -> Float[Tensor, " d_vocab
 
 
 def of_like_frequency(frequency: Float[Tensor, " d_vocab"], token: int, n: int = 100) -> Int[Tensor, " n"]:
-    """The n tokens nearest to this one in the order of frequency, itself left out."""
+    """The n tokens nearest to this one in the order of frequency, itself left out (claim S1).
+
+    Half of them are more frequent and half less, but for the first and last of the order. Raises ValueError for more tokens than
+    there are others.
+    """
+    if not 0 < n < len(frequency):
+        raise ValueError(f"a token of {len(frequency)} has 1 to {len(frequency) - 1} others, not {n}")
     order = frequency.argsort(descending=True, stable=True)
     place = int((order == token).nonzero())
     start = min(max(place - n // 2, 0), len(order) - n - 1)
     near = order[start : start + n + 1]
-    return near[near != token][:n]
+    return near[near != token]
 
 
 class Splits(NamedTuple):
@@ -148,6 +155,7 @@ class Splits(NamedTuple):
 
     @classmethod
     def of(cls, rows: Iterable[tuple[int, int, int]]) -> Splits:
+        """Each different (whole, piece, rest) once, by ids."""
         return cls(*torch.tensor(sorted(set(rows)), dtype=torch.long).reshape(-1, 3).T.contiguous())
 
     def to(self, device: torch.device) -> Splits:
@@ -198,7 +206,7 @@ def four_patterns(
     Args:
         names: the strings of all tokens, by id.
         outs: the k tokens that each head raises most, by source token.
-        splits: the ways in which source tokens fall apart; `attended`: in which heads the piece attends to the whole.
+        splits: the n ways in which source tokens fall apart; `attended`: in which heads the piece attends to the whole.
 
     Returns:
         exact: [b] ... [a] -> [b], the source is among its outs; akin: [b] ... [a] -> [b'], another token akin to it is;
@@ -222,7 +230,7 @@ def four_patterns(
 
 
 def _among_akin(outs: Int[Tensor, "head n k"], of: Int[Tensor, " n"], akin: Sequence[frozenset[int]]) -> Bool[Tensor, "head n"]:
-    """Whether one of outs[:, i] is akin to token of[i]; a token is not akin to itself."""
+    """Whether one of outs[:, i] is akin to token of[i]; a token is not akin to itself. `akin` as `akin_to` gives it."""
     most = max(map(len, akin), default=0)
     padded = torch.tensor([[*others] + [-1] * (most - len(others)) for others in akin], device=outs.device)
     found = torch.zeros(outs.shape[:2], dtype=torch.bool, device=outs.device)
@@ -251,7 +259,10 @@ def exchange(frequency: Float[Tensor, " n"], bin_size: int, generator: torch.Gen
 def exchanged_words(
     hits: Hits, splits: Splits, frequency: Float[Tensor, " d_vocab"], shuffles: int, bin_size: int = 20, seed: int = 0
 ) -> Float[Tensor, " shuffle"]:
-    """The share of words found once each has the pieces and rests of another word of like frequency (claim S3)."""
+    """The share of words found once each has the pieces and rests of another word of like frequency (claim S3).
+
+    Words change places within groups of `bin_size` neighbors in frequency. A piece stays with its rest.
+    """
     generator = torch.Generator().manual_seed(seed)
     words, ways = splits.whole.cpu().unique(return_inverse=True)
     shares = []
@@ -356,26 +367,27 @@ def column_coordinates(weights: Weights, head: int, sources: Int[Tensor, " n"]) 
 
     A column has d_vocab entries, but all columns lie in d_head dimensions: they are products Q k with Q = W_E W_Q. With Q = U S,
     orthonormal columns in U, the coordinates S k of a column have the same lengths and angles as the column itself. From each
-    destination's scores their mean over all sources is taken off first, which softmax does not see.
+    destination's scores their mean over all sources is taken off first, which softmax does not see. Raises ValueError for a head
+    that does not exist.
     """
     weights.check_head(0, head)
     columns = qk_columns(weights, 0, head)
     keys = columns.A[sources] - columns.A.mean(dim=0)
-    coordinates = keys @ torch.linalg.qr(columns.B.T, mode="r").R.T
-    return coordinates / coordinates.norm(dim=1, keepdim=True)
+    return F.normalize(keys @ torch.linalg.qr(columns.B.T, mode="r").R.T, dim=1)
 
 
 def adjusted_rand(clusters: Int[Tensor, " n"], kinds: Int[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    """The adjusted Rand index of one clustering with many labellings at once: 1 if they agree, 0 on average by chance.
+    """The adjusted Rand index of one clustering with many labelings at once: 1 if they agree, 0 on average by chance (claim S8).
 
-    The same number as scikit-learn's, which takes one labelling at a time.
+    The same number as scikit-learn's, which takes one labeling at a time and so some seconds for thousands of them.
     """
-    one_hot = torch.nn.functional.one_hot
-    table = one_hot(clusters).T.double() @ one_hot(kinds).double()  # [*batch, cluster, kind]
+    table = F.one_hot(clusters).T.double() @ F.one_hot(kinds).double()  # [*batch, cluster, kind]
     pairs = [(n * (n - 1) / 2).flatten(-m).sum(dim=-1) for n, m in ((table, 2), (table.sum(-1), 1), (table.sum(-2), 1))]
-    together, in_clusters, in_kinds = pairs
-    expected = in_clusters * in_kinds / (len(clusters) * (len(clusters) - 1) / 2)
-    return (together - expected) / ((in_clusters + in_kinds) / 2 - expected)
+    together, in_clusters, in_kinds = pairs  # pairs of things that are in one cluster and kind, in one cluster, in one kind
+    expected = in_clusters * in_kinds / max(len(clusters) * (len(clusters) - 1) / 2, 1)
+    most = (in_clusters + in_kinds) / 2
+    # All in one group, or each alone, in both: nothing to expect, and they agree.
+    return torch.where(most == expected, 1.0, (together - expected) / (most - expected))
 
 
 # --- bugs (S6) --------------------------------------------------------------------------------------------------------------
@@ -394,7 +406,10 @@ class Candidates:
 
     @classmethod
     def of(cls, weights: Weights, sources: Int[Tensor, "head source"], share: float = SHARE) -> Candidates:
-        """All hits of the given sources. Raises ValueError as `top_count` does."""
+        """All hits of the given sources. Raises ValueError unless each head has its row of sources, and as `top_count` does."""
+        if sources.ndim != 2 or len(sources) != weights.n_heads:
+            shape = list(sources.shape)
+            raise ValueError(f"`sources` must have a row for each of the {weights.n_heads} heads, not the shape {shape}")
         count = top_count(len(weights.W_E), share)
 
         def hits(circuit: Callable) -> Tensor:
@@ -413,14 +428,15 @@ class Candidates:
 def count_bugs(right: Bool[Tensor, "*batch d o"], wrong: Bool[Tensor, "*batch d o"]) -> Int[Tensor, "*batch"]:
     """In how many ways two right skip-trigrams of one head and source force two wrong ones (claim S6).
 
-    A bug is a pair (d, o), (d', o'), both right, whose crossed triples (d, o') and (d', o) are both wrong.
+    A bug is a pair (d, o), (d', o'), both right, whose crossed triples (d, o') and (d', o) are both wrong. Takes some sixteen
+    times the memory of `right`: a batch of one head's sources is enough at once.
     """
     crossings = right.float() @ wrong.float().mT  # [d, d']: outs o that are right behind d and wrong behind d'
-    return ((crossings * crossings.mT).sum(dim=(-2, -1)) / 2).round().long()
+    return ((crossings * crossings.mT).sum(dim=(-2, -1), dtype=torch.double) / 2).long()  # single precision counts to 2^24 only
 
 
 def crossed(right: Bool[Tensor, "*batch d o"], wrong: Bool[Tensor, "*batch d o"]) -> Bool[Tensor, "*batch d o"]:
-    """The wrong triples that are part of at least one bug."""
+    """The wrong triples that are part of at least one bug. Memory as `count_bugs`."""
     return wrong & (right.float() @ wrong.float().mT @ right.float() > 0.5)
 
 
@@ -460,7 +476,7 @@ def find_boosts(
     if chosen.shape != grid or boosts.shape != rows:
         raise ValueError(f"`chosen` must have the shape {grid} and `boosts` {tuple(rows)}, as the candidates have")
     kinds, kind_of = tokens.unique(return_inverse=True)
-    one_hot = torch.nn.functional.one_hot(kind_of, len(kinds)).to(patterns.dtype)
+    one_hot = F.one_hot(kind_of, len(kinds)).to(patterns.dtype)
     attention = patterns.tril(-1) @ one_hot  # [head, position, kind]: to all earlier places of a kind of token
     head, source = torch.isin(candidates.sources, kinds).nonzero(as_tuple=True)
     kind = torch.searchsorted(kinds, candidates.sources[head, source])
@@ -505,9 +521,12 @@ def cost_of_each(
     log_probs: Float[Tensor, "position d_vocab"], targets: Int[Tensor, " position"], found: Boosts
 ) -> Float[Tensor, " entry"]:
     """By how much each entry alone raises the loss at its place, in nats; below zero where it helps."""
-    p = log_probs[found.position, found.out].exp()
+    log_p = log_probs[found.position, found.out].clamp(max=0)  # rounding can leave it above
     right = targets[found.position] == found.out
-    return -torch.log1p(p * torch.expm1(-found.amount)) - found.amount * right
+    # What is left of the normalizer is 1 - p + p exp(-b). For a p near 1 it must not be 1 less something.
+    rare = torch.log1p(log_p.exp() * torch.expm1(-found.amount))
+    likely = torch.logaddexp((-torch.expm1(log_p)).log(), log_p - found.amount)
+    return -torch.where(log_p < -0.7, rare, likely) - found.amount * right
 
 
 def partner_in_bug(

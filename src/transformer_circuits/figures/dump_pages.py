@@ -115,22 +115,35 @@ nosearch: true
 ---
 # Head {layer}.{head} of {model}
 
+In held-out text this head gives {rest} of its attention to the start-of-text token.{resting}
+
 The first {shown} of {d_vocab:,} source tokens; [the page of all heads](../../{index}.md) explains the order and how to read a
 row. *QK* is the score of the first destination, *OV* the boost of the first out. Outs that repeat the source, up to case, a
 leading space or a plural ending, are underlined.
 
 The search takes what is typed literally, whether upper or lower case, and looks for it in every token of a row: `two` and
-`·two` both find the token `·two`. A space in a token is typed as `·`, a line break as `↵`. The fields below the titles search
-one column, for instance only the sources. A click on a title sorts by that column.
+`·two` both find the token `·two`. A space in a token is typed as `·`, a line break as `↵`, a character that cannot be seen as its
+code, such as `<U+200B>`. The fields below the titles search one column, for instance only the sources. A click on a title sorts
+by that column.
 
 """
 
 
-def head_page(model: str, rows: pd.DataFrame, names: Sequence[str], akin: Sequence[Collection[int]], index: str) -> str:
+RESTING = 0.99  # of a head's attention on the start token: it rests
+NEVER_CARRIED_OUT = " It rests there: what its lists say is never carried out."
+
+
+def head_page(
+    model: str, rows: pd.DataFrame, rest: Rest, names: Sequence[str], akin: Sequence[Collection[int]], index: str
+) -> str:
     """The page of one head in MyST Markdown; `index` is the file name of the index page, without suffix."""
     layer, head = rows["layer"].iloc[0], rows["head"].iloc[0]
+    at_rest = float(rest[layer, head])
     # `nosearch`: the book's own search would find twelve lists for every word.
-    prose = HEAD_PAGE.format(layer=layer, head=head, model=model, shown=len(rows), d_vocab=len(names), index=index)
+    prose = HEAD_PAGE.format(
+        layer=layer, head=head, model=model, shown=len(rows), d_vocab=len(names), index=index,
+        rest=f"{100 * at_rest:.0f} %", resting=NEVER_CARRIED_OUT if at_rest > RESTING else "",
+    )  # fmt: skip
     return prose + raw(
         f'<link rel="stylesheet" href="{STATIC}/datatables/datatables.css">\n'
         f'<link rel="stylesheet" href="{STATIC}/head_dump.css">\n'
@@ -151,8 +164,8 @@ formula, none chosen for looking good.
 A row is about one **source** token, standing somewhere earlier in the text. Its **destinations** are the tokens that want most
 to attend to it: the largest entries of its column in the QK circuit, $W_E W_Q W_K^\\top W_E^\\top / \\sqrt{d_\\text{head}}$.
 Its **outs** are the tokens that gain most when it is attended to: the largest entries of its row in the OV circuit,
-$W_E W_V W_O W_U$, less the row's mean, because softmax does not see what is added to every logit alike. So a row says: if the source
-came earlier, and one of the destinations is the present token, then this head makes the outs likelier to come next.
+$W_E W_V W_O W_U$, less the row's mean, because softmax does not see what is added to every logit alike. So a row says: if the
+source came earlier, and one of the destinations is the present token, then this head makes the outs likelier to come next.
 
 EXAMPLE
 Each page has the first N_SOURCES source tokens of a head, in the order of
@@ -170,13 +183,14 @@ power, so that tokens the model hardly ever saw do not fill the first places.
 - **Where the source is.** Positions are left out. For heads that attend by position, such as to the token before, they matter
   more than anything that the lists show.
 - **What is predicted in the end.** The direct path and the other heads add to the same logits.
-- **Which character.** Tokens that hold a part of a character all look like `�`. The file below has their ids.
+- **Which character.** Tokens that hold a part of a character all look like `�`. The file below has their ids. Characters that
+  cannot be seen are written as their code, such as `<U+200B>`.
 
 ## The heads
 
 *Copies* counts, among the sources on a head's page, those with an out that repeats them, up to case, a leading space, or a
-plural ending. *At rest* is the head's mean attention to the start-of-text token in held-out text. A head with all of its attention
-there never attends to a source, and its list is never carried out.
+plural ending. *At rest* is the head's mean attention to the start-of-text token in held-out text. A head with all of its
+attention there never attends to a source, and its list is never carried out.
 
 HEADS
 ## All sources, as a file
@@ -253,8 +267,8 @@ def index_page(
 def write_pages(out: Path, dumps: dict[str, pd.DataFrame], rest: dict[str, Rest], names: Sequence[str]) -> None:
     """Write the index page to `out`, and into the folder of the same name the heads' pages and the Parquet files.
 
-    `dumps`: by model, with all source tokens; `rest`: by model, each head's attention to the start token. The index page is written last:
-    where it is, all of them are.
+    `dumps`: by model, with all source tokens; `rest`: by model, each head's attention to the start token. The index page is written
+    last: where it is, all of them are.
     """
     folder, akin, shown = out.with_suffix(""), akin_to(names), {}
     for model, dump in dumps.items():
@@ -262,7 +276,7 @@ def write_pages(out: Path, dumps: dict[str, pd.DataFrame], rest: dict[str, Rest]
         (folder / model).mkdir(parents=True, exist_ok=True)
         for (layer, head), rows in shown[model].groupby(["layer", "head"]):
             page = folder / f"{page_name(model, layer, head)}.md"
-            page.write_text(head_page(model, rows, names, akin, out.stem), encoding="utf8")
+            page.write_text(head_page(model, rows, rest[model], names, akin, out.stem), encoding="utf8")
         write_parquet(dump, names, folder / f"{model}.parquet")
     out.write_text(index_page(shown, rest, names, akin, out.stem), encoding="utf8")
 
@@ -279,7 +293,8 @@ def main(argv: list[str] | None = None) -> None:
     frequency = SmoothedBigrams.of(bigram_counts()).frequency
     models = {name: Weights.of(load_model(name)) for name in MODELS}
     dumps = {name: head_dump(weights, frequency.to(weights.W_E.device), n_sources=None, k=K) for name, weights in models.items()}
-    rest = {name: attention_to_start(w, held_out_windows(12, w.n_ctx)[:, : w.n_ctx].to(w.W_E.device)) for name, w in models.items()}
+    windows = {name: held_out_windows(12, w.n_ctx)[:, : w.n_ctx].to(w.W_E.device) for name, w in models.items()}
+    rest = {name: attention_to_start(w, windows[name]) for name, w in models.items()}
     write_pages(out, dumps, rest, vocabulary())
 
 

@@ -14,6 +14,14 @@ from torch import Tensor
 from transformer_circuits.circuits.skip_trigrams import Interval
 from transformer_circuits.figures.tokens import show_token
 
+# The four patterns of copying as the paper writes them, by the names that `four_patterns` gives them.
+PATTERNS = {
+    "exact": "[b] ... [a] → [b]",
+    "akin": "[b] ... [a] → [b']",
+    "split_exact": "[ab] ... [a] → [b]",
+    "split_akin": "[ab] ... [a] → [b']",
+}
+
 
 def positional(
     measured: Float[Tensor, "head offset"], by_position: Float[Tensor, "head offset"], to_start: Float[Tensor, "2 head"]
@@ -31,7 +39,7 @@ def positional(
         for (row, column), value in np.ndenumerate(grid):
             if value >= 9.5:
                 color = "white" if value > 60 else "black"
-                ax.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=9, color=color)
+                ax.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=10.5, color=color)
         ax.axvline(n_offsets - 0.5, color="0.3", lw=0.8, ls="-")
         ax.set_title(title, fontsize=11)
         ax.set_xticks(range(n_offsets + 1), [*map(str, range(n_offsets)), "start"], fontsize=10)
@@ -43,16 +51,15 @@ def positional(
 
 
 def patterns_by_head(shares: Mapping[str, Float[Tensor, " head"]], resting: Bool[Tensor, " head"]) -> Figure:
-    """How often each head shows each pattern of copying, bars side by side; names of heads that rest are in brackets."""
+    """How often each head shows each pattern of copying, bars side by side; a star marks heads that rest."""
     n_heads = len(resting)
     fig, ax = plt.subplots(figsize=(6.4, 3.4))
     plt.close(fig)
     width = 0.8 / len(shares)
-    labels = {"exact": "[b] ... [a] → [b]", "akin": "[b] ... [a] → [b']"}
     for i, (name, values) in enumerate(shares.items()):
         places = np.arange(n_heads) + (i - (len(shares) - 1) / 2) * width
-        ax.bar(places, 100 * values.numpy(force=True), width, label=labels.get(name, name))
-    names = [f"(0.{head})" if rest else f"0.{head}" for head, rest in enumerate(resting.tolist())]
+        ax.bar(places, 100 * values.numpy(force=True), width, label=PATTERNS.get(name, name))
+    names = [f"0.{head}*" if rest else f"0.{head}" for head, rest in enumerate(resting.tolist())]
     ax.set_xticks(range(n_heads), names, fontsize=10, rotation=45 if n_heads > 12 else 0)
     ax.set(xlabel="head", ylabel="source tokens (%)")
     ax.legend(loc="upper left")
@@ -63,7 +70,7 @@ def kinds(
     points: Float[Tensor, "token 2"], labels: Int[Tensor, " token"], names: Sequence[str], tokens: Sequence[str]
 ) -> Figure:
     """Source tokens in the plane, each kind in its own color and with its own marker; written out where there is room."""
-    fig, ax = plt.subplots(figsize=(6.4, 6.0))
+    fig, ax = plt.subplots(figsize=(6.4, 6.4))
     plt.close(fig)
     xy, labels = points.numpy(force=True), labels.numpy(force=True)
     for kind, (name, marker) in enumerate(zip(names, "osD^vP*X")):
@@ -71,13 +78,13 @@ def kinds(
         ax.scatter(*xy[mine].T, s=14, marker=marker, color=f"C{kind}", label=name)
     ax.margins(0.08)
     ax.set(xlabel="first principal component", ylabel="second principal component", xticks=[], yticks=[])
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=3, fontsize=10)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=3, fontsize=10.5, markerscale=1.5)
     fig.draw_without_rendering()  # so that lengths on the page are known
     taken: list[Bbox] = []
-    for (x, y), kind, token in zip(xy, labels, tokens):
-        look = {"textcoords": "offset points", "fontsize": 8.5, "color": f"C{kind}"}
+    for (x, y), token in zip(xy, tokens):
+        look = {"textcoords": "offset points", "fontsize": 9.5, "color": "0.2"}
         text = ax.annotate(show_token(token.removeprefix(" ")), (x, y), xytext=(0, 0), **look)
-        for offset, side in (((3, 2), "left"), ((-3, 2), "right"), ((3, -8), "left"), ((-3, -8), "right")):
+        for offset, side in (((3, 2), "left"), ((-3, 2), "right"), ((3, -9), "left"), ((-3, -9), "right")):
             text.set(position=offset, ha=side)
             box = text.get_window_extent()
             if not any(box.overlaps(other) for other in taken):

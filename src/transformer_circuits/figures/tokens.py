@@ -1,8 +1,9 @@
-"""Tokens as text on a page: whitespace made visible, markup never interpreted."""
+"""Tokens as text on a page: whitespace and invisible characters made visible, markup never interpreted."""
 
 from __future__ import annotations
 
 import html
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
@@ -10,13 +11,30 @@ import pandas as pd
 VISIBLE = str.maketrans({" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍", "\x0b": "␋", "\x0c": "␌", "\xa0": "⍽"})
 
 
-def show_token(token: str) -> str:
-    """The token with its whitespace made visible: " the" -> "·the", "\\n" -> "↵", "\\t" -> "⇥".
+# Control and format characters, separators, private use, surrogates, unassigned: a page shows nothing for them, or a box.
+UNSEEN = frozenset(["Cc", "Cf", "Zs", "Zl", "Zp", "Co", "Cs", "Cn"])
+# Letters and marks by category, and yet blank: joiners, fillers, the empty braille cell.
+BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+VARIATION_SELECTORS = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 
-    Other control characters become the pictures that Unicode has for them. The result is plain text, not HTML.
+
+def show_token(token: str) -> str:
+    """The token with all its characters visible: " the" -> "·the", "\\n" -> "↵", "\\t" -> "⇥", a zero-width space -> "<U+200B>".
+
+    Control characters become the pictures that Unicode has for them, others that cannot be seen their code points. The result is
+    plain text, not HTML.
     """
-    shown = token.translate(VISIBLE)
-    return "".join(chr(0x2400 + ord(c)) if ord(c) < 0x20 else "␡" if c == "\x7f" else c for c in shown)
+    return "".join(_visible(character) for character in token.translate(VISIBLE))
+
+
+def _visible(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "␡"
+    blank = unicodedata.category(character) in UNSEEN or character in BLANK or any(code in part for part in VARIATION_SELECTORS)
+    return f"<U+{code:04X}>" if blank else character
 
 
 class Table:

@@ -11,7 +11,8 @@ destinations times 81 outs, at a vocabulary of 8,192. What counts as attested wa
                             further back than the model's context reaches
     seen        n(s, d, o)  those of them where out o comes next
     right       n(s, d, o) >= 5, and n(s, d, o) / n(s, d) > n(d, o) / n(d): the source makes the out more likely than the
-                            destination alone does, so that raising it is right
+                            destination alone does, so that raising it is right (n(d, o) and n(d) are the bigram
+                            counts: they also take in the few places where a document ends)
     never       n(s, d, o) = 0
 
 A triple that was never seen may just have had few occasions. So what is called wrong is up to the reader, by a least number
