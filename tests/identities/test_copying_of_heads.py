@@ -12,7 +12,6 @@ from transformer_circuits.circuits.copying import (
     eigenvectors,
     entry_moments,
     leading_eigenvectors,
-    lowered_pair,
     ov_eigenvalues,
     self_boost,
     token_sets,
@@ -145,17 +144,3 @@ def test_e6_boost_within_sets_against_the_dense_block(case):
         block = circuit.AB[tokens][:, tokens]
         expected = (block.sum() - block.trace()) / 20
         assert abs(boost - expected) < EXACT * circuit.AB.abs().max()
-
-
-def test_e4_lowered_pairs_exist_in_random_circuits():
-    found = 0
-    for case in SMALL_RANK:
-        circuit = full_ov(case.weights, 0, 0)
-        try:
-            pair, block = lowered_pair(circuit)
-        except ValueError:
-            continue
-        found += 1
-        assert relative_error(block, circuit.AB[pair][:, pair]) < EXACT
-        assert block[0, 0] < 0 and (torch.linalg.eigvals(block).real > 0).all()
-    assert found

@@ -110,16 +110,27 @@ def test_matching_is_one_to_one():
     assert matched_difference(values, torch.tensor([4.0, 1, 3])) == 0.5  # not 0, though each has a neighbour at 1 or 4
     with pytest.raises(ValueError, match="3 and 2 eigenvalues cannot be matched"):
         matched_difference(values, values[:2])
+    for nothing in (torch.zeros(3), torch.zeros(0)):
+        with pytest.raises(ValueError, match="at least one eigenvalue other than zero"):
+            matched_difference(nothing, nothing)
 
 
 def test_positivity():
     assert positivity(torch.tensor([[1, 2j, 1], [-1, -3, 0]])).tolist() == [0.5, -1]
+    assert positivity(torch.zeros(3, dtype=torch.complex64)).isnan()
+
+
+def test_only_square_matrices_have_a_trace():
+    with pytest.raises(ValueError, match="only a square matrix has a trace, this one is 4 by 5"):
+        trace(factored(4, 2, 5))
 
 
 def test_half_precision_is_computed_in_single():
     matrix = factored(9, 3, 9)
     half = FactoredMatrix(matrix.A.half(), matrix.B.half())
     assert eigenvalues(half).dtype == torch.complex64 and svd(half)[1].dtype == torch.float32
+    large = FactoredMatrix(half.A * 300, half.B * 300)  # squares of which half precision cannot hold
+    assert frobenius_norm(large).isfinite() and abs(frobenius_norm(large) / torch.linalg.norm(svd(large)[1]) - 1) < 1e-5
 
 
 @identity
@@ -157,3 +168,12 @@ def test_o7_joint_spectrum_tells_shared_from_single_dimensions():
 def test_o7_dimensions_for_a_share_of_the_variance():
     shares = torch.tensor([0.5, 0.3, 0.15, 0.05])
     assert [dimensions_for(shares, part) for part in (0.4, 0.6, 0.9)] == [1, 2, 3]
+    assert dimensions_for(torch.full((10,), 0.0999999), 1.0) == 10  # rounding leaves less than all, and there is no eleventh
+    for part in (0, 1.1):
+        with pytest.raises(ValueError, match="above 0 and at most 1"):
+            dimensions_for(shares, part)
+
+
+def test_o7_vectors_all_alike_have_no_spectrum():
+    with pytest.raises(ValueError, match="the vectors are all the same"):
+        spectrum(torch.ones(5, 3))

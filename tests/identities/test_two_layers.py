@@ -17,7 +17,7 @@ from transformer_circuits.circuits.composition import (
     term_sizes,
     token_basis,
 )
-from transformer_circuits.circuits.paths import attention_scores, expand_scores, path_name, run
+from transformer_circuits.circuits.paths import ScoreTerms, attention_scores, expand_scores, path_name, run
 from transformer_circuits.circuits.weights import relative_error, reparametrize_heads
 
 two_layers = cases(min_layers=2, max_layers=2)
@@ -215,3 +215,9 @@ def test_term_sizes_see_neither_the_future_nor_what_is_alike_along_a_row():
     sizes = term_sizes(split)
     split.terms.add_(torch.arange(5.0, dtype=torch.float64)[:, None]).add_(100 * torch.ones(5, 5, dtype=torch.float64).triu(1))
     assert relative_error(term_sizes(split), sizes) < 1e-8
+
+
+def test_term_sizes_of_a_large_term_that_hardly_varies():
+    small = torch.randn(1, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    sizes, shifted = (term_sizes(ScoreTerms(["token"], terms)) for terms in (small, small + 3000))  # in single precision
+    assert relative_error(shifted, sizes) < 1e-3

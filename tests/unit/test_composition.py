@@ -134,6 +134,19 @@ def test_expectation_keeps_singular_values():
     assert abs(drawn.square().mean().sqrt() - 1) < 0.1
 
 
+def test_turning_at_random_is_a_rotation_between_the_two_heads():
+    weights = gaussian_like(BUILT, torch.Generator().manual_seed(5))
+    found = rotated_expectation(weights, torch.Generator().manual_seed(0), samples=300)
+    generator, expected = torch.Generator().manual_seed(1), []
+    W_OV, W_QK = dense(weights, 0, 2)[1], dense(weights, 1, 1)[0]
+    for _ in range(300):  # all of the rotation, between all of the matrices
+        R = torch.linalg.qr(torch.randn(D_MODEL, D_MODEL, dtype=torch.float64, generator=generator)).Q
+        expected.append(ratio(W_OV @ R @ W_QK.T, W_OV, W_QK))
+    expected = torch.tensor(expected)
+    assert abs(found.mean[1, 1, 2] - expected.mean()) < 4 * (2 / 300) ** 0.5 * expected.std()
+    assert abs(found.std[1, 1, 2] / expected.std() - 1) < 0.2
+
+
 def test_directions_used():
     weights = gaussian_like(BUILT, torch.Generator().manual_seed(4))
     weights.W_O[0, 1, 1:] = 0
@@ -153,6 +166,10 @@ def test_wrong_input():
             call(BUILT, 0, 2)
     with pytest.raises(ValueError, match="layer 0 cannot read"):
         rotated_expectation(BUILT, torch.Generator(), writer_layer=1, reader_layer=0)
+    with pytest.raises(ValueError, match="there is no layer 2"):
+        rotated_expectation(BUILT, torch.Generator(), writer_layer=2, reader_layer=3)
+    with pytest.raises(ValueError, match="there is no layer 2"):
+        composition_ratios(BUILT, 2, 3, at_random=torch.Generator())
     with pytest.raises(ValueError, match="at least 2 samples, not 1"):
         rotated_expectation(BUILT, torch.Generator(), samples=1)
     with pytest.raises(ValueError, match="the order is 'right', 'swapped', 'rotated' or 'rotated on', not 'left'"):
@@ -170,7 +187,7 @@ def test_wrong_input():
 def test_lines_are_as_wide_as_the_excess_and_dark_from_the_threshold_on():
     panel = torch.tensor([[1.0, 3.0], [2.0, 0.5]])
     fig = figures.network({"keys": panel}, (0, 1), {(0, 1): "previous token"})
-    lines = {tuple(line.get_ydata()): line for line in fig.axes[0].lines if len(line.get_xdata()) == 2}
+    lines = {tuple(line.get_xdata()): line for line in fig.axes[0].lines if len(line.get_xdata()) == 2}
     assert set(lines) == {(1, 0), (0, 1)}  # (writer, reader); at chance and below there is no line
     assert lines[1, 0].get_linewidth() == pytest.approx(2 * lines[0, 1].get_linewidth())
     assert lines[1, 0].get_color() == lines[0, 1].get_color() == "C0"
@@ -178,6 +195,31 @@ def test_lines_are_as_wide_as_the_excess_and_dark_from_the_threshold_on():
     paler = figures.network({"keys": panel}, (0, 1), threshold=2.5)
     assert {line.get_color() for line in paler.axes[0].lines if len(line.get_xdata()) == 2} == {"C0", "0.65"}
     assert not paler.legends
+    many = figures.network({"keys": torch.full((20, 20), 0.9)}, (0, 1))  # all below chance, and labels that have to stand upright
+    assert not [line for line in many.axes[0].lines if len(line.get_xdata()) == 2]
+    assert {text.get_rotation() for text in many.axes[0].texts} == {90.0}
+
+
+def test_panels_have_a_scale_together_or_each_its_own():
+    panels = {"a": torch.tensor([[2.0]]), "b": torch.tensor([[5.0]])}
+    widths = [
+        [[line.get_linewidth() for line in ax.lines if len(line.get_xdata()) == 2] for ax in fig.axes]
+        for fig in (figures.network(panels, (0, 1)), figures.network(panels, (0, 1), one_scale=False))
+    ]
+    assert widths == [[[pytest.approx(9 / 4)], [9]], [[9], [9]]]
+
+
+def test_figures_refuse_what_they_cannot_draw():
+    kinds = {(0, head): str(head) for head in range(6)}
+    wrong = {
+        "panels of one shape": lambda: figures.network({"a": torch.ones(2, 2), "b": torch.ones(3, 2)}, (0, 1)),
+        "one or more panels": lambda: figures.ratio_maps({}, (0, 1)),
+        "marks for 5 kinds of heads, not for 6": lambda: figures.network({"a": torch.ones(6, 6)}, (0, 1), kinds),
+        "2 components have 2 by 2 terms, not 3 by 3": lambda: figures.term_map(torch.ones(3, 3), ["token", "position"], "1.0"),
+    }
+    for message, call in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def test_maps_write_their_numbers():

@@ -15,7 +15,6 @@ from transformer_circuits.circuits.copying import (
     leading_eigenvectors,
     like_frequency,
     looks,
-    lowered_pair,
     mean_square_one,
     ov_eigenvalues,
     self_boost,
@@ -149,17 +148,8 @@ def test_looks_without_the_start_token():
             expected = 2 * torch.minimum(rest[i], rest[j]).sum() / (rest[i].sum() + rest[j].sum())
             assert found.shared[i, j].item() == pytest.approx(expected.item(), abs=1e-5)
     assert found.shared[0, 3].item() == pytest.approx(1) and found.shared[0, 1] < 0.5
-
-
-def test_a_lowered_token_among_positive_eigenvalues():
-    matrix = torch.eye(5, dtype=torch.float64)
-    matrix[1:3, 1:3] = torch.tensor([[-1.0, 2.5], [-2.0, 4.0]])
-    pair, block = lowered_pair(circuit_of(matrix))
-    assert pair.tolist() == [1, 2] and block[0, 0] == -1
-    assert (torch.linalg.eigvals(block).real > 0).all()
-    for hopeless in (torch.eye(3), torch.diag(torch.tensor([-1.0, 2.0]))):
-        with pytest.raises(ValueError, match="no token that lowers itself has a partner"):
-            lowered_pair(circuit_of(hopeless))
+    double = looks(Weights.of(w, dtype=torch.float64), windows)
+    assert double.shared.dtype == double.start.dtype == torch.float64
 
 
 def test_leading_eigenvectors_are_real_positive_and_in_order():
@@ -224,6 +214,7 @@ def test_bad_input():
         "needs at least two tokens": lambda: looks(w, torch.zeros(2, 1, dtype=torch.long)),
         'side must be "out" or "source"': lambda: copying.eigenvectors(square, "left"),
         "only a square circuit has eigenvectors": lambda: copying.eigenvectors(wide),
+        "at least one eigenvector, not -1": lambda: leading_eigenvectors(square, -1),
         "a set holds 1 to 3 tokens": lambda: token_sets(torch.eye(3), k=4),
         "a set of one token": lambda: boost_within(square, torch.tensor([[1]])),
         "there must be sets": lambda: akin_pairs(torch.zeros(0, 10, dtype=torch.long), []),
@@ -248,10 +239,13 @@ def test_figures_need_a_name_for_each_head():
     table = pd.DataFrame({"positivity": [0.1, 0.2, 0.9, -0.3], "positive": 0.5, "top_1": 0.0, "top_k": 0.01})
     bars = {"positivity": 0.5, "positive": 0.6, "top_1": 0.001, "top_k": 0.01}
     assert len(draw.polar_panels(values, names, names).axes) == 6  # two rows of three, two of them empty
-    assert len(draw.measures(table, bars, names, at_work).axes) == 4
+    assert [ax.get_title() for ax in draw.polar_panels(values, names).axes[:4]] == names
+    assert len(draw.measures(table, bars, names, at_work).axes) == 3
     draw.histogram(positivity(values), at_work, positivity(values), positivity(values), 0.1, 0.5)
     draw.disk(values, values, values)
     with pytest.raises(ValueError, match="4 heads need as many names"):
         draw.polar_panels(values, names[:3])
+    with pytest.raises(ValueError, match="4 heads need as many names and titles, not 4 and 2"):
+        draw.polar_panels(values, names, ["x", "y"])
     with pytest.raises(ValueError, match="4 heads need as many names"):
         draw.measures(table, bars, names[:3], at_work)

@@ -15,9 +15,10 @@ for row vectors they measure something else, and what composes then looks like c
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
@@ -35,7 +36,7 @@ def composition_scores(weights: Weights, writer_layer: int = 0, reader_layer: in
 
     Sides are Q, K and V; W_in is W_Q W_K^T, its transpose, and W_V W_O: products, because only they are fixed by what the model
     computes (claim O4). Nothing of size d_model by d_model is formed. Equal to TransformerLens's `all_composition_scores`.
-    Raises ValueError for layers that do not exist or are in the wrong order.
+    NaN where a head is zero throughout. Raises ValueError for layers that do not exist or are in the wrong order.
     """
     return composition_ratios(weights, writer_layer, reader_layer) / math.sqrt(weights.d_model)
 
@@ -46,15 +47,16 @@ def composition_ratios(
     """Composition scores as a multiple of chance: times sqrt(d_model) (claims O5, T3, T5).
 
     With `at_random` a Haar-random rotation is put between the two heads of each pair. That keeps all singular values and
-    destroys any agreement; the root mean square is then exactly 1. Raises ValueError as `composition_scores` does.
+    destroys any agreement; the root mean square expected is then exactly 1. Raises ValueError as `composition_scores` does.
     """
     if at_random is None:
         return reordered_ratios(weights, "right", writer_layer, reader_layer)
-    written, gains = _spectra(weights, writer_layer, reader_layer)
-    shape = (written.shape[-1], gains.shape[-1])
-    blocks = torch.stack([_haar_block(weights.d_model, shape, at_random) for _ in range(3 * weights.n_heads**2)])
-    squares = blocks.square().to(written).view(3, weights.n_heads, weights.n_heads, *shape)
-    return (weights.d_model * torch.einsum("wi,srwij,srj->srw", written, squares, gains)).sqrt()
+    written, read = _spectra(weights, writer_layer, reader_layer)
+    ratios = written.new_empty(len(SIDES), len(read[0]), len(written))
+    for side, reader, writer in itertools.product(*map(range, ratios.shape)):
+        squares = _haar_squares(weights.d_model, written.shape[-1], read.shape[-1], at_random).to(written)
+        ratios[side, reader, writer] = (weights.d_model * (written[writer] @ squares @ read[side, reader])).sqrt()
+    return ratios
 
 
 class Expectation(NamedTuple):
@@ -69,24 +71,26 @@ def rotated_expectation(
 ) -> Expectation:
     """What each pair's ratio would be if its two heads lay at random to one another, their own singular values kept.
 
-    The rotations are the same for all pairs. The fewer directions two heads really use, the wider their chance varies. Raises
-    ValueError as `composition_scores` does, and for fewer than two samples.
+    Each sample is one rotation, which all pairs share: the numbers of a pair are right, those of two pairs not independent. The
+    fewer directions two heads really use, the wider their chance varies. Raises ValueError as `composition_scores` does, and for
+    fewer than two samples.
     """
     if samples < 2:
         raise ValueError(f"a standard deviation needs at least 2 samples, not {samples}")
-    written, gains = _spectra(weights, writer_layer, reader_layer)
-    shape = (written.shape[-1], gains.shape[-1])
+    written, read = _spectra(weights, writer_layer, reader_layer)
     ratios = []
     for _ in range(samples):
-        squares = _haar_block(weights.d_model, shape, generator).square().to(written)
-        ratios.append((weights.d_model * torch.einsum("wi,ij,srj->srw", written, squares, gains)).sqrt())
-    return Expectation(torch.stack(ratios).mean(dim=0), torch.stack(ratios).std(dim=0))
+        squares = _haar_squares(weights.d_model, written.shape[-1], read.shape[-1], generator).to(written)
+        ratios.append((weights.d_model * torch.einsum("wi,ij,srj->srw", written, squares, read)).sqrt())
+    stacked = torch.stack(ratios)
+    return Expectation(stacked.mean(dim=0), stacked.std(dim=0))
 
 
 def gaussian_like(weights: Weights, generator: torch.Generator) -> Weights:
     """The same shapes, with Gaussian heads: the paper's random baseline. Embeddings and positions stay as they are."""
     heads = {name: getattr(weights, name) for name in ("W_Q", "W_K", "W_V", "W_O")}
-    return dataclasses.replace(weights, **{n: torch.randn(W.shape, generator=generator).to(W) for n, W in heads.items()})
+    drawn = {name: torch.randn(W.shape, generator=generator, device=generator.device).to(W) for name, W in heads.items()}
+    return dataclasses.replace(weights, **drawn)
 
 
 def reordered_ratios(
@@ -94,34 +98,39 @@ def reordered_ratios(
 ) -> Float[Tensor, "side reader writer"]:
     """The norm of W_V1 W_O1 A B (W_in = A B) with its four factors in another order, as a multiple of chance (claim T4).
 
-    "right": as they stand. "swapped": W_in W_OV, the two matrices exchanged. "rotated": W_O1 A B W_V1, the first factor moved to
-    the end; "rotated on": B W_V1 W_O1 A. All four have the same trace and the same eigenvalues, apart from zeros; their norms have
-    nothing to do with one another. The last two are cheap, d_head by d_head, but change when W_V and W_O (or A and B) are written
-    differently without changing the model (claim O4). Each is divided by its root mean square under independent random rotations
-    wherever two heads meet. Raises ValueError for another order, and as `composition_scores` does.
+    - "right": as they stand.
+    - "swapped": A B W_V1 W_O1, the two matrices exchanged.
+    - "rotated": W_O1 A B W_V1, the first factor moved to the end.
+    - "rotated on": B W_V1 W_O1 A, the last factor moved to the front.
+
+    All four have the same trace and the same eigenvalues, apart from zeros; their norms have nothing to do with one another. The
+    last two are cheap, d_head by d_head, but change when W_V and W_O (or A and B) are written differently without changing the
+    model (claim O4). Each is divided by its root mean square under independent random rotations wherever two heads meet. Raises
+    ValueError for another order, and as `composition_scores` does.
     """
+    if order not in get_args(Order):
+        raise ValueError(f"the order is 'right', 'swapped', 'rotated' or 'rotated on', not {order!r}")
+    meetings = 1 if order in ("right", "swapped") else 2
     result = []
     for V, O, A, B in _factors(weights, writer_layer, reader_layer):
         written, read = _norm(_thin(V) @ _thin(O.mT).mT), _norm(_thin(A) @ _thin(B.mT).mT)
-        reads = torch.einsum("wim,rmj->rwij", O, A)  # O A: what of the output the reader's near end takes in
-        faces = torch.einsum("rim,wmj->rwij", B, V)  # B V: the reader's far end against what the writer takes in
-        meetings = 1 if order in ("right", "swapped") else 2
         if order == "right":
-            norm = _norm(_thin(V) @ reads @ _thin(B.mT).mT[:, None])
+            norm = _norm(_thin(V) @ _meet(O, A) @ _thin(B.mT).mT[:, None])
         elif order == "swapped":
-            norm = _norm(_thin(A)[:, None] @ faces @ _thin(O.mT).mT)
+            norm = _norm(_thin(A)[:, None] @ _meet(B, V, reader_first=True) @ _thin(O.mT).mT)
         elif order == "rotated":
-            norm, written = _norm(reads @ faces), _norm(V) * _norm(O)
-        elif order == "rotated on":
-            norm, read = _norm(faces @ reads), _norm(A) * _norm(B)
+            norm, written = _norm(_meet(O, A) @ _meet(B, V, reader_first=True)), _norm(V) * _norm(O)
         else:
-            raise ValueError(f"the order is 'right', 'swapped', 'rotated' or 'rotated on', not {order!r}")
+            norm, read = _norm(_meet(B, V, reader_first=True) @ _meet(O, A)), _norm(A) * _norm(B)
         result.append(norm / (written * read[:, None]) * math.sqrt(weights.d_model) ** meetings)
     return torch.stack(result)
 
 
 def _factors(weights: Weights, writer_layer: int, reader_layer: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """(V, O, A, B) for Q, K and V: W_OV = V O of every writer, W_in = A B of every reader."""
+    """(V, O, A, B) for Q, K and V: W_OV = V O of every writer, W_in = A B of every reader.
+
+    V and A are [head, d_model, d_head], O and B are [head, d_head, d_model].
+    """
     weights.check_head(writer_layer, 0)
     weights.check_head(reader_layer, 0)
     if reader_layer <= writer_layer:
@@ -136,6 +145,17 @@ def _factors(weights: Weights, writer_layer: int, reader_layer: int) -> Iterator
 _norm = torch.linalg.matrix_norm
 
 
+def _meet(
+    left: Float[Tensor, "head d_head d_model"], right: Float[Tensor, "head d_model d_head"], reader_first: bool = False
+) -> Float[Tensor, "reader writer d_head d_head"]:
+    """Every product of a left factor with a right one, where two heads meet in the residual stream.
+
+    O A: what of the writer's output the reader's near end takes in. B V (`reader_first`): the reader's far end against what the
+    writer takes in.
+    """
+    return torch.einsum("rim,wmj->rwij" if reader_first else "wim,rmj->rwij", left, right)
+
+
 def _thin(matrices: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "head inner d_head"]:
     """R of a QR decomposition: in a norm it stands for the tall matrix itself. (A Gram matrix would lose half the digits.)"""
     return torch.linalg.qr(matrices, mode="r").R
@@ -145,18 +165,23 @@ def _spectra(
     weights: Weights, writer_layer: int, reader_layer: int
 ) -> tuple[Float[Tensor, "writer value"], Float[Tensor, "side reader value"]]:
     """Squared singular values of each W_OV and each W_in, scaled to sum 1."""
-    writers, readers = [], []
-    for V, O, A, B in _factors(weights, writer_layer, reader_layer):
-        for chosen, left, right in ((writers, V, O), (readers, A, B)):
-            values = torch.linalg.svdvals(_thin(left) @ _thin(right.mT).mT).square()
-            chosen.append(values / values.sum(dim=-1, keepdim=True))
-    return writers[0], torch.stack(readers)
+
+    def shares(left: Tensor, right: Tensor) -> Tensor:
+        values = torch.linalg.svdvals(_thin(left) @ _thin(right.mT).mT).square()
+        return values / values.sum(dim=-1, keepdim=True)
+
+    factors = list(_factors(weights, writer_layer, reader_layer))
+    V, O, _, _ = factors[0]  # the writers are the same on all sides
+    return shares(V, O), torch.stack([shares(A, B) for _, _, A, B in factors])
 
 
-def _haar_block(d_model: int, shape: tuple[int, int], generator: torch.Generator) -> Float[Tensor, "rows columns"]:
-    """The corner of a random rotation of d_model dimensions, without making all of it."""
-    gaussian = torch.randn(d_model, shape[1], generator=generator, dtype=torch.float64)
-    return torch.linalg.qr(gaussian).Q[: shape[0]]
+def _haar_squares(d_model: int, rows: int, columns: int, generator: torch.Generator) -> Float[Tensor, "rows columns"]:
+    """Squared entries of the corner of a random rotation of d_model dimensions, without making all of it.
+
+    On the generator's device, the CPU as a rule. (QR leaves the signs of the columns biased; in squares they do not matter.)
+    """
+    gaussian = torch.randn(d_model, columns, generator=generator, dtype=torch.float64, device=generator.device)
+    return torch.linalg.qr(gaussian).Q[:rows].square()
 
 
 def directions_used(weights: Weights, writer_layer: int = 0, reader_layer: int = 1) -> Float[Tensor, "side reader writer"]:
@@ -166,7 +191,7 @@ def directions_used(weights: Weights, writer_layer: int = 0, reader_layer: int =
     """
     result = []
     for V, O, A, B in _factors(weights, writer_layer, reader_layer):
-        small = _thin(V) @ torch.einsum("wim,rmj->rwij", O, A) @ _thin(B.mT).mT[:, None]
+        small = _thin(V) @ _meet(O, A) @ _thin(B.mT).mT[:, None]
         squares = torch.linalg.svdvals(small).square()
         result.append(squares.sum(dim=-1).square() / squares.square().sum(dim=-1))
     return torch.stack(result)
@@ -176,11 +201,11 @@ def composing_heads(d_model: int, d_head: int, generator: torch.Generator) -> We
     """Gaussian heads in two layers of three, in which head 1.i composes with head 0.i alone, and in one way alone.
 
     1.0 by its queries, 1.1 by its keys, 1.2 by its values: that input matrix is the transpose of what the first head writes with.
-    Double precision; there is no text (two tokens, no positions).
+    Double precision, on the generator's device; there is no text (two tokens, no positions).
     """
 
     def gaussian(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64) / math.sqrt(d_model)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64, device=generator.device) / math.sqrt(d_model)
 
     reads = [gaussian(2, 3, d_model, d_head) for _ in SIDES]
     W_O = gaussian(2, 3, d_head, d_model)
@@ -226,8 +251,8 @@ def term_sizes(split: ScoreTerms) -> Float[Tensor, "query_component key_componen
     n = split.terms.shape[-1]
     if n < 2:
         raise ValueError("with one token there is nothing to choose between: take a longer prompt")
-    allowed = torch.ones(n, n, dtype=split.terms.dtype, device=split.terms.device).tril()
+    allowed = split.terms.new_ones(n, n).tril()
     count = allowed.sum(dim=-1)
     mean = (split.terms * allowed).sum(dim=-1) / count
-    square = (split.terms.square() * allowed).sum(dim=-1) / count
-    return (square - mean.square())[..., 1:].clamp(min=0).mean(dim=-1).sqrt()
+    deviations = (split.terms - mean[..., None]) * allowed  # not E x^2 - (E x)^2: a term may be large and hardly vary
+    return (deviations.square().sum(dim=-1) / count)[..., 1:].mean(dim=-1).sqrt()

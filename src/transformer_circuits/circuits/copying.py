@@ -14,7 +14,7 @@ from jaxtyping import Complex, Float, Int
 from torch import Tensor
 from transformer_lens import FactoredMatrix
 
-from transformer_circuits.circuits.factored import diagonal, entries, ranks
+from transformer_circuits.circuits.factored import entries, ranks
 from transformer_circuits.circuits.paths import Head, run
 from transformer_circuits.circuits.qk_ov import full_ov
 from transformer_circuits.circuits.subspaces import frobenius_norm
@@ -33,7 +33,8 @@ class SelfBoost(NamedTuple):
 def ov_eigenvalues(weights: Weights) -> Complex[Tensor, "layer head d_head"]:
     """The eigenvalues of every head's OV circuit: `eigenvalues(full_ov(...))` for all of them at once (claim E1).
 
-    The heads share the product W_U W_E, [d_model, d_model], and each adds W_O on its left and W_V on its right. No order.
+    The heads share the product W_U W_E, [d_model, d_model], and each adds W_O on its left and W_V on its right. In no
+    particular order; half precision has to be made single first.
     """
     return torch.linalg.eigvals(weights.W_O @ (weights.W_U @ weights.W_E) @ weights.W_V)
 
@@ -60,23 +61,6 @@ def centered(circuit: FactoredMatrix) -> FactoredMatrix:
     return FactoredMatrix(circuit.A, circuit.B - circuit.B.mean(dim=1, keepdim=True))
 
 
-def lowered_pair(circuit: FactoredMatrix) -> tuple[Int[Tensor, "2"], Float[Tensor, "2 2"]]:
-    """Two tokens, the first of which lowers itself although both eigenvalues of their block have positive real parts (claim E4).
-
-    The first has the lowest diagonal entry of those that have a second one; the second makes the determinant largest.
-    Returns the tokens and their block of the circuit, [source, out]. Raises ValueError if there is no such pair.
-    """
-    own = diagonal(circuit)
-    for a in own.argsort()[: int((own < 0).sum())]:
-        crossed = (circuit.A[a] @ circuit.B) * (circuit.A @ circuit.B[:, a])
-        determinant = own[a] * own - crossed
-        possible = (own[a] + own > 0) & (determinant > 0)  # trace and determinant: both eigenvalues in the right half-plane
-        if possible.any():
-            pair = torch.stack([a, determinant.where(possible, -torch.inf).argmax()])
-            return pair, circuit.A[pair] @ circuit.B[:, pair]
-    raise ValueError("in this circuit no token that lowers itself has a partner with which both eigenvalues are positive")
-
-
 # What chance gives
 
 
@@ -97,7 +81,9 @@ def untrained(like: Weights, seed: int) -> Weights:
 
     The global random state is left as it was. For a model trained elsewhere this is our initialization, not its own.
     """
-    config = ModelConfig(1, like.d_model, like.n_heads, like.d_head, len(like.W_E), n_ctx=1)
+    config = ModelConfig(
+        n_layers=1, d_model=like.d_model, n_heads=like.n_heads, d_head=like.d_head, d_vocab=len(like.W_E), n_ctx=1
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Transformer(config)
@@ -139,7 +125,7 @@ def looks(weights: Weights, windows: Int[Tensor, "window position"]) -> Looks:
     if windows.shape[-1] < 2:
         raise ValueError("a window needs at least two tokens: the first is left out")
     n = weights.n_layers * weights.n_heads
-    start, total, common = (torch.zeros(shape, device=weights.W_E.device) for shape in ((n,), (n,), (n, n)))
+    start, total, common = (weights.W_E.new_zeros(shape) for shape in ((n,), (n,), (n, n)))
     for window in windows:
         patterns = run(weights, window).patterns.flatten(0, 1)[:, 1:]  # [head, destination, source]
         start += patterns[:, :, 0].mean(dim=1)
@@ -184,8 +170,11 @@ def eigenvectors(circuit: FactoredMatrix, side: str = "out") -> Eigenvectors:
 def leading_eigenvectors(circuit: FactoredMatrix, n: int = 10, side: str = "out") -> Eigenvectors:
     """The n largest positive real eigenvalues with their real vectors; fewer where there are not so many (claim E6).
 
-    The sign is set so that the entry of largest modulus is positive. Raises ValueError as `eigenvectors` does.
+    The sign is set so that the entry of largest modulus is positive. Raises ValueError as `eigenvectors` does, and for n
+    below 1.
     """
+    if n < 1:
+        raise ValueError(f"ask for at least one eigenvector, not {n}")
     values, vectors = eigenvectors(circuit, side)
     chosen = ((values.imag == 0) & (values.real > 0)).nonzero()[:n, 0]
     real = vectors[chosen].real  # LAPACK gives real vectors for real eigenvalues

@@ -18,6 +18,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 from transformer_lens import FactoredMatrix
 
+from transformer_circuits.circuits.factored import diagonal
 from transformer_circuits.circuits.paths import Path
 from transformer_circuits.circuits.weights import Weights
 
@@ -77,17 +78,27 @@ def eigenvalues(matrix: FactoredMatrix) -> Complex[Tensor, " inner"]:
     """
     if matrix.ldim != matrix.rdim:
         raise ValueError(f"only a square matrix has eigenvalues, this one is {matrix.ldim} by {matrix.rdim}")
-    A, B = (factor.float() if factor.dtype in (torch.float16, torch.bfloat16) else factor for factor in matrix.pair)
+    A, B = at_least_single(matrix).pair
     return torch.linalg.eigvals(B @ A)
+
+
+def at_least_single(matrix: FactoredMatrix) -> FactoredMatrix:
+    """The same matrix, with half precision turned into single: linear algebra routines take nothing narrower."""
+    if matrix.A.dtype in (torch.float16, torch.bfloat16):
+        return FactoredMatrix(matrix.A.float(), matrix.B.float())
+    return matrix
 
 
 def matched_difference(values: Complex[Tensor, " inner"], others: Complex[Tensor, " inner"]) -> float:
     """The largest difference between two lists of eigenvalues, matched one to one, over the largest of `others`.
 
-    Each value in turn, largest first, takes the nearest one that is left. Raises ValueError for lists of other lengths.
+    Each value in turn, largest first, takes the nearest one that is left. Raises ValueError for lists of different lengths,
+    and if there is no eigenvalue other than zero to compare with.
     """
     if values.shape != others.shape:
         raise ValueError(f"{len(values)} and {len(others)} eigenvalues cannot be matched one to one")
+    if not others.any():
+        raise ValueError("there must be at least one eigenvalue other than zero to measure a difference against")
     left, worst = others.clone(), 0.0
     for value in values[values.abs().argsort(descending=True)]:
         distances = (left - value).abs()
@@ -97,10 +108,15 @@ def matched_difference(values: Complex[Tensor, " inner"], others: Complex[Tensor
 
 
 def positivity(values: Complex[Tensor, "*batch inner"]) -> Float[Tensor, "*batch"]:
-    """Sum of the eigenvalues' real parts over the sum of their moduli: 1 if all are positive, -1 if all are negative."""
+    """Sum of the eigenvalues' real parts over the sum of their moduli: 1 if all are positive, -1 if all are negative.
+
+    (The imaginary parts of a real matrix's eigenvalues cancel in the sum.) NaN for a matrix whose eigenvalues are all zero.
+    """
     return values.real.sum(dim=-1) / values.abs().sum(dim=-1)
 
 
 def trace(matrix: FactoredMatrix) -> Float[Tensor, ""]:
-    """Sum of the diagonal of A B, which is never formed (claim E3)."""
-    return (matrix.A * matrix.B.T).sum()
+    """Sum of the diagonal of A B, which is never formed (claim E3). Raises ValueError if the matrix is not square."""
+    if matrix.ldim != matrix.rdim:
+        raise ValueError(f"only a square matrix has a trace, this one is {matrix.ldim} by {matrix.rdim}")
+    return diagonal(matrix).sum()

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import FactoredMatrix
 
-from transformer_circuits.circuits.qk_ov import ov
+from transformer_circuits.circuits.qk_ov import at_least_single, ov
 from transformer_circuits.circuits.weights import Weights
 
 Writer = tuple[int, int] | str  # (layer, head) or "embed"
@@ -28,7 +28,7 @@ def svd(
     A = Q_A R_A and B^T = Q_B R_B, so A B = Q_A (R_A R_B^T) Q_B^T, and only the small middle needs an SVD. Half precision
     is computed in single.
     """
-    A, B = (factor.float() if factor.dtype in (torch.float16, torch.bfloat16) else factor for factor in matrix.pair)
+    A, B = at_least_single(matrix).pair
     Q_A, R_A = torch.linalg.qr(A)
     Q_B, R_B = torch.linalg.qr(B.T)
     U, S, Vh = torch.linalg.svd(R_A @ R_B.T, full_matrices=False)
@@ -36,8 +36,12 @@ def svd(
 
 
 def frobenius_norm(matrix: FactoredMatrix) -> Float[Tensor, ""]:
-    """Square root of the sum of squared entries of A B, from two small Gram matrices."""
-    return ((matrix.A.T @ matrix.A) * (matrix.B @ matrix.B.T)).sum().clamp(min=0).sqrt()
+    """Square root of the sum of squared entries of A B, from two small Gram matrices: |A B|^2 = tr((A^T A) (B B^T)).
+
+    Half precision is computed in single. Squares take half of the digits where A B all but cancels: then use `svd`.
+    """
+    A, B = at_least_single(matrix).pair
+    return ((A.T @ A) * (B @ B.T)).sum().clamp(min=0).sqrt()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,15 +102,22 @@ def virtual_weights(weights: Weights, writer: Writer, reader: Reader) -> Factore
 
 
 def spectrum(vectors: Float[Tensor, "vector d_model"]) -> Float[Tensor, " d_model"]:
-    """PCA: the share of the vectors' variance along each principal direction, largest first (claim O7)."""
-    centred = vectors - vectors.mean(dim=0)
-    variances = torch.linalg.eigvalsh(centred.T @ centred).flip(0).clamp(min=0)
+    """PCA: the share of the vectors' variance along each principal direction, largest first (claim O7).
+
+    Raises ValueError if the vectors are all the same, which leaves no variance to share.
+    """
+    deviations = vectors - vectors.mean(dim=0)
+    variances = torch.linalg.eigvalsh(deviations.T @ deviations).flip(0).clamp(min=0)
+    if not variances.any():
+        raise ValueError("the vectors are all the same: there is no variance whose directions could be found")
     return variances / variances.sum()
 
 
 def dimensions_for(shares: Float[Tensor, " d_model"], part: float = 0.9) -> int:
-    """How many leading principal directions hold `part` of the variance."""
-    return int((shares.cumsum(0) < part).sum()) + 1
+    """How many leading principal directions hold `part` of the variance. Raises ValueError unless 0 < part <= 1."""
+    if not 0 < part <= 1:
+        raise ValueError(f"the part of the variance is above 0 and at most 1, not {part}")
+    return min(int((shares.cumsum(0) < part).sum()) + 1, len(shares))  # rounding may leave the whole sum below 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +135,7 @@ class JointSpectrum:
 
 
 def joint_spectrum(weights: Weights) -> JointSpectrum:
-    """Joint PCA of the rows of W_E and the columns of W_U, centred and normalized (claim O7)."""
+    """Joint PCA of the rows of W_E and the columns of W_U, centered and normalized (claim O7)."""
     W_E = weights.W_E - weights.W_E.mean(dim=0)
     W_U = weights.W_U.T - weights.W_U.mean(dim=1)
     W_E, W_U = W_E / W_E.norm(), W_U / W_U.norm()

@@ -31,8 +31,9 @@ def polar_panels(values: Complex[Tensor, "head inner"], names: Sequence[str], ti
     Blue circles have a positive real part, red crosses a negative one; rings are powers of ten. All panels share one scale, and
     the smallest hundredth of the values lies at the center. Raises ValueError unless there is a name (and title) a head.
     """
-    if len(names) != len(values) or (titles is not None and len(titles) != len(values)):
-        raise ValueError(f"{len(values)} heads need as many names and titles, not {len(names)} names")
+    titles = [""] * len(names) if titles is None else titles
+    if not len(values) == len(names) == len(titles):
+        raise ValueError(f"{len(values)} heads need as many names and titles, not {len(names)} and {len(titles)}")
     numbers = values.numpy(force=True)
     moduli = np.log10(np.abs(numbers).clip(min=1e-30))
     low, high = float(np.quantile(moduli, 0.01)), float(moduli.max()) + 0.05
@@ -44,20 +45,19 @@ def polar_panels(values: Complex[Tensor, "head inner"], names: Sequence[str], ti
     plt.close(fig)
     for ax in axes.flat[len(names) :]:
         ax.set_axis_off()
-    for i, (ax, name) in enumerate(zip(axes.flat, names)):
-        positive = numbers[i].real > 0
-        for chosen, color, marker in ((positive, POSITIVE, "o"), (~positive, NEGATIVE, "x")):
-            radius = (moduli[i][chosen] - low).clip(min=0)
-            ax.scatter(np.angle(numbers[i][chosen]), radius, s=13, marker=marker, color=color, alpha=0.75, lw=1.0, zorder=3)
+    for ax, name, title, head, sizes in zip(axes.flat, names, titles, numbers, moduli):
+        for chosen, color, marker in ((head.real > 0, POSITIVE, "o"), (head.real <= 0, NEGATIVE, "x")):
+            radius = (sizes[chosen] - low).clip(min=0)
+            ax.scatter(np.angle(head[chosen]), radius, s=13, marker=marker, color=color, alpha=0.75, lw=1.0, zorder=3)
         ax.set_ylim(0, max(high - low, 0.5))
         ax.set_yticks([ring - low for ring in range(int(np.ceil(low)), int(np.floor(high)) + 1) if ring > low], [])
         ax.set_xticks(np.arange(4) * np.pi / 2, ["+", "", "−", ""], fontsize=12)
         ax.tick_params(pad=-3)
         ax.grid(color="0.85", lw=0.6)
         ax.spines["polar"].set_color("0.7")
-        ax.set_title(name if titles is None else f"{name}   {titles[i]}", fontsize=11, pad=4)
+        ax.set_title(f"{name}   {title}".rstrip(), fontsize=13, pad=4)
     ends = (f"{10**low:.2g}", f"{10**high:,.0f}")
-    fig.supxlabel(f"radius: {ends[0]} logits at the center, {ends[1]} at the rim, rings at powers of ten", fontsize=11)
+    fig.supxlabel(f"radius: {ends[0]} logits at the center, {ends[1]} at the rim, rings at powers of ten", fontsize=12)
     return fig
 
 
@@ -69,10 +69,13 @@ def histogram(
     ginibre_sd: float,
     bar: float,
 ) -> Figure:
-    """Positivity of a model's heads as a histogram, with chance below it: the Ginibre band, heads at initialization, and such
-    heads `between` trained embeddings."""
+    """Positivity of a model's heads as a histogram, with chance below it: heads at initialization, and such heads `between`
+    trained embeddings.
+
+    The band reaches five times `ginibre_sd` to either side; the dashed line is the `bar` from which a head counts as copying.
+    """
     values, busy = positivity.numpy(force=True), at_work.numpy(force=True)
-    fig, (ax, chance) = plt.subplots(2, 1, figsize=(6.4, 4.6), sharex=True, height_ratios=(3, 1.5))
+    fig, (ax, chance) = plt.subplots(2, 1, figsize=(6.4, 5.0), sharex=True, height_ratios=(3, 2))
     plt.close(fig)
     bins = np.linspace(-1, 1, 21)
     ax.hist([values[busy], values[~busy]], bins, stacked=True, color=[POSITIVE, "0.8"], edgecolor="white", lw=0.6,
@@ -84,13 +87,12 @@ def histogram(
     for each, look in ((initial, {"color": "0.45", "label": "untrained"}), (between, outline)):
         numbers = each.numpy(force=True)
         chance.hist(numbers, bins=fine, weights=np.full(len(numbers), 100 / len(numbers)), **look)
-    chance.legend(loc="upper left", fontsize=10)
-    chance.set(xlabel="positivity of the OV circuit", xlim=(-1.02, 1.02))
-    chance.set_ylabel("% of heads", fontsize=11)
+    chance.legend(loc="upper left")
+    chance.set(xlabel="positivity of the OV circuit", ylabel="% of heads", xlim=(-1.02, 1.02))
     for each in (ax, chance):
         each.axvspan(-5 * ginibre_sd, 5 * ginibre_sd, color="C1", alpha=0.22, lw=0, zorder=0)
         each.axvline(bar, color="0.2", ls="--", lw=1.2)
-    ax.annotate("bar", (bar, 0.92), xycoords=("data", "axes fraction"), xytext=(4, 0), textcoords="offset points", fontsize=11)
+    ax.annotate("bar", (bar, 0.92), xycoords=("data", "axes fraction"), xytext=(4, 0), textcoords="offset points", fontsize=12)
     fig.legend(handles=ax.get_legend_handles_labels()[0], loc="outside upper center", ncols=2)
     return fig
 
@@ -102,24 +104,24 @@ def disk(
 
     All are in units in which each matrix has a mean squared modulus of one; a uniform disk then has radius sqrt(2).
     """
-    fig, (plane, moduli) = plt.subplots(1, 2, figsize=(6.6, 3.3), width_ratios=(1, 1.1))
+    fig, (plane, moduli) = plt.subplots(1, 2, figsize=(6.4, 3.4), width_ratios=(1, 1))
     plt.close(fig)
     points = initial.flatten().numpy(force=True)
     plane.scatter(points.real, points.imag, s=1.5, color="0.35", alpha=0.35, lw=0, rasterized=True)
     plane.add_patch(plt.Circle((0, 0), 2**0.5, fill=False, color=NEGATIVE, lw=1.4, ls="--"))
     limit = 1.05 * max(2**0.5, float(np.quantile(np.abs(points), 0.999)))
     plane.set(xlabel="real part", ylabel="imaginary part", aspect="equal", xlim=(-limit, limit), ylim=(-limit, limit))
-    for name, values, style in (("Ginibre", ginibre, "C1-"), ("before training", initial, "k:"), ("trained", trained, "C0--")):
+    looks = {"color": "C1", "ls": "-", "lw": 3.2}, {"color": "k", "ls": ":"}, {"color": "C0", "ls": "--"}
+    for name, values, look in zip(("Ginibre", "untrained", "trained"), (ginibre, initial, trained), looks):
         sizes = np.sort(np.abs(values.flatten().numpy(force=True)))
-        color, ls = (style[:2], style[2:]) if style[0] == "C" else (style[0], style[1:])
-        moduli.plot(sizes, np.linspace(0, 100, len(sizes)), color=color, ls=ls, lw=3.2 if name == "Ginibre" else 1.8, label=name)
+        moduli.plot(sizes, np.linspace(0, 100, len(sizes)), label=name, **look)
     moduli.set(xlabel="modulus", ylabel="eigenvalues below it (%)", xlim=(0, 3), ylim=(0, 101))
-    moduli.legend(loc="lower right", fontsize=10)
+    moduli.legend(loc="lower right")
     return fig
 
 
 def measures(table: pd.DataFrame, bars: Mapping[str, float], names: Sequence[str], at_work: Bool[Tensor, " head"]) -> Figure:
-    """The other measures of copying against positivity, a panel each; dashed lines are the bars that chance does not pass.
+    """The other measures of copying against positivity, one panel below the other; dashed lines are the bars.
 
     `table`: a row a head, columns `positivity`, `positive`, `top_1`, `top_k` (shares of one). The last two are on a scale that is
     linear up to 0.1 % and logarithmic above. Raises ValueError unless there is a name a head.
@@ -128,16 +130,16 @@ def measures(table: pd.DataFrame, bars: Mapping[str, float], names: Sequence[str
         raise ValueError(f"{len(table)} heads need as many names, not {len(names)}")
     panels = {"positive": "raise themselves", "top_k": "in their own top 10", "top_1": "raise themselves most"}
     busy = at_work.numpy(force=True)
-    fig, axes = plt.subplots(2, 2, figsize=(6.4, 5.8))
+    fig, axes = plt.subplots(3, 1, figsize=(6.4, 7.6), sharex=True)
     plt.close(fig)
-    for ax, (column, label) in zip(axes.flat, panels.items()):
+    for ax, (column, label) in zip(axes, panels.items()):
         for chosen, face in ((busy, POSITIVE), (~busy, "white")):
             x, y = table["positivity"][chosen], 100 * table[column][chosen]
             ax.scatter(x, y, s=36, color=face, edgecolor=POSITIVE if face == "white" else "white", lw=1.0, zorder=3)
         ax.axvline(bars["positivity"], color="0.2", ls="--", lw=1.0)
         ax.axhline(100 * bars[column], color="0.2", ls="--", lw=1.0)
-        ax.set_title(label, fontsize=11)
-        ax.set(xlim=(-1.08, 1.08), ylim=(0, 105), ylabel="tokens (%)", xlabel="positivity")
+        ax.set_title(label, loc="left")
+        ax.set(xlim=(-1.08, 1.08), ylim=(0, 105), ylabel="tokens (%)")
         if column != "positive":
             ax.set_yscale("symlog", linthresh=0.1)
             ax.set_ylim(-0.03, 110)
@@ -146,10 +148,10 @@ def measures(table: pd.DataFrame, bars: Mapping[str, float], names: Sequence[str
         for place, i in enumerate(table[column].nlargest(3).index):
             at = table["positivity"][i], 100 * table[column][i]
             offset, side = (((0, 6), "center"), ((0, -15), "center"), ((-6, -4), "right"))[place]
-            ax.annotate(names[i], at, xytext=offset, textcoords="offset points", fontsize=10, ha=side)
-    axes[1, 1].set_axis_off()
+            ax.annotate(names[i], at, xytext=offset, textcoords="offset points", fontsize=11, ha=side)
+    axes[-1].set_xlabel("positivity")
     marks = {"attends to text": POSITIVE, "rests on the start token": "white"}
     handles = [Line2D([], [], ls="", marker="o", ms=7, mfc=face, mec=POSITIVE, label=label) for label, face in marks.items()]
     handles.append(Line2D([], [], color="0.2", ls="--", lw=1.0, label="bar"))
-    axes[1, 1].legend(handles=handles, loc="center")
+    fig.legend(handles=handles, loc="outside upper center", ncols=3, columnspacing=1.2, handletextpad=0.4)
     return fig

@@ -42,19 +42,26 @@ def connections(
 
 
 def score_terms(terms: Mapping[str, Float[Tensor, "destination source"]], tokens: Sequence[str]) -> Figure:
-    """Parts of one head's scores, up to four, in one colour scale; sources ahead of the destination are left out.
+    """Parts of one head's scores, up to four, in one color scale; sources ahead of the destination are left out.
 
-    Each row's mean is taken off: softmax does not see it, and it would hide what differs between sources.
+    Each row's mean is taken off: softmax does not see it, and it would hide what differs between sources. Raises ValueError for
+    no parts or more than four, and for scores of another number of tokens.
     """
+    if not 1 <= len(terms) <= 4:
+        raise ValueError(f"there is room for one to four parts, not for {len(terms)}")
+    if any(term.shape != (len(tokens), len(tokens)) for term in terms.values()):
+        raise ValueError(f"{len(tokens)} tokens have {len(tokens)} by {len(tokens)} scores; cut the scores to the tokens shown")
     labels = [show_token(token) for token in tokens]
     hidden = np.triu(np.ones((len(labels), len(labels)), dtype=bool), 1)
     parts = {name: np.where(hidden, np.nan, term.numpy(force=True)) for name, term in terms.items()}
     parts = {name: part - np.nanmean(part, axis=1, keepdims=True) for name, part in parts.items()}
-    colours = diverging(np.stack(list(parts.values())))
+    scale = diverging(np.stack(list(parts.values())))
     fig, axes = plt.subplots(2, 2, figsize=(6.4, 6.4), sharex=True, sharey=True)
     plt.close(fig)
+    for ax in axes.flat[len(parts) :]:
+        ax.set_axis_off()
     for ax, (name, part) in zip(axes.flat, parts.items()):
-        image = ax.imshow(part, **colours)
+        image = ax.imshow(part, **scale)
         ax.set_title(name, fontsize=11)
         _token_axes(ax, labels)
     for ax in axes[1]:
@@ -73,7 +80,7 @@ def _token_axes(ax: Axes, labels: Sequence[str]) -> None:
 def path_grid(grid: Float[Tensor, "last_head first_head"], layers: tuple[int, int]) -> Figure:
     """What every path of up to two heads adds to one logit. Row and column 0 stand for passing no head of that layer.
 
-    The colours end at the largest path through a head; the direct path alone may exceed that.
+    The colors end at the largest path through a head; the direct path alone may exceed that.
     """
     values = grid.numpy(force=True)
     scale = diverging(values.flat[1:])
@@ -89,7 +96,12 @@ def path_grid(grid: Float[Tensor, "last_head first_head"], layers: tuple[int, in
 
 
 def path_bars(names: Sequence[str], parts: Float[Tensor, " path"], top: int = 15) -> Figure:
-    """The paths that add most to a logit, either way, and the sum of all others."""
+    """The paths that add most to a logit, either way, and the sum of all others.
+
+    Raises ValueError unless there is a name for each path.
+    """
+    if len(names) != len(parts):
+        raise ValueError(f"{len(parts)} paths need as many names, not {len(names)}")
     order = parts.abs().argsort(descending=True)
     chosen, rest = order[:top].tolist(), order[top:]
     labels = [names[i] for i in chosen] + ([f"{len(rest)} others"] if len(rest) else [])

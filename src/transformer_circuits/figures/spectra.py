@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -53,13 +54,18 @@ def singular_values(gains: Mapping[str, Float[Tensor, "head value"]], d_head: in
 def deletion(
     present: Float[Tensor, " head"], positivity: Float[Tensor, " head"], names: Sequence[str], layers: Sequence[int]
 ) -> Figure:
-    """Positivity of each head's W_OV against its attention to the present token; deleting heads sit at the lower right."""
+    """Positivity of each head's W_OV against its attention to the present token; deleting heads sit at the lower right.
+
+    The three heads nearest to that corner are named. Raises ValueError unless there is a name and a layer a head.
+    """
+    if not len(present) == len(positivity) == len(names) == len(layers):
+        raise ValueError(f"{len(present)} heads need as many names and layers, not {len(names)} and {len(layers)}")
     fig, ax = plt.subplots()
     plt.close(fig)
     present, positivity, layers = present.numpy(force=True), positivity.numpy(force=True), np.asarray(layers)
     ax.axhspan(-1.05, -0.5, xmin=0.5, color="0.9", zorder=0)
     ax.axhline(0, color="0.6", lw=0.8, ls="-", zorder=0)
-    for layer, marker in zip(sorted(set(layers)), "osD^v<>"):
+    for layer, marker in zip(np.unique(layers), cycle("osD^v<>")):
         chosen = layers == layer
         ax.scatter(present[chosen], positivity[chosen], marker=marker, s=45, alpha=0.8, label=f"layer {layer}")
     for i in sorted(range(len(names)), key=lambda i: positivity[i] - present[i])[:3]:
