@@ -42,7 +42,7 @@ GENERATED = {  # pages that are made, and the commands that make them: `python -
     "book/head_dump": "transformer_circuits.figures.dump_pages",
 }
 EVERY_TIME = {"book/scoreboard"}  # made from claims; the others only from WATCHED files, and made again when these have changed
-TIMEOUT = 600  # seconds a cell may take
+TIMEOUT = 1800  # seconds a cell may take; the longest takes three minutes on two free cores, and machines are shared
 WORKERS = 2  # notebooks run at the same time; more would not fit 6 GB
 
 

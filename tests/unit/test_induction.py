@@ -296,11 +296,16 @@ BAD = [
     ("no prompts", lambda: mean_outputs(WEIGHTS, [], 0)),
     ("no layer 2", lambda: mean_outputs(WEIGHTS, [S.tokens], 2)),
     ("no head 3", lambda: patterns_without(WEIGHTS, HERE, (0, 3), WEIGHTS.W_E[0])),
+    ("no layer 5", lambda: patterns_without(WEIGHTS, HERE, (5, 0), WEIGHTS.W_E[0])),
+    ("repeat nothing", lambda: repeated_random_tokens(100, 64, copies=1)),
+    ("repeat nothing", lambda: repeated_random_tokens(100, 64, copies=0)),
+    ("name each once", lambda: repeated_random_tokens(100, 64, shortest=3, choose_from=torch.tensor([1, 2, 3, 3]))),
     ("no head 3", lambda: key_effect(WEIGHTS, HERE, (1, 3), HERE.residual[0], S.destinations, S.targets, S.following)),
     ("as many targets", lambda: key_effect(WEIGHTS, HERE, (1, 0), HERE.residual[0], S.destinations, S.targets[1:], S.following)),
     ("same tokens", lambda: figures.weighted_maps({"plain": A[0, 0]}, torch.zeros(3, 3, dtype=torch.bool))),
     ("one for each", lambda: figures.moved_grid(A[0], ["0.0"], torch.zeros(A.shape[-2:], dtype=torch.bool))),
     ("same tokens", lambda: figures.moved_grid(A[0], ["0.0", "0.1"], torch.zeros(3, 3, dtype=torch.bool))),
+    ("but the scores are induction", lambda: figures.head_scores({"induction": A[:, :, 0, 0]}, {"previous": 0.4})),
     ("for each row and column", lambda: figures.source_map(A[0, 0], ["a"], ["b"], "score")),
 ]
 

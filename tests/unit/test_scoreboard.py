@@ -50,6 +50,13 @@ def test_a_record_shows_values_verdict_detail_and_its_chapter(folder, notebooks)
     assert row.select_one("a")["href"] == "../notebooks/02_zero%20layers.html#claim-Z2"
 
 
+def test_an_error_that_is_not_relative_is_called_by_its_name(folder, notebooks):
+    record("X3", 1e-3), record("O1", 1e-7)
+    table = rows(scoreboard.page(folder, notebooks))
+    assert [dt.text for dt in table["X3"].select("dt")] == ["one less the induction score"]
+    assert [dt.text for dt in table["O1"].select("dt")] == ["relative error"]
+
+
 def test_a_record_of_no_known_notebook_has_no_link(folder, notebooks):
     record("O1", 1e-7)
     row = rows(scoreboard.page(folder, notebooks))["O1"]
@@ -100,7 +107,7 @@ def test_the_command_refuses_a_damaged_record(folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("x", "unit", "shown"),
     [
-        (0, "", "0"), (10, "heads", "10 heads"), (4.41234, "nats", "4.412 nats"), (12.3456, "nats", "12.35 nats"),
+        (0, "", "0"), (10, "heads", "10 heads"), (1, "heads", "1 head"), (1, "million tokens", "1 million tokens"), (4.41234, "nats", "4.412 nats"), (12.3456, "nats", "12.35 nats"),
         (0.45678, "", "0.457"), (1.234e-6, "", "1.2e-6"), (-0.0004, "", "-4.0e-4"), (0.97, "share", "97 %"), (1, "share", "100 %"),
         (0.0312, "share", "3.12 %"), (123456, "tokens", "123,456 tokens"), (2.7, "times random", "2.7 times random"),
     ],

@@ -216,6 +216,7 @@ ONE_LAYER = dataclasses.replace(
 )
 TWO = weights_of_two_layers(induction)
 SOME = texts(period=4)
+WRONG_TARGET = torch.cat([SOME[:, :-1], torch.full_like(SOME[:, :1], 99)], dim=1)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +235,11 @@ SOME = texts(period=4)
         (lambda: mean_losses(TWO, lambda t: ablations(TWO, t), SOME[:0]), "windows must be"),
         (lambda: mean_losses(TWO, lambda t: ablations(TWO, t), SOME[0]), "windows must be"),
         (lambda: mean_losses(TWO, lambda t: ablations(TWO, t), SOME[:, :1]), "windows must be"),
+        (lambda: mean_losses(TWO, lambda t: ablations(TWO, t), WRONG_TARGET), "this prompt has 99"),
+        (lambda: mean_losses(TWO, lambda t: ablations(TWO, t), SOME, batch=0), "must be 1 or more"),
+        (lambda: mean_losses(TWO, lambda t: ablations(TWO, t), SOME, every=0), "must be 1 or more"),
+        (lambda: direct_losses(TWO, WRONG_TARGET), "this prompt has 99"),
+        (lambda: direct_losses(TWO, SOME[0]), "windows must be"),
         (lambda: reduction(torch.zeros(3), torch.zeros(4)), "same windows"),
         (lambda: reduction(torch.zeros(3), torch.zeros(3), neighbours=2), "fewer than two groups"),
         (lambda: reduction(torch.zeros(3), torch.zeros(3), neighbours=0), "fewer than two groups"),
@@ -256,6 +262,7 @@ SOME = texts(period=4)
         (lambda: composed_by_offset(torch.eye(4), torch.eye(4), -1), "-1 tokens back"),
         (lambda: mean_composed_attention(TWO, SOME[:, :5], first=1, second=0), "earlier to a later"),
         (lambda: mean_composed_attention(ONE_LAYER, SOME[:, :5]), "no layer 1"),
+        (lambda: mean_composed_attention(TWO, SOME[:0]), "no windows"),
         (lambda: figures.reductions({}, {}), "no number for order_0"),
         (lambda: figures.two_back(torch.zeros(2, 3), ["a", "b", "c"], {}), "three splits"),
         (lambda: figures.two_back(torch.zeros(3, 3), ["a"], {}), "three splits"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -71,14 +71,18 @@ def repeated_random_tokens(
     never drawn.
 
     Args:
-        choose_from: token ids to draw from instead of the whole vocabulary.
+        choose_from: token ids to draw from instead of the whole vocabulary, each once.
     Raises:
-        ValueError: the copies do not fit into the context, or there are too few tokens to draw from.
+        ValueError: fewer than two copies, copies that do not fit into the context, or too few or repeated tokens to draw from.
     """
+    if copies < 2:
+        raise ValueError(f"{copies} copies repeat nothing: take two or more")
     fits = (n_ctx - 1) // copies
     longest = fits if longest is None else longest
     pool = torch.arange(d_vocab) if choose_from is None else choose_from.cpu()
     pool = pool[pool != start]
+    if len(pool.unique()) < len(pool):
+        raise ValueError("a token stands twice in choose_from: a segment is of different tokens, so name each once")
     if not 1 < shortest <= longest <= fits:
         raise ValueError(
             f"{copies} copies of {shortest} to {longest} tokens do not fit a context of {n_ctx}: lengths may be 2 to {fits}"
@@ -175,10 +179,10 @@ def value_weighted(
     sizes: Float[Tensor, "*head source"],
     rows_sum_to_one: bool = False,
 ) -> Float[Tensor, "*head destination source"]:
-    """A_ij |v_j|: how much each source adds. Rows may be scaled to sum 1, which hides that some of them move nothing.
+    """A_ij |v_j|: how much each source adds. Rows may be scaled to sum 1, which hides that some of them move next to nothing.
 
-    Never scaled by the maximum over heads or rows: numbers of one head stay comparable. Raises ValueError for sizes of
-    other heads or positions.
+    (A row that moves nothing at all has no shares: it becomes NaN.) Never scaled by the maximum over heads or rows: numbers of
+    one head stay comparable. Raises ValueError for sizes of other heads or positions.
     """
     if sizes.shape != patterns.shape[:-2] + patterns.shape[-1:]:
         raise ValueError(f"sizes {tuple(sizes.shape)} do not belong to patterns {tuple(patterns.shape)}: one a head and source")
@@ -228,8 +232,9 @@ def contents(
 ) -> Contents:
     """All paths from the tokens to what `layer` reads, with pattern and vectors kept apart, so that sources can be told apart.
 
-    As in `paths.expand`, but a term (A^h2 A^h1) x W_OV^h1 W_OV^h2 is not multiplied out. Raises ValueError for a layer that
-    does not exist and as `run` does.
+    As in `paths.expand`, but a term (A^h2 A^h1) x W_OV^h1 W_OV^h2 is not multiplied out. There are (1 + n_heads)^layer paths,
+    each with a pattern: 13 before the second layer of 12 heads, 169 (170 MB at 512 tokens) before the third.
+    Raises ValueError for a layer that does not exist and as `run` does.
     """
     weights.check_head(layer, 0)
     weights.check_tokens(tokens)
@@ -364,20 +369,13 @@ def patterns_without(
 
     `here` is the run with all heads. Raises ValueError for a head that does not exist.
     """
-    patterns = here.patterns.clone()
-    for layer, used in _without(weights, here, head, replacement):
-        patterns[layer] = used
-    return patterns
-
-
-def _without(weights: Weights, here: Run, head: Head, replacement: Tensor) -> Iterator[tuple[int, Tensor]]:
-    first = head[0] + 1
-    residual = here.residual[first] - head_output(weights, here, *head) + replacement
-    for layer in range(first, weights.n_layers):
-        used = causal_softmax(attention_scores(weights, residual, layer))
-        yield layer, used
+    written = head_output(weights, here, *head)
+    patterns, residual = here.patterns.clone(), here.residual[head[0] + 1] - written + replacement
+    for layer in range(head[0] + 1, weights.n_layers):
+        patterns[layer] = causal_softmax(attention_scores(weights, residual, layer))
         if layer + 1 < weights.n_layers:
-            residual = residual + head_outputs(weights, residual, used, layer).sum(dim=-3)
+            residual = residual + head_outputs(weights, residual, patterns[layer], layer).sum(dim=-3)
+    return patterns
 
 
 class KeyEffect(NamedTuple):

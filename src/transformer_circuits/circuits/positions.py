@@ -53,16 +53,18 @@ def mean_by_offset(matrix: Float[Tensor, "*batch destination source"], n_offsets
     return torch.stack([matrix.diagonal(-k, dim1=-2, dim2=-1).mean(dim=-1) for k in range(n_offsets)], dim=-1)
 
 
-def offset_pattern(n: int, offset: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, "destination source"]:
+def offset_pattern(
+    n: int, offset: int, dtype: torch.dtype = torch.float32, device: torch.device | None = None
+) -> Float[Tensor, "destination source"]:
     """A pattern that looks exactly `offset` tokens back, and nowhere where there is no such token (claim A1)."""
-    return torch.diag(torch.ones(max(n - offset, 0), dtype=dtype), -offset)[:n, :n]
+    return torch.diag(torch.ones(max(n - offset, 0), dtype=dtype, device=device), -offset)[:n, :n]
 
 
 def convolve_by_heads(
     x: Float[Tensor, "position d_in"], W_OV: Float[Tensor, "offset d_in d_out"]
 ) -> Float[Tensor, "position d_out"]:
     """A causal convolution as attention: one head for each offset, whose W_OV is the kernel there (claim A1)."""
-    patterns = torch.stack([offset_pattern(len(x), offset, x.dtype) for offset in range(len(W_OV))])
+    patterns = torch.stack([offset_pattern(len(x), offset, x.dtype, x.device) for offset in range(len(W_OV))])
     return (patterns @ x @ W_OV).sum(dim=0)
 
 

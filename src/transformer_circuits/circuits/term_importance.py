@@ -119,7 +119,7 @@ def _project(
     projected = times(W) if times else stream @ W
     if letter != "V":
         projected = projected + weights.W_pos[: stream.shape[-2]] @ W
-    return projected.unflatten(-1, (weights.n_heads, -1)).movedim(-2, -3)
+    return projected.unflatten(-1, (weights.n_heads, -1)).movedim(-2, -3).contiguous()  # attention reads it a third faster so
 
 
 def _attend(
@@ -176,8 +176,9 @@ def direct_losses(weights: Weights, windows: Int[Tensor, "window position+1"]) -
     """Mean nats a token of the direct path alone, by window.
 
     It sees the present token only, so d_vocab rows are enough for a text of any length.
+    Raises ValueError for windows as `mean_losses` does.
     """
-    weights.check_tokens(windows[..., :-1])
+    _check_windows(weights, windows)
     normalizer, logits = log_sum_exp(weights.W_E, weights.W_U), direct(weights)
     return torch.stack([(normalizer[row[:-1]] - entries(logits, row[:-1], row[1:])).double().mean() for row in windows])
 
@@ -210,10 +211,12 @@ def mean_losses(
 
     Windows as `data.held_out_windows` cuts them: the last column is target only. With `every` 4, say, only each fourth position
     is unembedded, which is what costs most. Double precision from the losses on.
-    Raises ValueError if there are no windows, or none as long as two tokens.
+    Raises ValueError if there are no windows, none as long as two tokens, or token ids outside the vocabulary, and for a
+    `batch` or `every` below 1.
     """
-    if windows.ndim != 2 or not len(windows) or windows.shape[1] < 2:
-        raise ValueError(f"windows must be [window, position + 1], with at least one target, not {tuple(windows.shape)}")
+    _check_windows(weights, windows)
+    if batch < 1 or every < 1:
+        raise ValueError(f"{batch} windows at a time and each position of {every}: both must be 1 or more")
     parts: dict[str, list[Tensor]] = {}
     with torch.no_grad(), tqdm(total=len(windows), desc=progress) as bar:
         for some in windows.split(batch):
@@ -222,6 +225,13 @@ def mean_losses(
                 parts.setdefault(name, []).append(losses.double().mean(dim=1))
             bar.update(len(some))
     return {name: torch.cat(losses) for name, losses in parts.items()}
+
+
+def _check_windows(weights: Weights, windows: Tensor) -> None:
+    if windows.ndim != 2 or not len(windows) or windows.shape[1] < 2:
+        raise ValueError(f"windows must be [window, position + 1], with at least one target, not {tuple(windows.shape)}")
+    weights.check_tokens(windows[:, :-1])
+    weights.check_tokens(windows[:, 1:])  # targets too: on a GPU a wrong one would end the process, not raise
 
 
 class Estimate(NamedTuple):

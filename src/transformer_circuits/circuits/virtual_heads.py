@@ -61,9 +61,7 @@ def virtual_norms(weights: Weights, first: int, second: int) -> Float[Tensor, "s
     Divided by `ov_norms` of both, times sqrt(d_model), it is a multiple of chance: `composition.composition_ratios` has that.
     Raises ValueError for layers that do not exist or are in the wrong order.
     """
-    weights.check_head(first, 0), weights.check_head(second, 0)
-    if second <= first:
-        raise ValueError(f"a virtual head joins an earlier to a later layer, not {first} to {second}")
+    _check_layers(weights, first, second)
     n = weights.n_heads
     norms = [frobenius_norm(virtual_ov(weights, ((first, i), (second, j)))) for j in range(n) for i in range(n)]
     return torch.stack(norms).view(n, n)
@@ -97,14 +95,22 @@ def mean_composed_attention(
     """Mean weight in A2 A1 on the token `offset` back, for every pair of heads of two layers, by split (claim T13).
 
     Sum over splits for the whole; with offset 2, split 1 is one step and one step. The start-of-text token is no destination.
-    Raises ValueError for layers that do not exist or are in the wrong order, an offset that does not fit, and as `run` does.
+    Raises ValueError for layers that do not exist or are in the wrong order, no windows, an offset that does not fit, and as
+    `run` does.
     """
-    weights.check_head(first, 0), weights.check_head(second, 0)
-    if second <= first:
-        raise ValueError(f"a virtual head joins an earlier to a later layer, not {first} to {second}")
-    total = torch.zeros((), device=weights.W_E.device)
+    _check_layers(weights, first, second)
+    if not len(windows):
+        raise ValueError("there are no windows to take a mean over")
+    total = 0.0
     for window in windows:
         patterns = run(weights, window).patterns
         ways = composed_by_offset(patterns[first][None], patterns[second][:, None], offset)
         total = total + ways[..., 1 if offset == 0 else 0 :].mean(dim=-1)
     return total / len(windows)
+
+
+def _check_layers(weights: Weights, first: int, second: int) -> None:
+    for layer in (first, second):
+        weights.check_head(layer, 0)
+    if second <= first:
+        raise ValueError(f"a virtual head joins an earlier to a later layer, not {first} to {second}")

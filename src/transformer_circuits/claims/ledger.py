@@ -89,6 +89,7 @@ class Claim(Strict):
     fails_at: list[Case] = []
     paper_values: dict[str, float] = {}
     tolerance: Finite = 1e-4
+    error: str = "relative error"
 
     @model_validator(mode="after")
     def complete(self) -> Claim:
@@ -115,7 +116,7 @@ class Claim(Strict):
     def criterion(self) -> str:
         """The criterion in one line, for people."""
         if self.kind == "identity":
-            return f"identity holds: relative error < {self.tolerance:g}"
+            return f"identity holds: {self.error} < {self.tolerance:g}"
         return f"reproduced: {self.reproduced} · partly: {self.partly}"
 
     @property

@@ -43,13 +43,15 @@ def show_quantity(x: float, unit: str = "") -> str:
     """A number with its unit; a share of one in per cent."""
     if unit == "share":
         return f"{show_number(100 * x)} %"
+    if x == 1 and unit.isalpha():
+        unit = unit.removesuffix("s")  # 1 head, but 1 million tokens
     return f"{show_number(x)} {unit}".strip()
 
 
 def show_values(claim: Claim, values: dict[str, float]) -> list[tuple[str, str]]:
     """What was measured, and how much: pairs of words."""
     if claim.kind == "identity":
-        return [("relative error" if name == "error" else f"error, {name}", show_number(x)) for name, x in values.items()]
+        return [(claim.error if name == "error" else f"error, {name}", show_number(x)) for name, x in values.items()]
     return [(claim.quantities[name].what, show_quantity(x, claim.quantities[name].unit)) for name, x in values.items()]
 
 

@@ -73,7 +73,7 @@ def weighted_maps(
 
 
 def copy_curves(curves: Mapping[str, Float[Tensor, "copy bin"]], bag: float, uniform: float) -> Figure:
-    """Loss along the copies of a segment, a line per model; dotted: guessing evenly among all tokens, or among the segment's."""
+    """Loss along the copies of a sequence, a line per model; dotted: guessing evenly among all tokens, or among the sequence's."""
     fig, ax = plt.subplots(figsize=(6.4, 3.8))
     plt.close(fig)
     for line, (name, values) in enumerate(curves.items()):
@@ -81,21 +81,26 @@ def copy_curves(curves: Mapping[str, Float[Tensor, "copy bin"]], bag: float, uni
         for copy, losses in enumerate(values.numpy(force=True)):
             x = copy + (np.arange(bins) + 0.5) / bins
             ax.plot(x, losses, f"C{line}", ls=("-", "--", "-.", ":")[line % 4], label=name if copy == 0 else None)
-    for level, text in ((uniform, "all tokens alike"), (bag, "the segment's tokens alike")):
+    for level, text in ((uniform, "all tokens alike"), (bag, "the sequence's tokens alike")):
         ax.axhline(level, color="0.45", lw=1.0, ls=":")
-        ax.text(copies, level, text, ha="right", va="bottom", fontsize=10, color="0.35")
+        ax.text(copies, level - 0.1, text, ha="right", va="top", fontsize=11, color="0.35")
     for copy in range(1, copies):
         ax.axvline(copy, color="0.8", lw=0.8, ls="-", zorder=0)
     ax.set_xticks(np.arange(copies) + 0.5, [f"copy {copy + 1}" for copy in range(copies)])
     ax.set(ylabel="loss (nats)", ylim=(0, None), xlim=(0, copies))
-    ax.legend(fontsize=10, loc="lower left")
+    ax.legend(fontsize=11, loc="lower left")
     return fig
 
 
 def head_scores(scores: Mapping[str, Float[Tensor, "layer head"]], marks: Mapping[str, float] | None = None) -> Figure:
-    """Scores of every head, a panel per layer, a marker per score. `marks`: a level at which a score counts, drawn as a line."""
+    """Scores of every head, a panel per layer, a marker per score.
+
+    `marks`: by the name of a score, the level from which on it counts, drawn as a dashed line. Raises ValueError for other names.
+    """
+    if unknown := set(marks or ()) - set(scores):
+        raise ValueError(f"levels are marked for {', '.join(sorted(unknown))}, but the scores are {', '.join(scores)}")
     n_layers, n_heads = next(iter(scores.values())).shape
-    fig, axes = plt.subplots(n_layers, 1, figsize=(6.4, 0.7 + 1.75 * n_layers), sharex=True, sharey=True, squeeze=False)
+    fig, axes = plt.subplots(n_layers, 1, figsize=(6.4, 0.7 + 2.1 * n_layers), sharex=True, sharey=True, squeeze=False)
     plt.close(fig)
     for layer, ax in enumerate(axes[:, 0]):
         for i, (name, values) in enumerate(scores.items()):
@@ -105,7 +110,7 @@ def head_scores(scores: Mapping[str, Float[Tensor, "layer head"]], marks: Mappin
         ax.set(ylim=(-0.04, 1.04), ylabel=f"layer {layer}")
     axes[-1, 0].set_xticks(range(n_heads))
     axes[-1, 0].set_xlabel("head")
-    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(scores), fontsize=10)
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(scores), fontsize=11)
     return fig
 
 
@@ -215,16 +220,16 @@ def where_it_looks(
     by_length: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     by_rank: Mapping[str, tuple[Sequence[float], Sequence[float]]],
 ) -> Figure:
-    """Attention by length of the segment (left) and by how common the token is (right); each a line of (x, y)."""
-    fig, axes = plt.subplots(1, 2, figsize=(7.2, 3.4), sharey=True)
+    """Attention by length of the segment (above) and by how common the token is (below); each a line of (x, y)."""
+    fig, axes = plt.subplots(2, 1, figsize=(6.4, 5.6), sharey=True)
     plt.close(fig)
     for ax, lines in zip(axes, (by_length, by_rank)):
         for i, (name, (x, y)) in enumerate(lines.items()):
-            ax.plot(x, y, "os^D"[i % 4], color=f"C{i}", ls="-", ms=5, label=name)
-        ax.set(ylim=(0, 1))
-        ax.legend(fontsize=9)
-    axes[0].set(xlabel="length of the segment", ylabel="attention")
-    axes[1].set(xlabel="rank of the present token")
+            ax.plot(x, y, "os^D"[i % 4], color=f"C{i}", ls="-", ms=6, label=name)
+        ax.set(ylim=(0, 1), ylabel="attention")
+    axes[0].set_xlabel("length of the sequence")
+    axes[1].set_xlabel("rank of the present token (0: the most common)")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(by_length), fontsize=10)
     return fig
 
 

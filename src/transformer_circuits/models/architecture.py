@@ -1,7 +1,7 @@
 """The paper's transformer in plain PyTorch (section "Transformer Overview").
 
 - attention only, any number of layers (zero included), no biases, no normalization
-- sinusoidal positions added only to the inputs of W_Q and W_K (Shortformer, Press et al. 2020), so that positions never
+- sinusoidal positions added only to the inputs of W_Q and W_K (Shortformer, Press et al. 2021), so that positions never
   enter a value and never stay in the residual stream
 - separate embedding W_E and unembedding W_U
 

@@ -43,7 +43,7 @@ stopped if the command is given again.
 
     python benchmarks/training_throughput.py --config attn-only-2l
     python -m transformer_circuits.training.train --config attn-only-2l --data corpus --out runs/attn-only-2l \\
-        --set tokens=1_000_000_000 batch=64 snapshots=100
+        --set tokens=1_000_000_000 batch=64 snapshots=120 evaluate_windows=512
 """
 DATA_TEXT = """\
 ## What they read
