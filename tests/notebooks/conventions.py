@@ -16,6 +16,12 @@ MYST = re.compile(r"\{[a-z][a-z:_-]*\}`|^\s*(```+|:::+|~~~+)\s*\{|^:::|^\([\w-]+
 FIGURE = re.compile(r"\bplt\.show\(")
 
 
+def figure_labels(notebook: NotebookNode) -> list[str]:
+    """Names by which pages refer to this notebook's figures; across the book each may be given once."""
+    figures = (cell.metadata.get("mystnb", {}).get("figure", {}) for cell in notebook.cells)
+    return [figure["name"] for figure in figures if "name" in figure]
+
+
 def tags(cell: NotebookNode) -> list[str]:
     return cell.metadata.get("tags", [])
 

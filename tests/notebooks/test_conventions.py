@@ -7,7 +7,7 @@ import importlib.util
 
 import nbformat
 import pytest
-from conventions import CHECKED, CHECKS, notebooks, problems
+from conventions import CHECKED, CHECKS, figure_labels, notebooks, problems
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from transformer_circuits.build import Book, is_generated
@@ -38,6 +38,12 @@ def test_first_cell(path):
     first = next(cell for cell in notebook.cells if cell.cell_type == "code")
     assert first.source == stamp().first_cell(), "run `make stamp` (or python .ci/stamp.py)"
     assert first.metadata == stamp().FOLDED, "run `make stamp` (or python .ci/stamp.py)"
+
+
+def test_every_figure_of_the_book_has_a_label_of_its_own(good):
+    labels = [name for path in notebooks(ROOT) for name in figure_labels(nbformat.read(path, as_version=4))]
+    assert {name for name in labels if labels.count(name) > 1} == set()
+    assert figure_labels(good) == ["fig-loss"]
 
 
 def test_table_of_contents_lists_every_notebook():
