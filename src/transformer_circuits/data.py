@@ -18,6 +18,9 @@ from transformers import PreTrainedTokenizerFast
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import as_pretrained
 from transformer_circuits.paths import DATA
+from transformer_circuits.training.vocabulary import narrow, pieces
+
+D_VOCAB = 8192  # of the family's tokenizer
 
 
 def load_tokenizer() -> PreTrainedTokenizerFast:
@@ -33,16 +36,20 @@ def vocabulary() -> tuple[str, ...]:
 
 
 @functools.cache
-def _held_out() -> np.ndarray:
-    return np.load(DATA / "held_out.npz")["tokens"]
+def _held_out(d_vocab: int = D_VOCAB) -> np.ndarray:
+    tokens = np.load(DATA / "held_out.npz")["tokens"]
+    if d_vocab == D_VOCAB:
+        return tokens
+    return narrow(tokens, pieces(json.loads((DATA / "tokenizer.json").read_text(encoding="utf8")), d_vocab))
 
 
-def held_out_windows(n: int, n_ctx: int) -> Int[Tensor, "window pos"]:
+def held_out_windows(n: int, n_ctx: int, d_vocab: int = D_VOCAB) -> Int[Tensor, "window pos"]:
     """`n` windows of held-out text, evenly spaced: the start token, then `n_ctx` tokens; pos = n_ctx + 1.
 
-    Inputs are all but the last column, targets all but the first. Raises ValueError if there is not so much text.
+    Inputs are all but the last column, targets all but the first. Models with a smaller vocabulary (`training.vocabulary`) read
+    the same text cut finer. Raises ValueError if there is not so much text, or no such vocabulary.
     """
-    tokens = _held_out()
+    tokens = _held_out(d_vocab)
     available = len(tokens) // n_ctx
     if not 0 < n <= available:
         raise ValueError(f"the held-out text holds 1 to {available} windows of {n_ctx} tokens, not {n}")

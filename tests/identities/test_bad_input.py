@@ -76,6 +76,7 @@ def test_a_token_outside_the_vocabulary():
     ({"normalization": "LN"}, "this model has layer normalization: fold it with `circuits.layer_norm.fold` first"),
     ({"d_mlp": 4}, "this model has MLPs: these identities are for attention-only models"),
     ({"smeared_keys": True}, "this model has smeared keys: a score depends on two source tokens there"),
+    ({"standard_positions": True}, "this model has standard positions: heads move them along with tokens there"),
 ])  # fmt: skip
 def test_a_model_for_which_the_identities_do_not_hold(option, sentence):
     with pytest.raises(ValueError, match=sentence):

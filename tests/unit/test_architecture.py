@@ -87,7 +87,7 @@ def test_initial_scales():
 def test_defaults_are_the_shape_of_the_paper():
     config = ModelConfig(2)
     assert (config.d_model, config.n_heads, config.d_head) == (768, 12, 64)
-    assert (config.normalization, config.d_mlp, config.smeared_keys) == (None, None, False)
+    assert (config.normalization, config.d_mlp, config.smeared_keys, config.standard_positions) == (None, None, False, False)
 
 
 @pytest.mark.parametrize("n_layers", [0, 1, 2, 3])
@@ -109,7 +109,7 @@ def test_forward_equals_sums_over_heads_written_out(n_layers):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"normalization": "LN"}, {"d_mlp": 24}, {"normalization": "LN", "d_mlp": 24}, {"smeared_keys": True}]
+    "options", [{}, {"normalization": "LN"}, {"d_mlp": 24}, {"normalization": "LN", "d_mlp": 24}, {"smeared_keys": True}, {"standard_positions": True}]
 )
 def test_later_tokens_change_nothing_before_them(options):
     model = random_model(2, **options)
@@ -134,6 +134,18 @@ def test_positions_never_enter_values():
 
     torch.testing.assert_close(last_output(tokens, uniform=True), last_output(permuted, uniform=True))
     assert not torch.allclose(last_output(tokens, uniform=False), last_output(permuted, uniform=False))
+
+
+def test_standard_positions_enter_the_stream_and_so_the_values():
+    """Under uniform attention every head moves the mean of token and position: the logits are written out here."""
+    model = random_model(2, standard_positions=True)
+    tokens = torch.randint(50, (2, 9))
+    residual = model.tok_embed.weight[tokens] + model.W_pos[:9]
+    uniform = torch.ones(9, 9).double().tril() / torch.arange(1, 10)[:, None]
+    for layer in model.layers:
+        layer.attn.q.weight.data.zero_()  # all scores equal
+        residual = residual + uniform @ residual @ layer.attn.v.weight.T @ layer.attn.o.weight.T
+    torch.testing.assert_close(model(tokens), residual @ model.head.weight.T, rtol=1e-11, atol=1e-11)
 
 
 def test_pattern_and_scores_functions_see_what_is_computed_and_can_replace_it():

@@ -102,6 +102,20 @@ def test_building_and_running_a_bridge_says_nothing(tokenizer, capfd, caplog):
 # --- the cache ---------------------------------------------------------------------------------------------------------
 
 
+def test_standard_positions_are_a_part_of_the_residual_stream():
+    model = plain_model(n_layers=2, standard_positions=True)
+    bridge, tokens = wrap(model), some_tokens()
+    logits, cache = bridge.run_with_cache(tokens)
+    close(logits, model(tokens))
+    close(cache["resid_pre", 0], model.tok_embed.weight[tokens] + model.W_pos[: tokens.shape[1]])
+    parts, names = cache.decompose_resid(return_labels=True)
+    assert names[:2] == ["embed", "pos_embed"]
+    close(parts.sum(dim=0), cache["resid_post", 1])
+    without = bridge.run_with_hooks(tokens, fwd_hooks=[("hook_pos_embed", lambda positions, hook: torch.zeros_like(positions))])
+    model.pos.weight.data.zero_()
+    close(without, model(tokens))
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_cached_activations_are_those_of_an_explicit_computation(shape):
     model = plain_model(**shape)

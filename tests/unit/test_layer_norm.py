@@ -206,6 +206,8 @@ def test_fold_declines_what_it_cannot_fold():
         fold("attn-only-1l")
     with pytest.raises(ValueError, match="smeared keys"):
         fold(Transformer(ModelConfig(1, **SIZES, normalization="LN", smeared_keys=True)))
+    with pytest.raises(ValueError, match="standard positions"):
+        fold(Transformer(ModelConfig(1, **SIZES, normalization="LN", standard_positions=True)))
     with pytest.raises(ValueError, match="'writing', 'reading' or 'both', not 'writers'"):
         fold(normalized(1), "writers")
     bridge = wrap(normalized(1))

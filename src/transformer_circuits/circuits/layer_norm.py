@@ -101,7 +101,7 @@ def fold(model: object, center: Center = "writing") -> Folded:
     - "reading": into W_Q, W_K, W_V, W_U and what MLPs read. The residual stream stays as it was; the scale still has to center.
     - "both": C C = C, so nothing is lost. TransformerLens does this.
 
-    Raises ValueError if there is no normalization to fold, if keys are smeared, or for another `center`.
+    Raises ValueError if there is no normalization to fold, for smeared keys or standard positions, and for another `center`.
     """
     if center not in ("writing", "reading", "both"):
         raise ValueError(f"center is 'writing', 'reading' or 'both', not {center!r}")
@@ -250,7 +250,7 @@ def raw_weights(model: object) -> Weights:
     """The matrices of a model as they are stored, its normalizations, MLPs and biases left out of account.
 
     They are what `fold` starts from, and what circuits should not be read from: the gains are missing in them.
-    Raises ValueError for anything but a plain `Transformer` or a bridge around one, and for smeared keys.
+    Raises ValueError for anything but a plain `Transformer` or a bridge around one, and for smeared keys or standard positions.
     """
     bare = copy.copy(_plain(model))  # shares the tensors; only its configuration is another
     bare.config = dataclasses.replace(bare.config, normalization=None, d_mlp=None)
@@ -304,6 +304,8 @@ def _plain(model: object) -> Transformer:
         raise ValueError(f"a {type(model).__name__} cannot be folded: pass a Transformer, or a bridge around one")
     if inner.config.smeared_keys:
         raise ValueError("this model has smeared keys: a score depends on two source tokens there")
+    if inner.config.standard_positions:
+        raise ValueError("this model has standard positions: heads move them along with tokens there")
     if inner is model:
         return inner
     ours = {"embed": "tok_embed", "positions": "pos", "blocks": "layers", "ln_final": "ln_out", "unembed": "head"}

@@ -33,7 +33,8 @@ class Weights:
     def of(cls, model: object, dtype: torch.dtype | None = None) -> Weights:
         """The weights of a plain `Transformer`, of a TransformerBridge, or of anything that has W_E ... W_U and cfg.
 
-        Raises ValueError if the model has layer normalization, MLPs, biases or smeared keys: the identities hold without them.
+        Raises ValueError if the model has layer normalization, MLPs, biases, smeared keys or standard positions: the
+        identities hold without them.
         """
         if isinstance(model, cls):
             weights = model
@@ -48,6 +49,7 @@ class Weights:
         _refuse(config.normalization is not None, "layer normalization", "fold it with `circuits.layer_norm.fold` first (appendix)")
         _refuse(config.d_mlp is not None, "MLPs", "these identities are for attention-only models")
         _refuse(config.smeared_keys, "smeared keys", "a score depends on two source tokens there")
+        _refuse(config.standard_positions, "standard positions", "heads move them along with tokens there")
         shape = (config.n_layers, config.n_heads, config.d_head, config.d_model)
 
         def stack(part: str) -> Tensor:  # nn.Linear stores [out, in]: here in = d_model, out = all heads side by side
@@ -72,6 +74,7 @@ class Weights:
         _refuse(not cfg.attn_only, "MLPs", "these identities are for attention-only models")
         ours = getattr(getattr(model, "original_model", None), "config", None)  # of a bridge around our module
         _refuse(getattr(ours, "smeared_keys", False), "smeared keys", "a score depends on two source tokens there")
+        _refuse(getattr(ours, "standard_positions", False), "standard positions", "heads move them along with tokens there")
         biases = (getattr(model, name, None) for name in ("b_Q", "b_K", "b_V", "b_O", "b_U"))
         has_bias = any(isinstance(bias, Tensor) and bool(bias.any()) for bias in biases)
         _refuse(has_bias, "biases", "fold them first with `fold_biases`")

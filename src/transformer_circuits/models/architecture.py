@@ -5,9 +5,10 @@
   enter a value and never stay in the residual stream
 - separate embedding W_E and unembedding W_U
 
-Layer normalization, an MLP in each block, and keys that see the token before are options for later chapters. Module names (`tok_embed`, `pos`, `layers`,
-`attn.q` ..., `head`) are those of TransformerLens's native model, so that `models.bridge` can wrap this very module:
-there is one implementation, trained and analysed alike. This file imports only torch.
+Layer normalization, an MLP in each block, keys that see the token before, and positions added to the embedding are options
+for chapter 12. Module names (`tok_embed`, `pos`, `layers`, `attn.q` ..., `head`) are those of TransformerLens's native model,
+so that `models.bridge` can wrap this very module: there is one implementation, trained and analysed alike. This file imports
+only torch.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class ModelConfig:
     normalization: str | None = None  # None or "LN"
     d_mlp: int | None = None  # None: attention only
     smeared_keys: bool = False  # each head mixes into a key the key of the token before
+    standard_positions: bool = False  # added to the embedding, as in most transformers, and so moved by heads too
 
     def __post_init__(self) -> None:
         if self.normalization not in (None, "LN"):
@@ -195,8 +197,15 @@ class Transformer(nn.Module):
 
     @property
     def W_pos(self) -> Tensor:
-        """Position embeddings [n_ctx, d_model]; they enter queries and keys only."""
+        """Position embeddings [n_ctx, d_model]; they enter queries and keys only, unless the model's positions are standard."""
         return self.pos.weight
+
+    def start(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """What the residual stream starts as, [batch, position, d_model], and what W_Q and W_K see added to it in each layer."""
+        embedding, positions = self.tok_embed(tokens), self.pos(torch.arange(tokens.shape[-1], device=tokens.device)[None])
+        if self.config.standard_positions:
+            return embedding + positions, torch.zeros_like(positions)
+        return embedding, positions
 
     def residual_stream(self, tokens: Tensor) -> Tensor:
         """The final residual stream [batch, position, d_model], before W_U.
@@ -206,8 +215,7 @@ class Transformer(nn.Module):
         n = tokens.shape[-1]
         if not 0 < n <= self.config.n_ctx:
             raise ValueError(f"a prompt must have 1 to {self.config.n_ctx} tokens, this one has {n}")
-        positions = self.pos(torch.arange(n, device=tokens.device)[None])
-        residual = self.tok_embed(tokens)
+        residual, positions = self.start(tokens)
         for block in self.layers:
             (residual,) = block(residual, positions=positions)
         return self.ln_out(residual)

@@ -5,7 +5,7 @@ from other bridges, because TransformerLens's defaults would give wrong numbers 
 
 - **Positions** enter queries and keys only. `bridge.W_pos` [n_ctx, d_model] and the hook `positions.hook_out`
   [1, pos, d_model] give them; there is no `hook_pos_embed`, which `ActivationCache.decompose_resid` would add to the
-  residual stream.
+  residual stream. A model of `standard_positions` has `hook_pos_embed` in their place, as other bridges do.
 - **`hook_attn_scores`** fires on the true scores (scaled, masked with -inf) before the softmax, and edits take effect;
   TransformerLens fires it on the pattern, after the fact.
 - **`hook_result`** [batch, pos, head, d_model] fires after `bridge.set_use_attn_result(True)`.
@@ -63,7 +63,7 @@ def wrap(
         act_fn="gelu",
         attn_only=not config.d_mlp,
         normalization_type=config.normalization,
-        positional_embedding_type="shortformer",
+        positional_embedding_type="standard" if config.standard_positions else "shortformer",
         default_padding_side="right",
     )
     return build_bridge_from_module(
@@ -141,8 +141,9 @@ class _Attention(AttentionBridge):
 def _adapt(adapter: ArchitectureAdapter) -> None:
     """Fit TransformerLens's component map of its native model to ours, and declare what ours cannot do."""
     mapping: dict[str, Any] = adapter.component_mapping
-    del mapping["pos_embed"]
-    mapping["positions"] = EmbeddingBridge(name="pos")
+    if adapter.cfg.positional_embedding_type != "standard":
+        del mapping["pos_embed"]
+        mapping["positions"] = EmbeddingBridge(name="pos")
     projections = {name: LinearBridge(name=name) for name in "qkv"} | {"o": _Output(name="o", config=adapter.cfg)}
     blocks = mapping["blocks"]
     blocks.submodules["attn"] = _Attention(name="attn", config=adapter.cfg, submodules=projections)

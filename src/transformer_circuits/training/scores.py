@@ -83,8 +83,7 @@ class Repeats:
 @torch.no_grad()
 def attention_patterns(model: Transformer, tokens: Tensor) -> Tensor:
     """[layer, row, head, destination, source]."""
-    positions = model.pos(torch.arange(tokens.shape[-1], device=tokens.device)[None])
-    residual, patterns = model.tok_embed(tokens), []
+    (residual, positions), patterns = model.start(tokens), []
     for block in model.layers:
         patterns.append(block.attn(block.ln1(residual), positions=positions, pattern_fn=lambda p: p)[1])
         (residual,) = block(residual, positions=positions)

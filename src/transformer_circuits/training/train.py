@@ -4,7 +4,7 @@
     python -m transformer_circuits.training.train --config ... --set tokens=1_000_000_000 batch=64 seed=1       (one GPU)
     accelerate launch -m transformer_circuits.training.train --config ...                     (several GPUs or machines)
 
-`--data` is a folder that `training.corpus` wrote. In `--out` appear `training.jsonl` (losses and scores), `checkpoint`
+`--data` is a folder that `training.corpus` wrote; a model with a smaller vocabulary reads its text cut finer (`vocabulary`). In `--out` appear `training.jsonl` (losses and scores), `checkpoint`
 (everything needed to go on: run the same command again after a kill, and the losses are those of an uninterrupted run)
 and at the end `model/`, the weights as the book ships them. Imports torch, numpy, safetensors, accelerate and tqdm only.
 """
@@ -43,6 +43,7 @@ from transformer_circuits.training.scores import (
     previous_token_scores,
     start_token_scores,
 )
+from transformer_circuits.training.vocabulary import own_tokenizer, packed
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -273,8 +274,10 @@ def train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out
         write_atomically(log, lambda partial: partial.write_text("".join(f"{line}\n" for line in [header, *kept])))
         recorded = {json.loads(line)["step"] for line in kept}
 
-    windows = Windows(data / "train.npy", shape.n_ctx, config.seed)
-    evaluation = Evaluation(Windows(data / "held_out.npy", shape.n_ctx, config.seed), config, accelerator.device)
+    with accelerator.main_process_first():
+        files = [packed(data, side, shape.d_vocab) for side in ("train", "held_out")]
+    windows, held_out = (Windows(file, shape.n_ctx, config.seed) for file in files)
+    evaluation = Evaluation(held_out, config, accelerator.device)
     snapshots = snapshot_steps(steps, config.snapshots)
     module, optimizer = accelerator.prepare(NextTokenLoss(plain), optimizer)
     share = config.batch // accelerator.num_processes
@@ -321,16 +324,21 @@ def train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out
     bar.close()
     keep(step)
     if step == steps and accelerator.is_main_process:
-        export(plain, name, out, accelerator)
+        export(plain, name, out, accelerator, own_tokenizer(data, shape.d_vocab))
 
 
-def export(model: Transformer, name: str, out: Path, accelerator: Accelerator) -> None:
-    """`out/model`: the weights as the book ships them, with the log and its last row in the manifest."""
+def export(model: Transformer, name: str, out: Path, accelerator: Accelerator, tokenizer: str | None = None) -> None:
+    """`out/model`: the weights as the book ships them, with the log and its last row in the manifest.
+
+    `tokenizer`: content of the model's `tokenizer.json`, where it is not the corpus's own.
+    """
     lines = [json.loads(line) for line in (out / "training.jsonl").read_text().splitlines()]
     training = {"run": lines[0], "result": lines[-1]}
     largest = max(2 * p.numel() for p in model.parameters())  # bytes in half precision; a wide model's W_E is larger than a shard
     save_model(model, out / "model", name, training, shard_bytes=max(SHARD_BYTES, largest))
     write_atomically(out / "model" / "training.jsonl", lambda p: p.write_text((out / "training.jsonl").read_text()))
+    if tokenizer is not None:
+        write_atomically(out / "model" / "tokenizer.json", lambda p: p.write_text(tokenizer, encoding="utf8"))
     rate = lines[-1]["tokens"] / max(lines[-1]["seconds"], 0.1)  # evaluations included
     accelerator.print(json.dumps(training["result"]))
     accelerator.print(f"{rate:,.0f} tokens/s, {rate * flops_per_token(model.config) / 1e12:.3g} TFLOP/s")
@@ -339,13 +347,15 @@ def export(model: Transformer, name: str, out: Path, accelerator: Accelerator) -
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", required=True, help="a shipped configuration's name, or a TOML file")
+    parser.add_argument("--name", help="what the model is called (default: as its configuration)")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings in place of the configuration's")
     parser.add_argument("--data", type=Path, required=True, help="folder with train.npy and held_out.npy")
     parser.add_argument("--out", type=Path, required=True, help="folder for log, checkpoint and weights")
     parser.add_argument("--stop-after", type=int, help="stop after this many steps; the same command goes on from there")
     args = parser.parse_args(argv)
     try:
-        train(*read_config(args.config, args.set), data=args.data, out=args.out, stop_after=args.stop_after)
+        name, shape, training = read_config(args.config, args.set)
+        train(args.name or name, shape, training, data=args.data, out=args.out, stop_after=args.stop_after)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from error
 

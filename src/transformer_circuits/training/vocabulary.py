@@ -1,0 +1,107 @@
+"""A smaller vocabulary inside a byte-level BPE tokenizer: its first tokens, which are a tokenizer by themselves.
+
+BPE learns its merges one after the other, so the first `d_vocab` tokens are what training to that size would have given.
+A merge only ever joins older tokens, and encoding applies older merges first: so text in the smaller vocabulary is text in
+the larger one with every later token undone into its parts, again and again. No text needs to be read a second time.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
+    """The content of `tokenizer.json` with its first `d_vocab` tokens only.
+
+    Raises ValueError unless these are the whole alphabet and merges of it, in the order in which they were learned.
+    """
+    model = tokenizer["model"]
+    parts = _parts(tokenizer)
+    smallest = min(parts, default=len(model["vocab"]))
+    if not smallest <= d_vocab <= len(model["vocab"]):
+        raise ValueError(f"this tokenizer can have {smallest} to {len(model['vocab'])} tokens, not {d_vocab}")
+    vocab = {token: i for token, i in model["vocab"].items() if i < d_vocab}
+    merges = [merge for merge in model["merges"] if model["vocab"]["".join(_pair(merge))] < d_vocab]
+    return tokenizer | {"model": model | {"vocab": vocab, "merges": merges}}
+
+
+def pieces(tokenizer: dict[str, Any], d_vocab: int) -> list[list[int]]:
+    """What each token of `tokenizer` is in its first `d_vocab` tokens: itself, or its parts. Raises ValueError as above."""
+    first_tokens(tokenizer, d_vocab)
+    parts = _parts(tokenizer)
+
+    @functools.cache
+    def undone(token: int) -> list[int]:
+        return [token] if token < d_vocab else [piece for part in parts[token] for piece in undone(part)]
+
+    return [undone(token) for token in range(len(tokenizer["model"]["vocab"]))]
+
+
+def narrow(tokens: np.ndarray, table: Sequence[Sequence[int]]) -> np.ndarray:
+    """Tokens with each replaced by its `pieces`."""
+    lengths = np.array([len(row) for row in table])
+    flat = np.concatenate([np.asarray(row, dtype=tokens.dtype) for row in table])
+    starts = np.cumsum(lengths) - lengths
+    narrowed = []
+    for block in np.split(tokens, range(4_000_000, len(tokens), 4_000_000)):  # in blocks: a corpus would fill the memory
+        n = lengths[block]
+        within = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
+        narrowed.append(flat[np.repeat(starts[block], n) + within])
+    return np.concatenate(narrowed)
+
+
+def packed(folder: Path, side: str, d_vocab: int) -> Path:
+    """The file of packed tokens in a corpus folder, `side` "train" or "held_out", for a model of `d_vocab` tokens.
+
+    Where the folder's tokenizer has more tokens than that, the file is made the first time and kept beside the other.
+    """
+    whole, tokenizer = folder / f"{side}.npy", _larger(folder, d_vocab)
+    if tokenizer is None or not whole.exists():
+        return whole
+    path = folder / f"{side}-{d_vocab}.npy"
+    if not path.exists():
+        partial = path.with_suffix(".partial.npy")
+        np.save(partial, narrow(np.load(whole, mmap_mode="r"), pieces(tokenizer, d_vocab)))
+        partial.replace(path)
+    return path
+
+
+def own_tokenizer(folder: Path, d_vocab: int) -> str | None:
+    """The `tokenizer.json` of a model of `d_vocab` tokens, if it is not that of its corpus folder."""
+    tokenizer = _larger(folder, d_vocab)
+    if tokenizer is None:
+        return None
+    return json.dumps(first_tokens(tokenizer, d_vocab), ensure_ascii=False, separators=(",", ":"))
+
+
+def _larger(folder: Path, d_vocab: int) -> dict[str, Any] | None:
+    """The folder's tokenizer, if it has one of more tokens than `d_vocab`."""
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf8")) if path.exists() else None
+    return content if content and len(content["model"]["vocab"]) > d_vocab else None
+
+
+def _pair(merge: str | Sequence[str]) -> tuple[str, str]:  # files hold "a b" or ["a", "b"]
+    left, right = merge.split(" ") if isinstance(merge, str) else merge
+    return left, right
+
+
+def _parts(tokenizer: dict[str, Any]) -> dict[int, tuple[int, int]]:
+    vocab = tokenizer["model"]["vocab"]
+    parts: dict[int, tuple[int, int]] = {}
+    following = None  # the number that the next new token must have
+    for merge in tokenizer["model"]["merges"]:
+        left, right = _pair(merge)
+        token = vocab[left + right]
+        if token in parts:
+            continue  # a second way to the same string; the first is the one that made the token
+        if following not in (None, token) or max(vocab[left], vocab[right]) >= token:
+            raise ValueError("this tokenizer's tokens are not numbered in the order of its merges: it has no smaller vocabulary inside")
+        parts[token], following = (vocab[left], vocab[right]), token + 1
+    return parts

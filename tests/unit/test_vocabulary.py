@@ -1,0 +1,75 @@
+"""The first tokens of a byte-level BPE tokenizer are a tokenizer by themselves, and text in them needs no second reading."""
+
+import json
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from transformer_circuits.data import held_out_windows, passage
+from transformer_circuits.paths import DATA
+from transformer_circuits.training.corpus import train_tokenizer
+from transformer_circuits.training.vocabulary import first_tokens, narrow, own_tokenizer, packed, pieces
+
+FAMILY = json.loads((DATA / "tokenizer.json").read_text(encoding="utf8"))
+
+
+def encode(content: dict, text: str) -> np.ndarray:
+    return np.array(Tokenizer.from_str(json.dumps(content)).encode(text, add_special_tokens=False).ids, dtype=np.uint16)
+
+
+@pytest.mark.parametrize("d_vocab", [300, 2048, 8191])
+@pytest.mark.parametrize("name", ["railway_children", "independent_set"])
+def test_undoing_merges_is_encoding_with_fewer(name, d_vocab):
+    text = passage(name) + "\n\n    def f(x):\n        return x  # ümlaut, 日本 and\ttabs\n"
+    narrowed = narrow(encode(FAMILY, text), pieces(FAMILY, d_vocab))
+    assert narrowed.max() < d_vocab and narrowed.dtype == np.uint16
+    assert np.array_equal(narrowed, encode(first_tokens(FAMILY, d_vocab), text))
+
+
+def test_the_first_tokens_are_what_training_to_that_size_gives():
+    texts = ["the cat sat on the mat, the cat that sat there", "that mat is the cat's mat"] * 3
+    large, small = (json.loads(train_tokenizer(texts, d_vocab).to_str()) for d_vocab in (280, 268))
+    assert first_tokens(large, 268)["model"]["vocab"] == small["model"]["vocab"]
+    assert first_tokens(large, 268)["model"]["merges"] == small["model"]["merges"]
+
+
+def test_blocks_are_put_together_in_order():
+    """More tokens than one block of four million."""
+    table = [[0], [1], [1, 0, 1]]
+    tokens = np.resize(np.array([2, 0, 1, 1], dtype=np.uint16), 4_000_003)
+    expected = np.resize(np.array([1, 0, 1, 0, 1, 1], dtype=np.uint16), len(narrow(tokens, table)))
+    assert np.array_equal(narrow(tokens, table), expected)
+
+
+def test_windows_in_a_smaller_vocabulary_hold_the_same_text():
+    small, large = held_out_windows(3, 64, 2048), held_out_windows(3, 64)
+    assert small.max() < 2048 <= large.max() and (small[:, 0] == 0).all()
+    read = Tokenizer.from_str(json.dumps(FAMILY)).decode
+    start = read(small[0, 1:].tolist(), skip_special_tokens=False)
+    assert read(large[0, 1:].tolist(), skip_special_tokens=False).startswith(start[:40])
+
+
+def test_packed_tokens_are_narrowed_once_and_only_where_the_corpus_has_more(tmp_path):
+    np.save(tmp_path / "train.npy", np.array([0, 8000, 5], dtype=np.uint16))
+    assert packed(tmp_path, "train", 2048) == tmp_path / "train.npy"  # nothing is known of these tokens
+    assert own_tokenizer(tmp_path, 2048) is None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(FAMILY), encoding="utf8")
+    assert packed(tmp_path, "train", 8192) == tmp_path / "train.npy" and own_tokenizer(tmp_path, 8192) is None
+    path = packed(tmp_path, "train", 2048)
+    assert np.load(path).tolist() == [0, *pieces(FAMILY, 2048)[8000], 5]
+    written = path.stat().st_mtime_ns
+    assert packed(tmp_path, "train", 2048) == path and path.stat().st_mtime_ns == written
+    assert packed(tmp_path, "held_out", 2048) == tmp_path / "held_out.npy"  # missing: the trainer says so
+    assert len(json.loads(own_tokenizer(tmp_path, 2048))["model"]["vocab"]) == 2048
+    assert {path.name for path in tmp_path.iterdir()} == {"train.npy", "train-2048.npy", "tokenizer.json"}
+
+
+def test_what_is_no_smaller_vocabulary_is_declined():
+    with pytest.raises(ValueError, match="can have 257 to 8192 tokens, not 256"):
+        pieces(FAMILY, 256)
+    with pytest.raises(ValueError, match="can have 257 to 8192 tokens, not 8193"):
+        first_tokens(FAMILY, 8193)
+    shuffled = FAMILY | {"model": FAMILY["model"] | {"merges": FAMILY["model"]["merges"][::-1]}}
+    with pytest.raises(ValueError, match="not numbered in the order of its merges"):
+        pieces(shuffled, 2048)
