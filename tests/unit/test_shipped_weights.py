@@ -3,20 +3,30 @@
 import pytest
 import torch
 
-from transformer_circuits.models import list_models, load_model
+from transformer_circuits.models import cards, list_models, load_model
+from transformer_circuits.models.architecture import ModelConfig
 from transformer_circuits.models.shards import read_manifest, read_model
 from transformer_circuits.paths import DATA, WEIGHTS
 
-SHIPPED = {"attn-only-0l": 0, "attn-only-1l": 1, "attn-only-2l": 2}  # name: layers
+FAMILY = {"attn-only-0l": 0, "attn-only-1l": 1, "attn-only-2l": 2}  # name: layers
+SEEDS = [f"small-{n}l{seed}" for n in (1, 2) for seed in ("", "-seed-1", "-seed-2")]
+OTHER_SHAPES = {
+    "small-1l-smeared-keys": {"n_layers": 1, "smeared_keys": True},
+    "small-2l-standard-positions": {"n_layers": 2, "standard_positions": True},
+    "small-2l-mlp": {"n_layers": 2, "normalization": "LN", "d_mlp": 768},
+}
+MELODIES = ["melodies-1l", "melodies-2l", "melodies-2l-no-direction"]
+SHIPPED = [*FAMILY, *SEEDS, *OTHER_SHAPES, *MELODIES]
 TEXT = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
     "wife. def add(self, other):\n    return self.value + other.value\n\\begin{equation} x^2 \\end{equation}"
 )
 
 
-def test_the_family_is_complete_and_nothing_else_is_shipped(monkeypatch):
+def test_all_models_are_there_and_no_other(monkeypatch):
     monkeypatch.delenv("TRANSFORMER_CIRCUITS_WEIGHTS", raising=False)
     assert list_models() == sorted(SHIPPED)
+    assert cards.names() == list(FAMILY) and set(cards.names("small")) == {*SEEDS, *OTHER_SHAPES}
     assert {path.name for path in WEIGHTS.iterdir() if path.is_dir()} == set(SHIPPED)
 
 
@@ -25,8 +35,6 @@ def test_weights_are_undamaged_finite_and_small_enough_to_ship(name):
     model, manifest = read_model(WEIGHTS / name)  # checks every SHA-256
     config = model.config
     assert manifest["name"] == name
-    assert (config.n_layers, config.d_model, config.n_heads, config.d_head) == (SHIPPED[name], 768, 12, 64)
-    assert (config.d_vocab, config.normalization, config.d_mlp) == (8192, None, None) and config.n_ctx >= 512
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     for shard in manifest["shards"]:
         assert (WEIGHTS / name / shard["file"]).stat().st_size == shard["bytes"] < 16_000_000
@@ -35,7 +43,24 @@ def test_weights_are_undamaged_finite_and_small_enough_to_ship(name):
     assert manifest["training"]
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_family_has_the_papers_shape(name):
+    config = ModelConfig(**read_manifest(WEIGHTS / name)["config"])
+    assert config == ModelConfig(FAMILY[name]) and config.n_ctx >= 512
+
+
+@pytest.mark.parametrize("name", [*SEEDS, *OTHER_SHAPES])
+def test_small_models_differ_in_what_their_name_says_alone(name):
+    manifest = read_manifest(WEIGHTS / name)
+    options = OTHER_SHAPES.get(name, {"n_layers": int(name[6])})
+    assert ModelConfig(**manifest["config"]) == ModelConfig(d_model=192, n_heads=6, d_head=32, d_vocab=512, n_ctx=256, **options)
+    plain, own = (read_manifest(WEIGHTS / n)["training"]["run"]["training"] for n in ("small-2l", name))
+    assert own == plain | {"seed": int(name[-1]) if "seed" in name else 0, "tokens": own["tokens"]}
+    tokenizer = load_model(name, device="cpu").tokenizer
+    assert len(tokenizer) == 512 and tokenizer.decode(tokenizer.encode(TEXT)[1:]) == TEXT
+
+
+@pytest.mark.parametrize("name", FAMILY)
 def test_bridge_and_plain_module_agree_on_real_text(name):
     bridge = load_model(name, device="cpu")
     model, _ = read_model(WEIGHTS / name)
@@ -51,13 +76,13 @@ def test_bridge_and_plain_module_agree_on_real_text(name):
     assert bridge(tokens, return_type="loss") < 7  # it has learned: log(8192) is 9.01
 
 
-@pytest.mark.parametrize("name", [name for name, layers in SHIPPED.items() if layers])
+@pytest.mark.parametrize("name", [name for name, layers in FAMILY.items() if layers])
 def test_zeroing_a_pattern_changes_the_logits(name):
     bridge = load_model(name, device="cpu")
     tokens = bridge.to_tokens(TEXT)
     logits = bridge(tokens)
 
-    for layer in range(SHIPPED[name]):
+    for layer in range(FAMILY[name]):
 
         def zero(pattern, hook):
             pattern[:, 3] = 0

@@ -49,7 +49,7 @@ class Document:
 class Deduplicator:
     """Remembers the sentences (or lines of code) of all accepted documents; a document half of which is known is a copy.
 
-    Catches the same book under two names and edited or re-wrapped copies, not only equal files.
+    Catches the same book under two names and edited copies, not only equal files; not copies whose lines break at other places.
     """
 
     def __init__(self) -> None:
@@ -324,6 +324,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, help="train on the text files below this folder instead")
     parser.add_argument("--dataset", help="train on this Hugging Face dataset instead (its column `text`)")
     parser.add_argument("--characters", type=int, default=250_000_000, help="how much of --dataset to take")
+    parser.add_argument("--kinds", nargs="+", choices=sorted({*KINDS.values(), "prose"}), help="only documents of these kinds")
     parser.add_argument("--d-vocab", type=int, default=8192)
     parser.add_argument("--tokenizer", type=Path, help="use this tokenizer.json instead of training one")
     parser.add_argument("--ship", type=Path, help="also write what the book needs (tokenizer, held-out text, counts) there")
@@ -336,6 +337,8 @@ def main(argv: list[str] | None = None) -> None:
         documents = read_dataset(args.dataset, args.characters)
     else:
         documents = read_sources(load_sources(), args.mirror, args.out / "downloads")
+    if args.kinds:
+        documents = (document for document in documents if document.kind in args.kinds)
     report = build(documents, args.out, args.d_vocab, args.tokenizer)
     if args.ship:
         ship(args.out, args.ship)
