@@ -25,7 +25,7 @@ def training_curves(logs: Mapping[str, pd.DataFrame]) -> Figure:
 
     `logs`: what `models.cards.training_log` returns, by model name.
     """
-    figure, (loss, induction) = plt.subplots(1, 2, figsize=(7.2, 3.0))
+    figure, (loss, induction) = plt.subplots(1, 2, figsize=(7.2, 3.3))
     plt.close(figure)
     for style, (name, log) in zip(itertools.cycle(STYLES), logs.items()):
         log = log[log["tokens"] > 0]
@@ -35,7 +35,7 @@ def training_curves(logs: Mapping[str, pd.DataFrame]) -> Figure:
             induction.plot(log["tokens"] / 1e6, best, style, color=loss.lines[-1].get_color())
     loss.set(xscale="log", xlabel="million tokens seen", ylabel="held-out loss (nats)")
     induction.set(xscale="log", xlabel="million tokens seen", ylabel="best induction score", ylim=(0, None))
-    loss.legend()
+    figure.legend(*loss.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=10)
     return figure
 
 
