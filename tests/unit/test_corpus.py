@@ -94,6 +94,18 @@ def test_the_same_folder_gives_the_same_tokens(folder, tmp_path):
     assert (tmp_path / "a" / "train.npy").read_bytes() == (tmp_path / "b" / "train.npy").read_bytes()
 
 
+def test_only_documents_of_some_kinds(folder, tmp_path, capsys):
+    for i in range(40, 50):
+        (folder / f"{i}.py").write_text(sentences(i))
+    corpus.main(["--folder", str(folder), "--out", str(tmp_path / "out"), "--d-vocab", "400", "--kinds", "python"])
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert list(report["kinds"]) == ["python"]
+    assert sum(split["documents"] for split in report["splits"].values()) == 10
+    with pytest.raises(SystemExit):
+        corpus.main(["--folder", str(folder), "--out", str(tmp_path / "out"), "--kinds", "poems"])
+    assert "invalid choice: 'poems'" in capsys.readouterr().err
+
+
 def test_a_missing_folder_is_said(tmp_path, capsys):
     with pytest.raises(SystemExit):
         corpus.main(["--folder", str(tmp_path / "nowhere"), "--out", str(tmp_path)])

@@ -15,9 +15,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from transformer_circuits.models import architecture, shards
+from transformer_circuits.models import architecture, load_model, shards
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.training import loss, scores, train
+from transformer_circuits.training.corpus import train_tokenizer
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.scores import (
     Repeats,
@@ -215,6 +216,20 @@ def test_settings_take_the_place_of_the_configurations(data):
     arguments = ["--config", str(data / "tiny.toml"), "--data", str(data), "--out", str(data / "set")]
     train.main([*arguments, "--set", "seed=3", "batch=8", "precision='no'"])
     assert rows(data, "set")[0]["training"]["seed"] == 3 and rows(data, "set")[1]["tokens"] == 0
+
+
+def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_tokenizer(data):
+    texts = [f"the cat number {i} sat on the mat with the other cat" for i in range(400)]
+    tokenizer = train_tokenizer(texts, 300)
+    tokenizer.save(str(data / "tokenizer.json"))
+    for side in ("train", "held_out"):
+        np.save(data / f"{side}.npy", np.array([0, *(i for text in texts for i in tokenizer.encode(text).ids)], dtype=np.uint16))
+    arguments = ["--config", str(data / "tiny.toml"), "--data", str(data), "--out", str(data / "small"), "--name", "finer"]
+    train.main([*arguments, "--set", "d_vocab=270"])
+    assert np.load(data / "train-270.npy").max() == 269 and rows(data, "small")[0]["name"] == "finer"
+    bridge = load_model("finer", folder=data / "small" / "model", device="cpu")
+    assert len(bridge.tokenizer) == 270
+    assert bridge.tokenizer.decode(bridge.to_tokens(texts[7])[0, 1:]) == texts[7]
 
 
 def test_the_log_says_which_heads_rest(data):

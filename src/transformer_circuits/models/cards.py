@@ -37,13 +37,15 @@ folder in `weights/` holds its log, `training.jsonl`: losses and scores at some 
 the matrix products of the model, over the time of the whole run, evaluations included.
 
     python -m transformer_circuits.training.corpus --out corpus
-    python -m transformer_circuits.training.train --config attn-only-2l --data corpus --out runs/attn-only-2l
+    python -m transformer_circuits.training.train --config attn-only-2l \\
+        --data corpus --out runs/attn-only-2l
 
 On one GPU: first the speed at several batch sizes, then the same command with more tokens in larger batches. The run goes on where it
 stopped if the command is given again.
 
     python benchmarks/training_throughput.py --config attn-only-2l
-    python -m transformer_circuits.training.train --config attn-only-2l --data corpus --out runs/attn-only-2l \\
+    python -m transformer_circuits.training.train --config attn-only-2l \\
+        --data corpus --out runs/attn-only-2l \\
         --set tokens=1_000_000_000 batch=64 snapshots=120 evaluate_windows=512
 """
 OTHERS_TEXT = """\
@@ -51,13 +53,21 @@ OTHERS_TEXT = """\
 
 Claims that need several models of a kind, or other architectures, are judged on small ones (chapters 12 and 13): a fraction of the
 family's width, the first 512 tokens of its vocabulary, and of its corpus all but the novels. Width, vocabulary and learning rate were
-chosen in trials, so that the plain two-layer model grows an induction head in a quarter of an hour on one CPU core. The melody
+chosen in trials, so that induction begins in the plain two-layer model within a quarter of an hour on one CPU core. The melody
 models (chapter 14) read 88 keys of a keyboard. Losses per token in different vocabularies cannot be compared.
 
-    python -m transformer_circuits.training.corpus --out corpus-code --kinds python docs html latex --tokenizer data/tokenizer.json
-    python -m transformer_circuits.training.train --config small-2l --data corpus-code --out runs/small-2l
-    python -m transformer_circuits.training.train --config small-2l --name small-2l-seed-1 --set seed=1 --data corpus-code \\
-        --out runs/small-2l-seed-1
+    python -m transformer_circuits.training.corpus --out corpus-code \\
+        --kinds python docs html latex --tokenizer data/tokenizer.json
+    python -m transformer_circuits.training.train --config small-2l \\
+        --data corpus-code --out runs/small-2l
+    python -m transformer_circuits.training.train --config small-2l \\
+        --name small-2l-seed-1 --set seed=1 \\
+        --data corpus-code --out runs/small-2l-seed-1
+    python -m transformer_circuits.training.melodies --out melodies
+    python -m transformer_circuits.training.train --config melodies-2l \\
+        --data melodies --out runs/melodies-2l
+
+The melodies of `melodies-2l-no-direction` were drawn with `--keeps-direction 0.5`.
 """
 OTHERS = {  # columns of their table, and what they are called there
     "model": "model",
