@@ -70,9 +70,3 @@ def test_curves_show_the_best_head_and_leave_out_the_start():
     assert list(two.get_ydata()) == [0.5, 0.5] and two.get_linestyle() == "-"
     assert point.get_xdata()[0] == 2.5 and point.get_ydata()[0] == pytest.approx(0.3)
     assert list(fig.axes[1].lines[1].get_ydata()) == [5.0, 4.0]
-
-
-def test_best_scores_say_what_is_missing():
-    assert seeds.best_scores(LOG) == [0.0, 0.2, 0.4]
-    with pytest.raises(ValueError, match="no previous_token scores"):
-        seeds.best_scores(LOG, "previous_token")

@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from transformer_circuits.circuits.induction import Repeated, attention_to_last, copy_losses, next_token_losses
-from transformer_circuits.circuits.paths import Head
+from transformer_circuits.training.scores import previous_token_scores
 
 Hook = tuple[str, Callable[[Tensor, Any], Tensor | None]]  # a hook's name, and what is done to the activation there
 
@@ -75,7 +75,7 @@ def scores(
 
 def previous_token(model: Any, windows: Int[Tensor, "window position"]) -> Float[Tensor, "layer head"]:
     """Mean attention to the token before, on windows of text. The first two positions are left out: they see little else."""
-    each = (patterns(model, window)[0].diagonal(-1, dim1=-2, dim2=-1)[..., 1:].mean(dim=-1) for window in windows)
+    each = (previous_token_scores(patterns(model, window)[0][:, None]) for window in windows)  # one at a time: memory
     return torch.stack(list(each)).mean(dim=0)
 
 

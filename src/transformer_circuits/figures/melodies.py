@@ -17,6 +17,7 @@ from matplotlib.patches import Wedge
 from matplotlib.ticker import NullFormatter
 from torch import Tensor
 
+from transformer_circuits.circuits.in_context import best_of_heads
 from transformer_circuits.training.melodies import KEYS, OCTAVE
 
 STYLES = ("-", "--", "-.", ":")
@@ -75,7 +76,7 @@ def training(logs: Mapping[str, pd.DataFrame], levels: Mapping[str, float]) -> F
         heard = log["tokens"] / 1e6
         axes[0].plot(heard, log["held_out"], **look)
         for ax, key in zip(axes[1:], ("previous_token", "induction")):
-            ax.plot(heard, [max(map(max, scores)) for scores in log[key]], **look)
+            ax.plot(heard, best_of_heads(log[key]), **look)
     first = min(log["tokens"].max() for log in logs.values()) / 200e6  # nothing happens before
     for name, level in levels.items():
         axes[0].axhline(level, color="0.45", lw=0.9, ls=":", zorder=0)

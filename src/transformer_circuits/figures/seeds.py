@@ -15,6 +15,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
+from transformer_circuits.circuits.in_context import best_of_heads
+
 SPREAD = 0.5  # of a row's height: what the heads of a model take up
 
 
@@ -113,13 +115,6 @@ def maps(
     return fig
 
 
-def best_scores(log: pd.DataFrame, kind: str = "induction") -> list[float]:
-    """The highest score of any head in each entry of a training log. Raises ValueError if the log has no such scores."""
-    if kind not in log:
-        raise ValueError(f"this log has no {kind} scores: it is of a model without heads, or of an older trainer")
-    return [max(map(max, scores)) for scores in log[kind]]
-
-
 def over_training(logs: Mapping[str, pd.DataFrame], marks: Mapping[str, float], bar: float | None = None) -> Figure:
     """Best induction score and held-out loss against tokens seen; lines of deeper models solid, of one layer dashed.
 
@@ -135,7 +130,7 @@ def over_training(logs: Mapping[str, pd.DataFrame], marks: Mapping[str, float], 
         color = f"C{seen.setdefault(depth, 0) % 3}"
         seen[depth] += 1
         look = {"color": color, "ls": "-" if depth > 1 else "--", "lw": 1.8 if depth > 1 else 1.3, "label": model}
-        x, best = log["tokens"].to_numpy() / 1e6, best_scores(log)
+        x, best = log["tokens"].to_numpy() / 1e6, best_of_heads(log["induction"])
         above.plot(x, best, **look)
         below.plot(x, log["held_out"], **look)
         if model in marks:

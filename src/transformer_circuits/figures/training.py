@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from torch import Tensor
 
+from transformer_circuits.circuits.in_context import best_of_heads
+
 STYLES = ("-", "--", ":", "-.")
 MARKERS = "os^Dv"
 HATCHES = ("", "///", "...", "xx", "\\\\", "++")
@@ -31,8 +33,7 @@ def training_curves(logs: Mapping[str, pd.DataFrame]) -> Figure:
         log = log[log["tokens"] > 0]
         loss.plot(log["tokens"] / 1e6, log["held_out"], style, label=name)
         if "induction" in log:
-            best = [max(map(max, scores)) for scores in log["induction"]]
-            induction.plot(log["tokens"] / 1e6, best, style, color=loss.lines[-1].get_color())
+            induction.plot(log["tokens"] / 1e6, best_of_heads(log["induction"]), style, color=loss.lines[-1].get_color())
     loss.set(xscale="log", xlabel="million tokens seen", ylabel="held-out loss (nats)")
     induction.set(xscale="log", xlabel="million tokens seen", ylabel="best induction score", ylim=(0, None))
     figure.legend(*loss.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=10)
