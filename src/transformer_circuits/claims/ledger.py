@@ -1,9 +1,11 @@
-"""The ledger: load the claims, judge what a chapter measured, record it, and check the records of a whole book.
+"""The ledger: the claims, and the judge of what a chapter measured.
 
-    from transformer_circuits.claims import record
-    record("O5", {"largest_ratio": 2.7, "spread": 0.3, "spread_random": 0.01}, detail="head 0.7 to key of 1.4")
+    from transformer_circuits.claims import judge, verdicts
+    verdicts(judge("O5", largest_ratio=2.7, spread=0.3, spread_random=0.01, detail="head 0.7 to key of 1.4"), ...)
 
-The criteria are in claims.yml and were written before the results; nothing here knows any claim by name.
+`verdicts`, the last value of a cell, shows the claims of a chapter as one list; its output also carries them as JSON, and the build
+reads a book's records from the outputs of its notebooks and from nowhere else. The criteria are in claims.yml and were written before
+the results; nothing here knows any claim by name.
 """
 
 from __future__ import annotations
@@ -12,13 +14,8 @@ import ast
 import difflib
 import enum
 import functools
-import importlib.metadata
-import json
 import math
-import os
-import platform
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -27,12 +24,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from simpleeval import InvalidExpression, SimpleEval
 
-from transformer_circuits import paths
-
 CLAIMS_FILE = Path(__file__).with_name("claims.yml")
-ACCEPTED_FILE = paths.ROOT / "book" / "verdicts.yml"  # not below src/: accepting a verdict need not run the notebooks anew
 FUNCTIONS = {"min": min, "max": max, "abs": abs}
-PACKAGES = ("transformer-circuits-reproduced", "torch", "transformer-lens")  # whose versions a record keeps
 
 
 class LedgerError(ValueError):
@@ -66,6 +59,14 @@ class Case(Strict):
     values: dict[str, float]
 
 
+class Amendment(Strict):
+    """A criterion that was replaced because it mismeasured the statement, its result then, and the reason."""
+
+    was: str
+    result: str
+    reason: str
+
+
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -91,6 +92,7 @@ class Claim(Strict):
     tolerance: Finite = 1e-4
     error: str = "relative error"
     needs_network: bool = False
+    amended: list[Amendment] = []
 
     @model_validator(mode="after")
     def complete(self) -> Claim:
@@ -128,31 +130,17 @@ class Claim(Strict):
 
 
 class Record(Strict):
-    """What a chapter measured for one claim, with the verdict. In a notebook it shows itself as a small box."""
+    """What a chapter measured for one claim, with the verdict."""
 
     id: str
     values: dict[str, Finite]
     verdict: Verdict
     criterion: str
     detail: str = ""
-    notebook: str = ""
-    versions: dict[str, str] = {}
 
     @property
     def claim(self) -> Claim:
         return claim_of(self.id)
-
-    def __repr__(self) -> str:
-        from transformer_circuits.claims import show
-
-        return show.box_text(self)
-
-    __str__ = __repr__
-
-    def _repr_html_(self) -> str:
-        from transformer_circuits.claims import show
-
-        return show.box_html(self)
 
 
 def names_in(criterion: str) -> set[str]:
@@ -246,9 +234,8 @@ def measured(claim: Claim, value: float | Mapping[str, float]) -> dict[str, floa
     return {name: number(value[name], f"{claim.id}: {name}") for name in claim.quantities if name in value}
 
 
-def judge(claim: Claim, value: float | Mapping[str, float]) -> Verdict:
-    """The verdict on a measured value, by the claim's criterion alone. Raises LedgerError as `measured` does."""
-    numbers = measured(claim, value)
+def verdict_on(claim: Claim, numbers: Mapping[str, float]) -> Verdict:
+    """The verdict on measured values, by the claim's criterion alone."""
     if claim.kind == "identity":
         return Verdict.HOLDS if max(numbers.values()) < claim.tolerance else Verdict.FAILS
     if evaluate(claim.reproduced, numbers):
@@ -256,178 +243,14 @@ def judge(claim: Claim, value: float | Mapping[str, float]) -> Verdict:
     return Verdict.PARTLY if evaluate(claim.partly, numbers) else Verdict.NOT_REPRODUCED
 
 
-def claims_folder() -> Path:
-    """Where records are kept; the environment variable is read anew so that each notebook can have its own."""
-    return Path(os.environ.get("TRANSFORMER_CIRCUITS_CLAIMS") or paths.CLAIMS)
+def judge(id: str, value: float | Mapping[str, float] | None = None, *, detail: str = "", **values: float) -> Record:
+    """Judge what a chapter measured for a claim, by the criterion in claims.yml.
 
-
-def version(package: str) -> str:
-    """The installed version of a package; that of this one is unknown where it is only on the path."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
-def record(id: str, value: float | Mapping[str, float], detail: str = "") -> Record:
-    """Judge a measured value and keep it, with the verdict, as `<claims folder>/<id>.json` (written in one piece).
-
-    `value`: a number, or a dict of the numbers that claims.yml names for the claim; of an identity its relative error,
-    or a dict of errors by model. `detail`: a sentence for the reader, such as which heads. Returns the record, which a
-    notebook shows as a box. Raises LedgerError for an unknown id and for values that cannot be judged.
+    `value` or keywords: the numbers that claims.yml names; of an identity its error, or errors by model. Tensors of one element are
+    numbers. `detail`: a sentence for the reader, such as which heads. Hand the results of a chapter to `verdicts`.
+    Raises LedgerError for an unknown id and for values that cannot be judged.
     """
     claim = claim_of(id)
-    numbers = measured(claim, value)
-    result = Record(
-        id=id,
-        values=numbers,
-        verdict=judge(claim, numbers),
-        criterion=claim.criterion,
-        detail=detail,
-        # JupyterLab tells its kernels which notebook they run; elsewhere the name is not to be had.
-        notebook=Path(os.environ.get("JPY_SESSION_NAME", "")).name,
-        versions={"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
-    )
-    write_whole(claims_folder() / f"{id}.json", result.model_dump_json(indent=1) + "\n")
-    return result
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that no reader, and no kill, ever meets half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False, encoding="utf-8") as part:
-        part.write(text)
-    try:
-        os.chmod(part.name, 0o644)  # temporary files are private, this one is not
-        os.replace(part.name, path)
-    except OSError:
-        os.unlink(part.name)
-        raise
-
-
-def read_record(path: Path) -> Record:
-    """One record. Raises LedgerError for a file that is no record."""
-    try:
-        return Record.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except (ValidationError, ValueError) as error:
-        raise LedgerError(f"{path.name} is not a claim's record: remove it and run its chapter anew.") from error
-
-
-def read_records(folder: Path) -> dict[str, Record]:
-    """All records of a folder by id, in the ledger's order; a missing folder holds none. Raises LedgerError for a
-    file that is no record, and for the record of a claim that does not exist."""
-    found = {}
-    for path in sorted(folder.glob("*.json")):
-        found[path.stem] = read_record(path)
-        if path.stem != claim_of(found[path.stem].id).id:
-            raise LedgerError(f"{path.name} holds the record of {found[path.stem].id}: remove it and run its chapter anew.")
-    return {id: found[id] for id in load_claims() if id in found}
-
-
-def verdicts(records: Mapping[str, Record]) -> dict[str, Verdict]:
-    """The verdict on every claim, "not run" included."""
-    return {id: records[id].verdict if id in records else Verdict.NOT_RUN for id in load_claims()}
-
-
-def recorded_in(notebook: Path) -> list[str]:
-    """The ids that a notebook's code hands to `record`, in order. They must stand there as literals: record("O1", ...)."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    code = re.sub(r"^\s*#.*$", "", code, flags=re.MULTILINE)
-    return re.findall(r"""\brecord\(\s*["']([^"']*)["']""", code)
-
-
-def notebooks_of_claims(notebooks: Path) -> dict[str, Path]:
-    """Which notebook of a folder records which claim."""
-    return {id: path for path in sorted(notebooks.glob("*.ipynb")) for id in recorded_in(path)}
-
-
-def read_accepted(path: Path = ACCEPTED_FILE) -> dict[str, str]:
-    """The verdicts last accepted, by id; none where the file does not exist yet."""
-    return yaml.safe_load(path.read_text(encoding="utf-8")) or {} if path.is_file() else {}
-
-
-def announced(changelog: str, id: str, verdict: str) -> bool:
-    """Whether a line of the changelog's newest part names this claim together with this verdict."""
-    newest = "".join(re.split(r"^## ", changelog, flags=re.MULTILINE)[:2])
-    # "not reproduced" must not announce "reproduced".
-    words = re.compile(rf"(?<!not ){re.escape(verdict)}\b")
-    return any(re.search(rf"\b{id}\b", line) and words.search(line) for line in newest.splitlines())
-
-
-def check_records(
-    folder: Path, notebooks: Path, accepted: Mapping[str, str] | None = None, changelog: str = ""
-) -> list[str]:
-    """What is wrong with the records in `folder`, one sentence each; an empty list if all is well.
-
-    - a record that is damaged, of no claim, of no notebook's making, or judged by a criterion that has changed since
-    - a claim with neither a record nor a reason why not; one that a notebook records but that left no record, unless it
-      needs the network; one whose chapter is there but records it nowhere
-    - a verdict that is not the accepted one, without a line in the changelog that names the claim and the new verdict
-    """
-    claims, problems, records = load_claims(), [], {}
-    for path in sorted(folder.glob("*.json")):
-        try:
-            found = read_record(path)
-        except LedgerError as error:
-            problems.append(str(error))
-            continue
-        if found.id not in claims or found.id != path.stem:
-            problems.append(f"{path.name} records claim {found.id!r}, and there is no such claim: correct its chapter.")
-        else:
-            records[found.id] = found
-
-    owners = notebooks_of_claims(notebooks)
-    chapters = {int(found[1]): path.name for path in sorted(notebooks.glob("*.ipynb")) if (found := re.match(r"(\d+)_", path.name))}
-    for id, path in owners.items():
-        if id not in claims:
-            problems.append(f"{path.name} records {id!r}, and there is no such claim in claims.yml.")
-    for id, claim in claims.items():
-        if id not in records:
-            if id in owners and claim.needs_network:
-                continue  # its chapter is there, and says why nothing was measured
-            if id in owners:
-                problems.append(f"{owners[id].name} should record {id} but left no record: run it anew.")
-            elif claim.chapter_number in chapters:
-                problems.append(f"{id} belongs to {chapters[claim.chapter_number]}, which does not record it.")
-            elif not claim.not_run:
-                problems.append(f"{id} has neither a record nor a reason in claims.yml (not_run) why there is none.")
-            continue
-        if id not in owners:
-            problems.append(f"{id} has a record, but no notebook records it: remove the record, or bring the notebook back.")
-        try:
-            verdict = judge(claim, records[id].values)
-        except LedgerError as error:
-            problems.append(f"The record of {id} does not fit its claim; run its chapter anew. {error}")
-            continue
-        if (verdict, claim.criterion) != (records[id].verdict, records[id].criterion):
-            problems.append(f"The record of {id} was judged by a criterion that has changed since: run its chapter anew.")
-
-    for id, verdict in verdicts(records).items():
-        before = (accepted or {}).get(id, "none")
-        if verdict != before and not announced(changelog, id, verdict):
-            problems.append(
-                f"{id} is now '{verdict}', the accepted verdict is '{before}': say why in CHANGELOG.md, in a line that names "
-                f"{id} and '{verdict}', and run `python -m transformer_circuits.claims accept`."
-            )
-    problems += [f"An accepted verdict names {id!r}, and there is no such claim." for id in accepted or {} if id not in claims]
-    return problems
-
-
-def accept(folder: Path, path: Path = ACCEPTED_FILE, changelog: str = "") -> dict[str, Verdict]:
-    """Write the present verdicts as the accepted ones. A first result needs no announcement, any other change does.
-
-    Raises LedgerError if one lacks its line in the changelog; nothing is written then.
-    """
-    before, now = read_accepted(path), verdicts(read_records(folder))
-    silent = [
-        f"{id} ({before[id]} -> {verdict})"
-        for id, verdict in now.items()
-        if before.get(id, Verdict.NOT_RUN) not in (Verdict.NOT_RUN, verdict) and not announced(changelog, id, verdict)
-    ]
-    if silent:
-        raise LedgerError(f"CHANGELOG.md has no line for {', '.join(silent)}: name the claim and its new verdict there, and why.")
-    lines = [f"{id}: {verdict}" for id, verdict in now.items()]
-    header = "# The verdict on every claim as last accepted: python -m transformer_circuits.claims accept\n"
-    write_whole(path, header + "\n".join(lines) + "\n")
-    return now
+    given = {**value, **values} if isinstance(value, Mapping) else values if value is None else value
+    numbers = measured(claim, given)
+    return Record(id=id, values=numbers, verdict=verdict_on(claim, numbers), criterion=claim.criterion, detail=detail)

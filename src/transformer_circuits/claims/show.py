@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jinja2
 
 from transformer_circuits.claims.ledger import Claim, Record, Verdict
@@ -96,13 +98,17 @@ TEMPLATES = jinja2.Environment(
 <p>Here {% for name, quantity in claim.quantities.items() %}<code>{{ name }}</code> is {{ quantity.what }}{{ "; " if not loop.last else "." }}{% endfor %}</p>
 <p>{{ claim.why }}</p>
 {% endif %}
+{% for old in claim.amended %}
+<p><strong>Amended.</strong> Before: {{ old.was }}. Result then: {{ old.result }}. {{ old.reason }}</p>
+{% endfor %}
 </details>
 """,
-            "box": """\
-<section class="tc-claim {{ verdict|css_class }}" id="claim-{{ claim.id }}" aria-label="Claim {{ claim.id }}: {{ verdict }}"
- style="border-left: 5px solid {{ edges[verdict] }}; padding: 0.4em 1em; margin: 1em 0">
+            "list": """\
+<section class="tc-claims" aria-label="Claims of this chapter">
+{% for record in records %}
+{% set claim, values, verdict, detail = record.claim, record.values, record.verdict, record.detail %}
+<div class="tc-claim {{ verdict|css_class }}" id="claim-{{ claim.id }}" style="border-left: 5px solid {{ edges[verdict] }}; padding: 0.2em 1em; margin: 0.6em 0">
 <p class="tc-head"><strong>{{ claim.id }} · {{ claim.title }}</strong> {% include "badge" %}</p>
-<p class="tc-statement">{{ claim.statement }}</p>
 {% include "values" %}
 {% if claim.paper %}
 <p class="tc-paper">The paper: {{ claim.paper }}</p>
@@ -111,6 +117,8 @@ TEMPLATES = jinja2.Environment(
 <p class="tc-detail">{{ detail }}</p>
 {% endif %}
 {% include "criterion" %}
+</div>
+{% endfor %}
 </section>
 """,
             "table": """\
@@ -169,6 +177,26 @@ def html(template: str, **variables: object) -> str:
     return "\n".join(line for line in text.replace("`", "&#96;").splitlines() if line.strip())
 
 
-def box_html(record: Record) -> str:
-    """The box of a claim that a notebook shows."""
-    return html("box", claim=record.claim, values=record.values, verdict=record.verdict, detail=record.detail)
+MIME = "application/vnd.transformer-circuits.claims+json"
+
+
+class Verdicts:
+    """The claims of a chapter as one list. A notebook's output carries it as HTML, as text, and as JSON for the build."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = list(records)
+
+    def __repr__(self) -> str:
+        return "\n".join(box_text(record) for record in self.records)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
+        return {
+            "text/plain": repr(self),
+            "text/html": html("list", records=self.records),
+            MIME: [record.model_dump(mode="json") for record in self.records],
+        }
+
+
+def verdicts(*records: Record) -> Verdicts:
+    """Show what `judge` said of a chapter's claims: the last value of a cell near its end."""
+    return Verdicts(records)

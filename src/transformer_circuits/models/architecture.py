@@ -59,24 +59,49 @@ def sinusoids(n_ctx: int, d_model: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=-1).float()
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor, block: int = 128) -> Tensor:
-    """Softmax attention of each position to itself and those before it; q, k, v: [batch, head, position, d_head].
+class BlockedAttention(torch.autograd.Function):
+    """Causal attention in blocks of queries, each against only the keys it can see; q, k, v: [batch, head, position, d_head].
 
-    On CUDA this is PyTorch's fused kernel. On CPUs that kernel's backward pass is slow at this size; working through
-    the queries in blocks, each against only the keys it can see, is faster (benchmarks/training_step.py).
+    On CPUs PyTorch's fused kernel has a slow backward pass at this size, and slices of keys added up by autograd cost as much as
+    the products themselves (benchmarks/training_step.py).
     """
-    n = q.shape[-2]
-    if q.is_cuda or n <= block:
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, block: int) -> Tensor:  # type: ignore[override]
+        n, scale = q.shape[-2], q.shape[-1] ** -0.5
+        q = q * scale
+        ahead = torch.full((block, block), -math.inf, dtype=q.dtype, device=q.device).triu(1)
+        out, patterns = torch.empty_like(q), []
+        for start in range(0, n, block):
+            stop = min(start + block, n)
+            scores = q[..., start:stop, :] @ k[..., :stop, :].mT
+            scores[..., start:] += ahead[: stop - start, : stop - start]
+            patterns.append(scores.softmax(dim=-1))
+            out[..., start:stop, :] = patterns[-1] @ v[..., :stop, :]
+        ctx.save_for_backward(q, k, v, *patterns)
+        ctx.block, ctx.scale = block, scale
+        return out
+
+    @staticmethod
+    def backward(ctx, d_out: Tensor):  # type: ignore[override]
+        q, k, v, *patterns = ctx.saved_tensors
+        d_q, d_k, d_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for i, pattern in enumerate(patterns):
+            start, stop = i * ctx.block, i * ctx.block + pattern.shape[-2]
+            d_rows = d_out[..., start:stop, :]
+            d_v[..., :stop, :] += pattern.mT @ d_rows
+            d_pattern = d_rows @ v[..., :stop, :].mT
+            d_scores = torch.ops.aten._softmax_backward_data(d_pattern, pattern, -1, pattern.dtype)
+            d_q[..., start:stop, :] = d_scores @ k[..., :stop, :] * ctx.scale
+            d_k[..., :stop, :] += d_scores.mT @ q[..., start:stop, :]
+        return d_q, d_k, d_v, None
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, block: int = 128) -> Tensor:
+    """Softmax attention of each position to itself and those before it; q, k, v: [batch, head, position, d_head]."""
+    if q.is_cuda:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    hidden = torch.ones(block, block, dtype=torch.bool, device=q.device).triu(1)
-    q = q * q.shape[-1] ** -0.5
-    outputs = []
-    for start in range(0, n, block):
-        stop = min(start + block, n)
-        scores = q[..., start:stop, :] @ k[..., :stop, :].mT
-        scores[..., start:].masked_fill_(hidden[: stop - start, : stop - start], -math.inf)
-        outputs.append(scores.softmax(dim=-1) @ v[..., :stop, :])
-    return torch.cat(outputs, dim=-2)
+    return BlockedAttention.apply(q, k, v, block)
 
 
 def smear_keys(keys: Tensor, own: Tensor) -> Tensor:
@@ -185,7 +210,7 @@ class Transformer(nn.Module):
         The embedding must be comparable to the sinusoids (amplitude 1): with a smaller one positions drown content,
         with smaller sinusoids no previous-token head forms.
         """
-        std = {"tok_embed": 0.5, "q": 0.5, "k": 0.5, "v": 0.5, "o": 0.3, "head": 0.02, "fc_in": 1.0, "fc_out": 0.3}
+        std = {"tok_embed": 0.3, "q": 0.5, "k": 0.5, "v": 0.5, "o": 0.3, "head": 0.02, "fc_in": 1.0, "fc_out": 0.3}
         relative_to_width = {"q", "k", "v", "o", "fc_in", "fc_out"}
         for name, module in self.named_modules():
             kind = name.rpartition(".")[2]

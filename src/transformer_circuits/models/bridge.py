@@ -38,7 +38,7 @@ from transformer_lens.model_bridge.generalized_components.base import Generalize
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import PreTrainedTokenizerFast
 
-from .architecture import BOS, Transformer
+from .architecture import BOS, ModelConfig, Transformer
 
 START = "<|start|>"  # the text of token BOS
 
@@ -74,6 +74,48 @@ def wrap(
         model_name=name,
         post_adapter_hook=_adapt,
     )
+
+
+MATRICES = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_U")
+
+
+def matrices(model: TransformerBridge) -> dict[str, Tensor]:
+    """All that an attention-only model is, under TransformerLens's names, for `from_matrices`.
+
+    Raises ValueError if the model has more than that: layer normalization, MLPs, smeared keys or standard positions.
+    """
+    config = model.original_model.config
+    extra = {"layer normalization": config.normalization, "MLPs": config.d_mlp, "smeared keys": config.smeared_keys,
+             "positions in the residual stream": config.standard_positions}  # fmt: skip
+    if found := [name for name, present in extra.items() if present]:
+        raise ValueError(f"this model has {' and '.join(found)}: it is more than its matrices")
+    if config.n_layers:
+        return {name: getattr(model, name).detach() for name in MATRICES}
+    heads = model.W_E.new_zeros(0, config.n_heads, config.d_model, config.d_head)  # a bridge without layers has no such attributes
+    return {"W_E": model.W_E, "W_pos": model.W_pos, "W_U": model.W_U} | dict(W_Q=heads, W_K=heads, W_V=heads, W_O=heads.mT)
+
+
+def from_matrices(
+    W_E: Float[Tensor, "d_vocab d_model"],
+    W_pos: Float[Tensor, "n_ctx d_model"],
+    W_Q: Float[Tensor, "layer head d_model d_head"],
+    W_K: Float[Tensor, "layer head d_model d_head"],
+    W_V: Float[Tensor, "layer head d_model d_head"],
+    W_O: Float[Tensor, "layer head d_head d_model"],
+    W_U: Float[Tensor, "d_model d_vocab"],
+    standard_positions: bool = False,
+    tokenizer: PreTrainedTokenizerFast | None = None,
+) -> TransformerBridge:
+    """A hooked attention-only model with these weights: `from_matrices(**{**matrices(model), "W_E": other})` changes one of them."""
+    (d_vocab, d_model), (n_layers, n_heads, _, d_head) = W_E.shape, W_Q.shape
+    config = ModelConfig(n_layers, d_model, n_heads, d_head, d_vocab, len(W_pos), standard_positions=standard_positions)
+    model = Transformer(config).to(W_E).eval().requires_grad_(False)
+    model.tok_embed.weight.copy_(W_E), model.pos.weight.copy_(W_pos), model.head.weight.copy_(W_U.T)
+    for block, Q, K, V, O in zip(model.layers, W_Q, W_K, W_V, W_O):
+        for linear, W in ((block.attn.q, Q), (block.attn.k, K), (block.attn.v, V)):
+            linear.weight.copy_(W.mT.flatten(0, 1))
+        block.attn.o.weight.copy_(O.flatten(0, 1).T)
+    return wrap(model, tokenizer)
 
 
 def head_results(cache: ActivationCache, layer: int) -> Float[Tensor, "batch pos head d_model"]:

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -35,6 +36,7 @@ HERE = Path(__file__).parent
 KINDS = {".md": "docs", ".rst": "docs", ".txt": "docs", ".py": "python", ".html": "html", ".tex": "latex"}
 DATA_LIKE = 0.35  # share of characters that are neither letters nor space above which a file is a table, not a text
 HELD_OUT_SHARE = 0.015
+HELD_OUT_KNOWN = 0.05  # of a held-out document's runs of words, at most so many stand in other documents, where a kind has such documents
 COPY_WINDOW = 512
 
 
@@ -46,23 +48,28 @@ class Document:
     text: str
 
 
-class Deduplicator:
-    """Remembers the sentences (or lines of code) of all accepted documents; a document half of which is known is a copy.
+def shingles(text: str, words: int = 8) -> set[int]:
+    """Checksums of runs of words, one run in eight, the same wherever lines break."""
+    parts = text.split()
+    runs = {zlib.crc32(" ".join(parts[i : i + words]).encode()) for i in range(max(1, len(parts) - words + 1))}
+    return {run for run in runs if run % 8 == 0} or {min(runs)}
 
-    Catches the same book under two names and edited copies, not only equal files; not copies whose lines break at other places.
+
+class Deduplicator:
+    """Remembers the runs of words of all accepted documents; a document half of which is known is a copy.
+
+    Catches the same book under two names, edited copies, and copies whose lines break at other places.
     """
 
     def __init__(self) -> None:
         self.seen: set[int] = set()
 
     def is_copy(self, text: str) -> bool:
-        pieces = {hash(" ".join(p.split())) for p in re.split(r"[.!?;:]\s|\n", text) if len(p) > 30}
-        if not pieces:
-            return True  # nothing but scraps: not worth a document
-        known = len(pieces & self.seen) / len(pieces)
-        if known <= 0.5:
-            self.seen |= pieces
-        return known > 0.5
+        found = shingles(text)
+        copy = len(found & self.seen) > len(found) / 2
+        if not copy:
+            self.seen |= found
+        return copy
 
 
 def is_text(document: Document) -> bool:
@@ -191,13 +198,17 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     Raises ValueError if there are too few documents to hold any out.
     """
     by_kind: dict[str, list[Document]] = defaultdict(list)
+    runs = {document: shingles(document.text) for document in documents}
+    known = Counter(run for found in runs.values() for run in found)
+    own = {d: sum(known[run] > 1 for run in found) <= HELD_OUT_KNOWN * len(found) for d, found in runs.items()}
     for document in documents:
         by_kind[document.kind].append(document)
     held_out: set[Document] = set()
     for group in by_kind.values():
         room = HELD_OUT_SHARE * sum(len(d.text) for d in group)
         # Documents longer than a fifth of the share would make the held-out text a matter of two or three authors.
-        for document in sorted(group, key=lambda d: sha256(d.text.encode())):
+        # Boilerplate that the training text has too would be recalled, not predicted: documents without much of it come first.
+        for document in sorted(group, key=lambda d: (not own[d], sha256(d.text.encode()))):
             if room > 0 and (len(document.text) < max(room / 2, 20_000) or len(group) < 10):
                 held_out.add(document)
                 room -= len(document.text)
@@ -240,6 +251,24 @@ def copy_oracle(tokens: np.ndarray, window: int = COPY_WINDOW) -> float:
     last, now = order[:-1][same], order[1:][same]
     near = now - last <= window
     return float((tokens[last[near] + 1] == tokens[now[near] + 1]).sum() / len(tokens))
+
+
+def recalled(held_out: np.ndarray, train: np.ndarray, n: int = 14, block: int = 4_000_000) -> np.ndarray:
+    """For each run of `n` held-out tokens, whether the training text has it too."""
+
+    def runs(tokens: np.ndarray) -> np.ndarray:  # a polynomial of each run, modulo 2^64
+        total = np.zeros(max(0, len(tokens) - n + 1), dtype=np.uint64)
+        for i in range(n):
+            total = total * np.uint64(0x9E3779B97F4A7C15) + tokens[i : len(tokens) - n + 1 + i] + np.uint64(1)
+        return total
+
+    wanted, places = np.unique(runs(held_out), return_inverse=True)
+    found = np.zeros(len(wanted), dtype=bool)
+    for start in range(0, len(train), block):
+        these = runs(train[start : start + block + n - 1])
+        at = np.searchsorted(wanted, these).clip(max=len(wanted) - 1)
+        found[at[wanted[at] == these]] = True
+    return found[places]
 
 
 def count_bigrams(tokens: np.ndarray, d_vocab: int) -> dict[str, np.ndarray]:
@@ -289,6 +318,7 @@ def build(documents: Iterable[Document], out: Path, d_vocab: int, tokenizer_file
     training = [training[i] for i in order]
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True  # "<|start|>" written in a text is text
 
     report: dict = {"d_vocab": tokenizer.get_vocab_size(), "copy_window": COPY_WINDOW, "splits": {}, "sources": []}
     groups: dict[tuple[str, str], list[np.ndarray]] = defaultdict(list)
@@ -301,6 +331,10 @@ def build(documents: Iterable[Document], out: Path, d_vocab: int, tokenizer_file
             groups[document.source, document.kind].append(array)
             characters[document.source, document.kind] += len(document.text)
         if name == "held_out":
+            train = np.load(out / "train.npy", mmap_mode="r")
+            for kind in sorted({d.kind for d in side}):
+                text = np.concatenate([array for d, array in zip(side, arrays) if d.kind == kind])
+                report["splits"][name].setdefault("recalled", {})[kind] = round(float(recalled(text, train).mean()), 4)
             listing = [{"source": d.source, "kind": d.kind, "path": d.path, "tokens": len(a)} for d, a in zip(side, arrays)]
             (out / "held_out_documents.json").write_text(json.dumps(listing, indent=0))
     kinds: dict[str, list[np.ndarray]] = defaultdict(list)
@@ -325,7 +359,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--dataset", help="train on this Hugging Face dataset instead (its column `text`)")
     parser.add_argument("--characters", type=int, default=250_000_000, help="how much of --dataset to take")
     parser.add_argument("--kinds", nargs="+", choices=sorted({*KINDS.values(), "prose"}), help="only documents of these kinds")
-    parser.add_argument("--d-vocab", type=int, default=8192)
+    parser.add_argument("--d-vocab", type=int, default=4096)
     parser.add_argument("--tokenizer", type=Path, help="use this tokenizer.json instead of training one")
     parser.add_argument("--ship", type=Path, help="also write what the book needs (tokenizer, held-out text, counts) there")
     args = parser.parse_args(argv)

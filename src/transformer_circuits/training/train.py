@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -35,13 +36,16 @@ from transformer_circuits.models.architecture import BOS, ModelConfig, Transform
 from transformer_circuits.models.shards import SHARD_BYTES, save_model
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.scores import (
-    Repeats,
     attention_patterns,
+    head_matrices,
     in_context_score,
-    induction_scores,
+    induction_score,
     losses,
-    previous_token_scores,
-    start_token_scores,
+    losses_by_order,
+    positivity,
+    previous_token_score,
+    repeated_random_tokens,
+    start_token_score,
 )
 from transformer_circuits.training.vocabulary import own_tokenizer, packed
 
@@ -63,10 +67,10 @@ class TrainingConfig:
     clip: float = 1.0
     seed: int = 0
     precision: str = "bf16"  # "no": float32, three times as fast on CPUs without bf16 units
-    snapshots: int = 40  # evaluations, half of them log-spaced over the run, half evenly
-    evaluate_windows: int = 64  # held-out windows an evaluation looks at
-    rest_windows: int = 8  # of those, how many are looked at for attention to the start token
-    repeats: int = 32  # rows of repeated random tokens
+    snapshots: int = 30  # evaluations, half of them log-spaced over the run, half evenly
+    evaluate_windows: int = 48  # held-out windows an evaluation looks at
+    few_windows: int = 8  # of those, how many are looked at for patterns and orders
+    repeats: int = 16  # rows of repeated random tokens
     checkpoint_minutes: float = 5.0
 
     def __post_init__(self) -> None:
@@ -141,6 +145,14 @@ class Windows:
         return self.rows(np.array(windows))
 
 
+def digest(path: Path) -> str:
+    """The first 16 digits of a file's SHA-256: which corpus a model was trained on."""
+    if not path.exists():
+        raise ValueError(f"{path} is missing: make it with `python -m transformer_circuits.training.corpus --out {path.parent}`")
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
 class NextTokenLoss(nn.Module):
     """Model and loss as one module, so that data-parallel wrappers see a single forward pass."""
 
@@ -203,33 +215,71 @@ def hardware(accelerator: Accelerator) -> dict[str, Any]:
 
 
 def snapshot_steps(steps: int, count: int) -> set[int]:
-    """About `count` step numbers from 0 to `steps`: half of them log-spaced, half evenly."""
-    spaced = np.geomspace(1, steps, max(2, count // 2)), np.linspace(0, steps, max(2, count // 2))
+    """About `count` step numbers from 0 to `steps`: half of them log-spaced from a 200th on, half evenly spaced."""
+    half = max(2, count // 2)
+    spaced = np.geomspace(max(1, steps / 200), steps, half), np.linspace(0, steps, half)
     return {int(round(s)) for s in np.concatenate(spaced)}
 
 
 class Evaluation:
-    """Fixed held-out windows and repeated random tokens, and the scores on them."""
+    """Fixed held-out windows and repeated random tokens, and what the log says about a model at one moment.
 
-    def __init__(self, held_out: Windows, config: TrainingConfig, device: torch.device):
+    held_out, in_context     nats a token; loss late in the window less loss early in it
+    previous_token, rest     of each head on held-out text; `rest` is its attention to the start token
+    induction                of each head on repeated tokens drawn uniformly; `copies`: the loss in each copy
+    induction_frequent       the same on tokens drawn as often as they stand in text
+    positivity               of each head's OV circuit: near one for a head that copies
+    orders                   loss with frozen patterns and only paths through at most 0, 1, ... heads
+    pair                     of two layers, the head of best induction and the earlier head that its keys read most: K-composition as
+                             a multiple of chance, and positivity of the K-composition circuit
+    """
+
+    def __init__(self, held_out: Windows, d_vocab: int, config: TrainingConfig, device: torch.device):
         rows = held_out.rows(np.linspace(0, held_out.count - 1, min(held_out.count, config.evaluate_windows)).astype(int))
-        self.rows = rows.to(device)
+        self.rows, self.few = rows.to(device), config.few_windows
         text = torch.from_numpy(np.asarray(held_out.tokens, dtype=np.int64))
-        self.repeats = Repeats.draw(text, config.repeats, held_out.n_ctx, seed=config.seed)
-        self.rest_windows = config.rest_windows
-        self.device = device
+        shortest = min(20, (held_out.n_ctx - 1) // 3)
+        even = torch.ones(d_vocab)
+        drawn = (even, torch.bincount(text, minlength=len(even)))
+        self.repeated = [
+            repeated_random_tokens(len(even), held_out.n_ctx, config.repeats, shortest=shortest, seed=config.seed, frequency=f).to(device)
+            for f in drawn
+        ]
 
     def __call__(self, model: Transformer) -> dict[str, Any]:
-        by_position = losses(model, self.rows[:, :-1], self.rows[:, 1:])
-        scores = {"held_out": float(by_position.mean()), "in_context": in_context_score(by_position)}
-        if model.config.n_layers:
-            patterns = attention_patterns(model, self.repeats.tokens.to(self.device)).float()
-            by_head = {"previous_token": previous_token_scores(patterns), "induction": induction_scores(patterns, self.repeats)}
-            # Heads that rest on the start token in any text do nothing, and seldom wake: too high a learning rate makes them.
-            text = attention_patterns(model, self.rows[: self.rest_windows, :-1]).float()
-            by_head["start_token"] = start_token_scores(text)
-            scores |= {name: [[round(x, 4) for x in row] for row in score.tolist()] for name, score in by_head.items()}
-        return scores
+        by_position = losses(model, self.rows)
+        scores: dict[str, Any] = {"held_out": float(by_position.mean()), "in_context": in_context_score(by_position)}
+        if not model.config.n_layers:
+            return scores
+        text = attention_patterns(model, self.rows[: self.few, :-1])
+        scores["previous_token"] = previous_token_score(text).mean(dim=1)
+        scores["rest"] = start_token_score(text).mean(dim=1)
+        del text
+        for name, repeated in zip(("induction", "induction_frequent"), self.repeated):
+            patterns = attention_patterns(model, repeated.tokens)
+            scores[name] = torch.stack([induction_score(layer, repeated) for layer in patterns])
+        scores["copies"] = self.repeated[0].by_copy(losses(model, self.repeated[0].tokens))
+        if not (model.config.normalization or model.config.d_mlp or model.config.standard_positions or model.config.smeared_keys):
+            scores |= self.circuits(model, scores["induction"])
+            scores["orders"] = losses_by_order(model, self.rows[: self.few])
+        return json.loads(json.dumps(scores, default=lambda t: t.float().tolist()), parse_float=lambda x: round(float(x), 4))
+
+    @torch.autocast("cpu", enabled=False)
+    def circuits(self, model: Transformer, induction: Tensor) -> dict[str, Any]:
+        W = {name: matrix.cpu() for name, matrix in head_matrices(model).items()}
+        W_E, W_U = model.tok_embed.weight.detach().float().cpu(), model.head.weight.detach().float().cpu().T
+        tokens = W_U @ W_E  # what each direction of the stream becomes when it is read as a token and embedded again
+        found: dict[str, Any] = {"positivity": positivity(W["W_V"], W["W_O"] @ tokens)}
+        if model.config.n_layers == 2:
+            head = int(induction[1].argmax())
+            K, Q, OV = W["W_K"][1, head], W["W_Q"][1, head], W["W_V"][0] @ W["W_O"][0]
+            norms = torch.linalg.matrix_norm
+            ratio = norms(OV @ K @ Q.T) / norms(OV) / norms(K @ Q.T) * model.config.d_model**0.5
+            writer = int(ratio.argmax())
+            # the circuit W_E W_QK W_OV^T W_E^T, [query token, token before the key], as the product of W_E W_Q and the rest
+            match = positivity(W_E @ Q, K.T @ OV[writer].T @ W_E.T)
+            found["pair"] = {"induction": head, "previous": writer, "k_composition": ratio[writer], "k_positivity": match}
+        return found
 
 
 def flops_per_token(shape: ModelConfig) -> float:
@@ -257,7 +307,10 @@ def train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out
         parameters, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
     )
     steps = max(1, config.tokens // (config.batch * shape.n_ctx))
+    with accelerator.main_process_first():
+        files = [packed(data, side, shape.d_vocab) for side in ("train", "held_out")]
     about = {"name": name, "model": dataclasses.asdict(shape), "training": json.loads(json.dumps(dataclasses.asdict(config)))}
+    about["corpus"] = {file.name: digest(file) for file in files}
 
     checkpoint, log = out / "checkpoint.safetensors", out / "training.jsonl"
     step, seconds = 0, 0.0
@@ -274,10 +327,8 @@ def train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out
         write_atomically(log, lambda partial: partial.write_text("".join(f"{line}\n" for line in [header, *kept])))
         recorded = {json.loads(line)["step"] for line in kept}
 
-    with accelerator.main_process_first():
-        files = [packed(data, side, shape.d_vocab) for side in ("train", "held_out")]
     windows, held_out = (Windows(file, shape.n_ctx, config.seed) for file in files)
-    evaluation = Evaluation(held_out, config, accelerator.device)
+    evaluation = Evaluation(held_out, shape.d_vocab, config, accelerator.device)
     snapshots = snapshot_steps(steps, config.snapshots)
     module, optimizer = accelerator.prepare(NextTokenLoss(plain), optimizer)
     share = config.batch // accelerator.num_processes

@@ -1,0 +1,110 @@
+"""The handful of plot types that more than one chapter draws. Each returns its Axes, so that a chapter can add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
+
+from transformer_circuits.figures.style import diverging
+from transformer_circuits.figures.tokens import show_token
+
+ACCENT = "C1"  # what a figure is about; everything else is in the first colour
+
+
+def heatmap(
+    values: ArrayLike,
+    *,
+    x: Sequence[str] | str = "",
+    y: Sequence[str] | str = "",
+    label: str,
+    signed: bool | None = None,
+    limits: tuple[float, float] | None = None,
+    numbers: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """A matrix as colours, rows downwards. `x`, `y`: a name for each column and row (tokens are made visible), or one for the axis.
+
+    `signed`: red below zero, blue above (default: if there are negative numbers). `numbers`: a format such as "{:.1f}" to print in each cell.
+    """
+    values = np.asarray(values, dtype=float)
+    if ax is None:
+        _, ax = plt.subplots(figsize=(min(7.0, 2.2 + 0.32 * values.shape[1]), min(6.5, 1.4 + 0.28 * values.shape[0])))
+    signed = bool((values < 0).any()) if signed is None else signed
+    colours = diverging(values) if signed else {"cmap": "viridis", "vmin": 0.0}
+    if limits is not None:
+        colours |= {"vmin": limits[0], "vmax": limits[1]}
+    image = ax.imshow(values, aspect="auto", interpolation="nearest", **colours)
+    for names, axis, turn in ((x, ax.xaxis, 90), (y, ax.yaxis, 0)):
+        if isinstance(names, str):
+            axis.set_label_text(names)
+        else:
+            axis.set_ticks(range(len(names)), [show_token(name) for name in names], rotation=turn, fontsize=8)
+    if numbers is not None:
+        middle = (image.norm.vmin + image.norm.vmax) / 2
+        for (row, column), value in np.ndenumerate(values):
+            dark = abs(value) > 0.6 * image.norm.vmax if signed else value < middle
+            ax.text(column, row, numbers.format(value), ha="center", va="center", fontsize=7, color="white" if dark else "black")
+    ax.figure.colorbar(image, ax=ax, label=label, fraction=0.05)
+    ax.grid(False)
+    return ax
+
+
+def head_dots(scores: Mapping[str, ArrayLike], *, label: str, mark: float | None = None, name_from: float | None = None, ax: Axes | None = None) -> Axes:
+    """A number for each head, a column of dots for each layer of each model: {"two layers": [layer, head]}.
+
+    `mark`: a line to compare with. Heads above `name_from` (default: `mark`) are named, and coloured.
+    """
+    if ax is None:
+        _, ax = plt.subplots(figsize=(6.4, 3.2))
+    name_from = mark if name_from is None else name_from
+    ticks = []
+    for model, values in scores.items():
+        for layer, heads in enumerate(np.atleast_2d(np.asarray(values, dtype=float))):
+            place = len(ticks)
+            ticks.append(f"{model}\nlayer {layer}")
+            spread = place + np.linspace(-0.25, 0.25, len(heads)) if len(heads) > 1 else np.array([place])
+            named = heads >= name_from if name_from is not None else np.zeros(len(heads), dtype=bool)
+            ax.scatter(spread[~named], heads[~named], color="C0", s=22)
+            ax.scatter(spread[named], heads[named], color=ACCENT, s=30)
+            for head in np.flatnonzero(named):
+                ax.annotate(f"{layer}.{head}", (spread[head], heads[head]), xytext=(4, 3), textcoords="offset points", fontsize=8)
+    if mark is not None:
+        ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)
+    ax.set_xticks(range(len(ticks)), ticks)
+    ax.set_xlim(-0.6, len(ticks) - 0.4)
+    ax.set_ylabel(label)
+    return ax
+
+
+def bars(
+    names: Sequence[str],
+    values: ArrayLike,
+    *,
+    label: str,
+    errors: ArrayLike | None = None,
+    accent: Sequence[int] = (),
+    reference: float | None = None,
+    paper: ArrayLike | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Bars with their names. `errors`: half-widths, or [2, bar] below and above; `accent`: bars that the figure is about; `reference`: a
+    line to compare with; `paper`: the paper's values, drawn beside ours."""
+    if ax is None:
+        _, ax = plt.subplots(figsize=(6.4, 3.2))
+    place, width = np.arange(len(names)), 0.4 if paper is not None else 0.7
+    colors = [ACCENT if i in set(accent) else "C0" for i in range(len(names))]
+    shift = width / 2 if paper is not None else 0.0
+    ax.bar(place - shift, np.asarray(values, dtype=float), width, yerr=errors, color=colors, label="here", error_kw={"linewidth": 1})
+    if paper is not None:
+        ax.bar(place + shift, np.asarray(paper, dtype=float), width, color="0.65", label="paper")
+        ax.legend()
+    if reference is not None:
+        ax.axhline(reference, color="0.4", linestyle="--", linewidth=1)
+    turn = 60 if max(map(len, names)) * len(names) > 70 else 0
+    ax.set_xticks(place, [show_token(name) for name in names], rotation=turn, ha="right" if turn else "center")
+    ax.set_ylabel(label)
+    return ax
