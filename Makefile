@@ -3,8 +3,12 @@
 PYTHON ?= python3
 RUN = .venv/bin/python
 READY = .venv/ready
+# It holds the place of the repository that .venv was made for: a folder that was copied or moved is set up anew.
+ifneq "$(shell cat $(READY) 2>/dev/null)" "$(CURDIR)"
+.PHONY: $(READY)
+endif
 
-.PHONY: book test lab train corpus bench constraints stamp clean
+.PHONY: book test lab train corpus bench constraints stamp outputs accept clean
 
 book: $(READY)      ## the book, into _build/html/index.html
 	$(RUN) -m transformer_circuits.build
@@ -30,10 +34,16 @@ constraints: $(READY)
 stamp: $(READY)
 	$(RUN) .ci/stamp.py
 
+outputs: $(READY)   ## put the outputs that nbval compares into the notebooks
+	$(RUN) -m transformer_circuits.build --store-outputs
+
+accept: $(READY)    ## take the verdicts of the last build for the accepted ones
+	$(RUN) -m transformer_circuits.claims accept
+
 clean:
-	rm -rf _build book/scoreboard.md book/models.md book/head_dump.md book/head_dump book/_static/circuitsvis/iife.js book/_static/datatables
+	rm -rf _build book/scoreboard.md book/headlines.md book/models.md book/head_dump.md book/head_dump book/_static/circuitsvis/iife.js book/_static/datatables
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[book,test,train]'
-	touch $@
+	echo "$(CURDIR)" > $@

@@ -62,7 +62,7 @@ def environment(root: Path = ROOT) -> str:
         "name: transformer-circuits",
         "channels: [conda-forge]",
         "dependencies:",
-        "  - python=3.11",
+        "  - python>=3.11,<3.14",
         "  - pip",
         "  - pip:",
         "      - -c constraints.txt",
@@ -77,24 +77,15 @@ def environment(root: Path = ROOT) -> str:
 
 
 def first_cell(root: Path = ROOT) -> str:
-    """The first code cell of every notebook: on Colab it fetches the book and installs it, elsewhere it only prints.
-
-    torch and numpy are held at the versions already installed: replacing them under a running kernel breaks it.
-    """
-    about = project(root)
+    """The first code cell of every notebook: on Colab it fetches the book once and installs what is missing, elsewhere it does nothing."""
     return f"""\
 import os
+import runpy
 
-if "COLAB_RELEASE_TAG" in os.environ:  # on Colab: fetch the book, keep the torch and numpy that are there
-    os.environ["TRANSFORMER_CIRCUITS_ROOT"] = "/content/book"
-    if not os.path.exists("/content/book"):
-        !git clone --quiet --depth 1 --branch v{about["version"]} {about["urls"]["Repository"]} /content/book
-        !pip list --format=freeze | grep -E "^(torch|numpy)==" > /content/keep.txt
-        !pip install --quiet --constraint /content/keep.txt /content/book
-
-from transformer_circuits.notebook import setup
-
-setup()"""
+if "COLAB_RELEASE_TAG" in os.environ:  # on Colab: fetch the book once, install what is missing, leave torch and numpy alone
+    if not os.path.exists("/content/book/.ci/colab.py"):
+        !rm -rf /content/book && git clone --quiet --depth 1 {project(root)["urls"]["Repository"]} /content/book
+    runpy.run_path("/content/book/.ci/colab.py", run_name="__main__")"""
 
 
 def with_first_cell(text: str, cell: str) -> str:

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from transformer_circuits.models.architecture import causal_attention
 from transformer_circuits.training.loss import linear_cross_entropy
 
-BATCH, N_CTX, N_HEADS, D_HEAD, D_MODEL, D_VOCAB, ROUNDS = 4, 512, 12, 64, 768, 8192, 15
+BATCH, N_CTX, N_HEADS, D_HEAD, D_MODEL, D_VOCAB, ROUNDS = 4, 512, 12, 64, 384, 4096, 15
 
 
 def compare(name: str, ways: dict[str, Callable[[], None]]) -> None:

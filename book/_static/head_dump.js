@@ -1,4 +1,4 @@
-// The tables of the head dump (transformer_circuits/figures/dump_pages.py): search and sorting, by DataTables.
+// The tables of the head dump (transformer_circuits/pages/head_dump.py): search and sorting, by DataTables.
 (() => {
   const { default: DataTable, set_or_remove_dark_class: followTheme } = itables;
   followTheme();

@@ -1,15 +1,17 @@
 """Build the book: run the notebooks, judge the claims, write the pages.
 
-    python -m transformer_circuits.build            (what `make book` runs)
+    python -m transformer_circuits.build                    (what `make book` runs)
+    python -m transformer_circuits.build --store-outputs    also put the outputs that nbval compares into the notebooks, and strip all others
+    python -m transformer_circuits.build --run [NOTEBOOK …]  run what has not run yet, write no pages
 
-jupyter-book alone does not do: it exits 0 when a notebook fails, its cache looks only at a notebook's own cells, and it has no moment
-at which all notebooks have run but no page is written, which is when the scoreboard must be made. So:
+What a page shows is what its notebook computed:
 
-1. Forget what was run before if the package, the weights, the data or the constraints are no longer the same (`fingerprint`).
-2. Run the notebooks that the cache lacks, two at a time, each with a claims folder of its own. A failed cell ends the build.
-3. Collect the claims of all notebooks, and make the pages that are generated: the scoreboard from them, the model cards and the
-   head dump from the weights.
-4. Run jupyter-book on the warm cache, every warning an error.
+1. Executed notebooks are kept by their cells in a jupyter-cache, whose folder is named by a fingerprint of all else that they depend on:
+   package, weights, data, installed releases. A change of any of these is another folder, and an older one cannot be read by mistake.
+2. Records of claims are outputs of these notebooks, and the pages that are generated are made from them, or from the watched files.
+3. Pages are always written anew, by jupyter-book, every warning an error, into a folder that replaces the old one when it is complete.
+
+A lock keeps builds and tests of one folder apart. Whatever is interrupted is done again by the next build.
 """
 
 from __future__ import annotations
@@ -19,31 +21,42 @@ import concurrent.futures
 import contextlib
 import copy
 import dataclasses
+import errno
 import hashlib
-import multiprocessing
+import importlib.metadata
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import filelock
 import nbformat
+import psutil
 import yaml
+from nbformat import NotebookNode
 
+from transformer_circuits.claims import ledger, show
+from transformer_circuits.pages import scoreboard
 from transformer_circuits.paths import ROOT
 
-WATCHED = ("src", "weights", "data", "constraints.txt")  # what a notebook's results depend on, besides its own cells
-GENERATED = {  # pages that are made, and the commands that make them: `python -m COMMAND PAGE.md`
-    "book/scoreboard": "transformer_circuits.claims.scoreboard",
-    "book/models": "transformer_circuits.models.cards",
-    "book/head_dump": "transformer_circuits.figures.dump_pages",
+WATCHED = ("src", "weights", "data", "constraints.txt")  # what a notebook's results depend on, besides its cells and what is installed
+PAGES = ("book", "notebooks", "_config.yml")  # what the pages depend on besides
+GENERATED = {  # pages that are made from watched files, and the modules that make them: `python -m MODULE PAGE.md`
+    "book/models": "transformer_circuits.pages.models",
+    "book/head_dump": "transformer_circuits.pages.head_dump",
 }
-EVERY_TIME = {"book/scoreboard"}  # made from claims; the others only from WATCHED files, and made again when these have changed
-TIMEOUT = 1800  # seconds a cell may take; the longest takes three minutes on two free cores, and machines are shared
+SCOREBOARD = "book/scoreboard"  # made from the records, and with it what the front page includes
+HEADLINES = "book/headlines"
+TIMEOUT = 1800  # seconds a cell may take; a chapter takes one minute on two free cores, and machines are shared
 WORKERS = 2  # notebooks run at the same time; more would not fit 6 GB
+CHECKED = "nbval-check-output"  # tag of cells whose outputs are kept in git, for nbval to compare
 
 
 class BuildError(Exception):
@@ -61,201 +74,292 @@ class Book:
         return self.root / "_build"
 
     @property
-    def toc(self) -> Path:
-        return self.root / "book" / "_toc.yml"
+    def failed(self) -> Path:
+        """Notebooks of the last run in which a cell failed, with outputs up to there."""
+        return self.build / "failed"
 
-    @property
-    def claims(self) -> Path:
-        return self.build / "claims"
-
-    def recorded(self, notebook: Path) -> Path:
-        """The folder of the claims that one notebook recorded."""
-        return self.build / "recorded" / notebook.stem
+    def contents(self) -> dict[str, Any]:
+        return yaml.safe_load((self.root / "book" / "_toc.yml").read_text(encoding="utf-8"))
 
     def files(self) -> list[str]:
         """Every file that the table of contents lists, without suffix, in reading order."""
+        return [entry.get("root") or entry["file"] for entry in entries(self.contents())]
 
-        def walk(entry: object) -> Iterator[str]:
-            if isinstance(entry, dict):
-                for key in ("root", "file"):
-                    if key in entry:
-                        yield entry[key]
-                for key in ("parts", "chapters", "sections"):
-                    for child in entry.get(key, []):
-                        yield from walk(child)
-
-        return list(walk(yaml.safe_load(self.toc.read_text(encoding="utf-8"))))
+    def pages(self) -> list[str]:
+        """The same with the pages that a generated page brought along, as last built."""
+        return [entry.get("root") or entry["file"] for entry in entries(yaml.safe_load((self.build / "toc.yml").read_text()))]
 
     def notebooks(self) -> list[Path]:
         return [path for name in self.files() if (path := self.root / f"{name}.ipynb").is_file()]
 
 
-def is_generated(name: str) -> bool:
-    """Whether the build makes a file of the table of contents: one of GENERATED, or one in the folder of the same name."""
-    return name in GENERATED or any(name.startswith(f"{page}/") for page in GENERATED)
+def entries(contents: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every entry of a table of contents that names a file."""
+    if "root" in contents or "file" in contents:
+        yield contents
+    for key in ("parts", "chapters", "sections"):
+        for child in contents.get(key) or []:
+            yield from entries(child)
+
+
+# ---- what depends on what -----------------------------------------------------------------------------------------------
+
+
+def ignored(part: str) -> bool:
+    """Whether a file or folder of this name tells nothing: hidden, a cache, an editor's backup."""
+    return part.startswith((".", "#")) or part.endswith((".egg-info", "~", ".swp")) or part == "__pycache__"
+
+
+def digest(root: Path, names: Iterable[str]) -> str:
+    """SHA-256 over the names and contents of files and folders in `root`; hidden files, caches and editors' backups left out."""
+    found = hashlib.sha256()
+    for name in names:
+        top = root / name
+        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+            inside = path.relative_to(top).parts
+            if path.is_file() and not any(map(ignored, inside)):
+                found.update(path.relative_to(root).as_posix().encode() + b"\0")
+                found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
 
 
 def fingerprint(root: Path) -> str:
-    """SHA-256 over the names and contents of all WATCHED files, caches and build products left out."""
-    digest = hashlib.sha256()
-    for name in WATCHED:
-        top = root / name
-        for path in sorted(top.rglob("*") if top.is_dir() else [top]):
-            if path.is_file() and "__pycache__" not in path.parts and not any(p.endswith(".egg-info") for p in path.parts):
-                digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-                digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+    """SHA-256 over all that the notebooks' results depend on besides their cells: the watched files, Python and installed releases."""
+    installed = sorted({f"{found.name}=={found.version}" for found in importlib.metadata.distributions()})
+    return hashlib.sha256("\n".join([digest(root, WATCHED), sys.version, *installed]).encode()).hexdigest()
 
 
-def forget_if_changed(book: Book) -> bool:
-    """Remove all results if what they were made from has changed since; True if so."""
-    stamp, now = book.build / "fingerprint", fingerprint(book.root)
-    if stamp.is_file() and stamp.read_text() == now:
-        return False
-    for name in (".jupyter_cache", ".doctrees", "html", "jupyter_execute", "recorded", "claims", "generated"):
-        shutil.rmtree(book.build / name, ignore_errors=True)
+@contextlib.contextmanager
+def locked(book: Book) -> Iterator[None]:
+    """Waits while another process builds or tests the same book."""
     book.build.mkdir(parents=True, exist_ok=True)
-    stamp.write_text(now)
-    return True
+    lock = filelock.FileLock(book.build / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        print("another build or test of this book is running: waiting until it has ended", flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
-def environment(book: Book, notebook: Path, workers: int = WORKERS) -> dict[str, str]:
-    """The variables that a notebook runs under while the book is built, when `workers` notebooks share the processor."""
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    return {
+class Cache:
+    """What was made from the watched files as they are now: executed notebooks, and pages made from these files alone."""
+
+    def __init__(self, book: Book) -> None:
+        self.book, self.fingerprint = book, fingerprint(book.root)
+        self.folder = book.build / "cache" / self.fingerprint[:16]
+        self.executed, self.made = self.folder / "executed", self.folder / "made"
+
+    def open(self) -> None:
+        """Remove what was made from other files, and a database that cannot be read."""
+        for other in set(self.folder.parent.glob("*")) - {self.folder}:
+            shutil.rmtree(other.rename(other.with_name(f".{other.name.lstrip('.')}")))  # renamed: half of a folder must not look like one
+        try:
+            self.database().list_cache_records()
+        except Exception:  # SQLAlchemy's, SQLite's and jupyter-cache's own
+            print("the cache of executed notebooks is damaged: they all run anew", flush=True)
+            shutil.rmtree(self.executed)
+
+    def database(self):
+        from jupyter_cache import get_cache
+
+        return get_cache(str(self.executed))
+
+    def get(self, path: Path) -> NotebookNode | None:
+        """A notebook as it now is, with outputs; None if it has not run, to the end and on what is there now."""
+        try:
+            notebook = self.database().merge_match_into_notebook(nbformat.read(path, as_version=4))[1]
+        except KeyError:
+            return None
+        except Exception:  # a file that was cut gives errors of JSON, of the notebook format, or of too few cells
+            print(f"the results of {path.name} in the cache are damaged: it runs anew", flush=True)
+            return None
+        return notebook if all(cell.execution_count for cell in code_cells(notebook)) else None
+
+    def put(self, path: Path, notebook: NotebookNode, seconds: float) -> None:
+        from jupyter_cache.base import CacheBundleIn
+
+        bundle = CacheBundleIn(copy.deepcopy(notebook), str(path), data={"execution_seconds": seconds})
+        _, key = self.database().create_hashed_notebook(notebook)
+        shutil.rmtree(self.executed / "executed" / key, ignore_errors=True)  # jupyter-cache stumbles over one without its notebook
+        self.database().cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+# ---- the notebooks ------------------------------------------------------------------------------------------------------
+
+
+def variables(book: Book) -> dict[str, str]:
+    """The environment that a notebook runs in while the book is built."""
+    threads = max(1, (os.cpu_count() or 1) // WORKERS)
+    own = {
         "TRANSFORMER_CIRCUITS_ROOT": str(book.root),
         "TRANSFORMER_CIRCUITS_BOOK": "1",
-        "TRANSFORMER_CIRCUITS_CLAIMS": str(book.recorded(notebook)),
         "TQDM_DISABLE": "1",  # progress bars are for people who wait, not for pages
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # ipykernel's debugger would write a warning into each page
     }
+    return os.environ | own
 
 
-def run_notebook(book: Book, path: Path) -> tuple[nbformat.NotebookNode, float, str | None]:
-    """Run one notebook from clean. Returns it with outputs, the seconds it took, and the traceback of a failed cell or None."""
-    from jupyter_cache.executors.utils import single_nb_execution
+def execute(book: Book, path: Path) -> tuple[NotebookNode, float, str]:
+    """Run one notebook from clean. Returns it with outputs, the seconds it took, and the traceback of what failed, else ""."""
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellControlSignal
 
-    shutil.rmtree(book.recorded(path), ignore_errors=True)
-    book.recorded(path).mkdir(parents=True)
-    os.environ.update(environment(book, path))
-    notebook = nbformat.read(path, as_version=4)
-    quiet = ["--IPKernelApp.log_level=40"]  # each kernel would warn that it talks to this process over plain TCP
-    result = single_nb_execution(
-        notebook, cwd=str(path.parent), timeout=TIMEOUT, allow_errors=False, extra_arguments=quiet
+    notebook, start = nbformat.read(path, as_version=4), time.monotonic()
+    for cell in code_cells(notebook):
+        cell.outputs, cell.execution_count = [], None
+    client = NotebookClient(
+        notebook,
+        timeout=TIMEOUT,
+        record_timing=False,  # times would become part of the cells, by which the cache knows a notebook
+        resources={"metadata": {"path": str(path.parent)}},
+        extra_arguments=["--IPKernelApp.log_level=40"],  # each kernel would warn that it talks to this process over plain TCP
     )
-    return notebook, result.time, result.exc_string
-
-
-def cache_of(book: Book):
-    from jupyter_cache import get_cache
-
-    return get_cache(str(book.build / ".jupyter_cache"))
-
-
-def is_cached(book: Book, path: Path) -> bool:
-    """Whether the notebook, as it now is, has been run and its claims are at hand."""
-    if not book.recorded(path).is_dir():
-        return False
+    trouble = ""
     try:
-        cache_of(book).match_cache_notebook(nbformat.read(path, as_version=4))
-    except KeyError:
-        return False
-    return True
+        client.execute(env=variables(book))
+    except (CellControlSignal, RuntimeError) as error:  # a failed cell, one that took too long, a dead kernel
+        trouble = str(error)
+        if not any(output.output_type == "error" for cell in code_cells(notebook) for output in cell.outputs):
+            cell = next((cell for cell in code_cells(notebook) if cell.execution_count is None), notebook.cells[-1])
+            cell["outputs"] = [nbformat.v4.new_output("error", ename=type(error).__name__, evalue=trouble, traceback=[trouble])]
+    return notebook, time.monotonic() - start, trouble
 
 
-def store(book: Book, path: Path, notebook: nbformat.NotebookNode, seconds: float) -> None:
-    """Put a notebook that has run into the cache, for jupyter-book to find."""
-    from jupyter_cache.base import CacheBundleIn
-
-    cache_of(book).cache_notebook_bundle(
-        CacheBundleIn(copy.deepcopy(notebook), str(path), data={"execution_seconds": seconds}), check_validity=False, overwrite=True
-    )
-
-
-def run_notebooks(book: Book) -> None:
-    """Run what the cache lacks; BuildError names every notebook with a failed cell.
-
-    After a run all pages are read anew, since a page may quote numbers of another's notebook, and Sphinx looks only at files.
-    """
-    todo = [path for path in book.notebooks() if not is_cached(book, path)]
+def run_notebooks(book: Book, cache: Cache, chosen: Sequence[Path]) -> None:
+    """Run what the cache lacks, two at a time. BuildError names every notebook with a failed cell; it is kept in `book.failed`."""
+    cache.open()
+    shutil.rmtree(book.failed, ignore_errors=True)
+    todo = [path for path in chosen if cache.get(path) is None]
     failed = []
-    if todo:
-        shutil.rmtree(book.build / ".doctrees", ignore_errors=True)
-    # A process for each of two notebooks: their kernels inherit its environment, with the claims folder of the notebook it runs.
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
-        futures = {pool.submit(run_notebook, book, path): path for path in todo}
-        for future in concurrent.futures.as_completed(futures):
-            path = futures[future]
-            notebook, seconds, trouble = future.result()
-            if trouble is None:
-                store(book, path, notebook, seconds)
-                print(f"ran {path.name} in {seconds:.1f} s", flush=True)
-            else:
-                shutil.rmtree(book.recorded(path), ignore_errors=True)
-                failed.append(path.name)
-                print(f"FAILED {path.name}\n{trouble}", flush=True)
-    print(f"{len(todo)} notebooks run, {len(book.notebooks()) - len(todo)} taken from the cache", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+        futures = {pool.submit(execute, book, path): path for path in todo}
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                path, (notebook, seconds, trouble) = futures[future], future.result()
+                if fingerprint(book.root) != cache.fingerprint:
+                    raise BuildError("The package, the weights or the data were changed while the notebooks ran: build again.")
+                if not trouble:
+                    cache.put(path, notebook, seconds)
+                    print(f"ran {path.name} in {seconds:.1f} s", flush=True)
+                else:
+                    failed.append(path.name)
+                    book.failed.mkdir(exist_ok=True)
+                    nbformat.write(notebook, book.failed / path.name)
+                    print(f"FAILED {path.name}\n{trouble}", flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for kernel in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):  # it may have just ended
+                    kernel.kill()
+            raise
+    print(f"{len(todo)} notebooks run, {len(chosen) - len(todo)} taken from the cache", flush=True)
     if failed:
         raise BuildError(f"A cell failed in {', '.join(sorted(failed))}: see the traceback above.")
 
 
-def collect_claims(book: Book) -> int:
-    """Gather the claims of all notebooks in one folder; BuildError if two notebooks record the same claim. Returns their number."""
-    shutil.rmtree(book.claims, ignore_errors=True)
-    book.claims.mkdir(parents=True)
-    owner: dict[str, str] = {}
+def run(book: Book, chosen: Sequence[Path] | None = None) -> Cache:
+    """All notebooks, or the chosen ones, have run on what is there now; under the lock. Returns where the results are."""
+    if missing := [f for f in book.files() if not is_generated(f) and not list(book.root.glob(f"{f}.*"))]:
+        raise BuildError(f"The table of contents lists files that do not exist: {', '.join(missing)}.")
+    cache = Cache(book)
+    run_notebooks(book, cache, book.notebooks() if chosen is None else chosen)
+    return cache
+
+
+def store_outputs(book: Book, cache: Cache) -> None:
+    """Put what cells tagged for nbval printed into the notebooks in git, and strip all other outputs."""
     for path in book.notebooks():
-        for file in sorted(book.recorded(path).glob("*.json")):
-            if file.name in owner:
-                raise BuildError(f"Claim {file.stem} is recorded by both {owner[file.name]} and {path.name}: keep one of them.")
-            owner[file.name] = path.name
-            shutil.copyfile(file, book.claims / file.name)
-    return len(owner)
+        notebook, executed = nbformat.read(path, as_version=4), cache.get(path)
+        for number, (cell, ran) in enumerate(zip(code_cells(notebook), code_cells(executed), strict=True), start=1):
+            kept = CHECKED in cell.metadata.get("tags", [])
+            cell.outputs, cell.execution_count = (ran.outputs, number) if kept else ([], None)
+        text = nbformat.writes(notebook) + "\n"
+        if text != path.read_text(encoding="utf-8"):
+            write_whole(path, text)
+            print(f"stored the outputs of {path.name}", flush=True)
 
 
-def make_generated(book: Book, name: str) -> Path:
-    """Run the command of one of GENERATED, unless its page is still good. Returns the page, in `_build/generated`.
+# ---- records, and the pages that are generated ----------------------------------------------------------------------------
 
-    What a command makes besides, more pages or files to download, goes to the folder of the same name; its page it writes last.
-    BuildError if it fails.
+
+def records(book: Book, cache: Cache) -> dict[str, list[ledger.Record]]:
+    """The records of claims that the executed notebooks carry, by notebook. BuildError if any is not as it should be."""
+    found = {}
+    for path in book.notebooks():
+        try:
+            found[path.stem] = list(show.records_in(cache.get(path)))
+        except ValueError as error:
+            raise BuildError(f"{path.name} carries something that is no record of a claim: {str(error).splitlines()[0]}.") from error
+    if wrong := ledger.problems(found):
+        raise BuildError(" ".join(wrong))
+    return found
+
+
+def report_changes(book: Book, recorded: dict[str, list[ledger.Record]]) -> None:
+    """Keep the verdicts for `python -m transformer_circuits.claims`, and list what differs from the accepted ones."""
+    notebooks = {record.id: notebook for notebook, found in recorded.items() for record in found}
+    now = {record.id: record.verdict for found in recorded.values() for record in found}
+    write_whole(book.build / "verdicts.json", json.dumps(now))
+    for id, old, new in ledger.changed(now, ledger.read_accepted(book.root / "book" / "verdicts.yml")):
+        print(f"{id} is now '{new}', accepted was '{old}': read notebooks/{notebooks.get(id, '…')}.ipynb again", flush=True)
+
+
+def is_generated(name: str) -> bool:
+    return name == SCOREBOARD or name in GENERATED
+
+
+def made(book: Book, cache: Cache, name: str) -> Path:
+    """The folder in which the module of one of GENERATED has put its page, and what it made besides in the folder of the same name.
+
+    BuildError if the module fails.
     """
-    draft = book.build / "generated" / f"{Path(name).name}.md"
-    if draft.is_file() and name not in EVERY_TIME:
-        return draft
-    draft.parent.mkdir(parents=True, exist_ok=True)
-    variables = {"TRANSFORMER_CIRCUITS_ROOT": str(book.root), "TRANSFORMER_CIRCUITS_CLAIMS": str(book.claims)}
-    if subprocess.run([sys.executable, "-m", GENERATED[name], str(draft)], env={**os.environ, **variables}).returncode:
-        draft.unlink(missing_ok=True)
-        raise BuildError(f"{draft.name} could not be made: see the message above.")
-    return draft
+    folder = cache.made / Path(name).name
+    if not folder.is_dir():
+        partial = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        command = [sys.executable, "-m", GENERATED[name], str(partial / f"{folder.name}.md")]
+        if subprocess.run(command, env=os.environ | {"TRANSFORMER_CIRCUITS_ROOT": str(book.root)}).returncode:
+            raise BuildError(f"{name}.md could not be made: see the message above.")
+        partial.rename(folder)
+    return folder
 
 
-def write_generated(book: Book) -> None:
-    """The pages that are made, not written, and what belongs to them. Left untouched where nothing would change.
+def write_generated(book: Book, cache: Cache, recorded: dict[str, list[ledger.Record]]) -> None:
+    """The pages that are made, not written, beside those that are; and `_build/toc.yml`, which lists them all."""
+    listed, contents = book.files(), book.contents()
+    if SCOREBOARD in listed:
+        if missing := ledger.missing({record.id for found in recorded.values() for record in found}):
+            claims = ", ".join(f"{claim.id} (chapter {claim.chapter})" for claim in missing)
+            raise BuildError(f"No notebook shows the verdict on {claims}.")
+        report_changes(book, recorded)
+        results = scoreboard.Results(recorded)
+        for name, make in {SCOREBOARD: scoreboard.page, HEADLINES: scoreboard.headlines}.items():
+            write_whole(book.root / f"{name}.md", make(results))
+    for entry in list(entries(contents)):
+        name = entry.get("file")
+        if name in GENERATED:
+            source, target = made(book, cache, name), book.root / Path(name).parent
+            shutil.rmtree(book.root / name, ignore_errors=True)
+            shutil.copytree(source, target, dirs_exist_ok=True)
+            pages = sorted((source / Path(name).name).rglob("*.md"), key=lambda path: natural(path.as_posix()))
+            if pages:
+                entry["sections"] = [{"file": (Path(name).parent / page.relative_to(source)).with_suffix("").as_posix()} for page in pages]
+    write_whole(book.build / "toc.yml", yaml.safe_dump(contents, sort_keys=False))
 
-    BuildError if one cannot be made, or if the table of contents does not list exactly the pages that came with it.
-    """
-    listed = set(book.files())
-    for name in sorted(GENERATED.keys() & listed):
-        draft, beside = make_generated(book, name), book.root / Path(name).parent
-        made = {path.relative_to(draft.parent) for path in draft.with_suffix("").rglob("*") if path.is_file()}
-        pages = {(Path(name).parent / path).with_suffix("").as_posix() for path in made if path.suffix == ".md"}
-        if wrong := pages ^ {page for page in listed if page.startswith(f"{name}/")}:
-            raise BuildError(f"Below {name} the table of contents must list just the pages that are made: see {sorted(wrong)}.")
-        for path in {Path(draft.name), *made}:
-            copy_changed(draft.parent / path, beside / path)
-        for path in (book.root / name).rglob("*") if made else ():
-            if path.is_file() and path.relative_to(beside) not in made:  # of an earlier build
-                path.unlink()
 
-
-def copy_changed(source: Path, target: Path) -> None:
-    """Copy a file, unless it is there already: jupyter-book reads again what has a new date."""
-    if not target.is_file() or target.read_bytes() != source.read_bytes():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+def natural(name: str) -> list[str | int]:
+    """A key to sort by in which 0_2 comes before 0_10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def copy_scripts(book: Book) -> None:
@@ -263,26 +367,64 @@ def copy_scripts(book: Book) -> None:
     from transformer_circuits.figures import datatables, widgets
 
     for name, text in {"circuitsvis/iife.js": widgets.bundle(), **datatables.files()}.items():
-        target = book.root / "book" / "_static" / name
-        if not target.is_file() or target.read_text(encoding="utf-8") != text:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8")
+        write_whole(book.root / "book" / "_static" / name, text)
 
 
-def write_pages(book: Book) -> None:
-    """Run jupyter-book, every warning an error; after a failure the next build reads every page anew, to find it again."""
-    program = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
-    command = [*program, "build", str(book.root), "--toc", str(book.toc), "-n", "-W", "--keep-going", "-q"]
-    if subprocess.run(command, cwd=book.root, env={**os.environ, "TRANSFORMER_CIRCUITS_BOOK": "1"}).returncode:
-        shutil.rmtree(book.build / ".doctrees", ignore_errors=True)
+def write_whole(path: Path, text: str) -> None:
+    """A file that is the old or the new one, whatever happens meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+# ---- the pages ----------------------------------------------------------------------------------------------------------
+
+JUPYTER_BOOK = """\
+import sys
+from pathlib import Path
+from jupyter_book.sphinx import build_sphinx
+root, toc, cache, out = sys.argv[1:]
+overrides = {"external_toc_path": toc, "nitpicky": True, "latex_individualpages": False, "nb_execution_cache_path": cache}
+sys.exit(bool(build_sphinx(root, out, noconfig=True, path_config=Path(root, "_config.yml"), confoverrides=overrides,
+                           warningiserror=True, keep_going=True, quiet=True)))
+"""
+
+
+def write_pages(book: Book, cache: Cache) -> Path:
+    """The first page of the book. Nothing is written if the pages there are, byte for byte, those of the present sources and results.
+
+    BuildError if jupyter-book has anything to complain of.
+    """
+    html, fresh, old = book.build / "html", book.build / "pages", book.build / "pages.old"
+    results = f"cache/{cache.folder.name}/executed/executed"
+    sources = digest(book.root, PAGES) + digest(book.build, ["toc.yml", results]) + cache.fingerprint
+
+    def state(folder: Path) -> str:
+        return f"{sources} {digest(folder, ['.'])}"
+
+    stamp = html / ".complete"
+    if stamp.is_file() and stamp.read_text() == state(html):
+        print("the pages are up to date", flush=True)
+        return html / "index.html"
+    for folder in (fresh, old):
+        shutil.rmtree(folder, ignore_errors=True)
+    paths = [book.root, book.build / "toc.yml", cache.executed, fresh / "html"]
+    environment = os.environ | {"TRANSFORMER_CIRCUITS_BOOK": "1"}
+    if subprocess.run([sys.executable, "-c", JUPYTER_BOOK, *map(str, paths)], cwd=book.root, env=environment).returncode:
         raise BuildError("jupyter-book reported warnings or errors: see above; each must be mended.")
+    (fresh / "html" / ".complete").write_text(state(fresh / "html"))
+    if html.exists():
+        html.rename(old)
+    (fresh / "html").rename(html)
+    for folder in (fresh, old):
+        shutil.rmtree(folder, ignore_errors=True)
+    return html / "index.html"
 
 
 @contextlib.contextmanager
 def measured() -> Iterator[None]:
     """Print at the end how long the block took, and the most memory that this process and all below it held together."""
-    import psutil
-
     start, peak, done = time.monotonic(), 0, threading.Event()
 
     def watch() -> None:
@@ -305,37 +447,65 @@ def measured() -> Iterator[None]:
         print(f"{time.monotonic() - start:.0f} s wall time, {peak / 2**30:.1f} GiB peak memory", flush=True)
 
 
-def run(book: Book) -> None:
-    """All that comes before the pages: every notebook has run, on what is there now, and the claims are in one place."""
-    if missing := [f for f in book.files() if not is_generated(f) and not list(book.root.glob(f"{f}.*"))]:
-        raise BuildError(f"The table of contents lists files that do not exist: {', '.join(missing)}.")
-    if forget_if_changed(book):
-        print("the package, the weights or the data have changed: every notebook runs anew", flush=True)
-    run_notebooks(book)
-    print(f"{collect_claims(book)} claims recorded", flush=True)
-
-
-def build(root: Path = ROOT) -> Path:
-    """Build the book whose sources are in `root`. Returns the first page; BuildError if anything is not as it should be."""
-    book = Book(root.resolve())
-    run(book)
-    write_generated(book)
+def build(book: Book) -> Path:
+    """Build the book. Returns the first page; BuildError if anything is not as it should be."""
+    cache = run(book)
+    recorded = records(book, cache)
+    print(f"{sum(map(len, recorded.values()))} claims recorded", flush=True)
+    write_generated(book, cache, recorded)
     copy_scripts(book)
-    write_pages(book)
-    return book.build / "html" / "index.html"
+    return write_pages(book, cache)
+
+
+def check_place(here: Path) -> None:
+    """BuildError if `here` is a clone of the book and the package that runs is that of another one."""
+    package = Path(__file__).resolve().parent
+    other = here.resolve() / "src" / package.name
+    if other.is_dir() and other != package:
+        raise BuildError(
+            f"This .venv runs the package in {package}, not the one in {other} (was the folder copied or moved?): "
+            "run `make` here, which sets .venv up anew, or `python -m pip install --editable .`."
+        )
+
+
+def check_path(root: Path) -> None:
+    """BuildError for a path that the database of jupyter-cache would take for something else."""
+    if wrong := {"%", "?"} & set(str(root)):
+        raise BuildError(f"The path {root} holds {' and '.join(sorted(wrong))}, which jupyter-cache cannot take: rename that folder.")
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m transformer_circuits.build", description="Build the book.")
     parser.add_argument("--root", type=Path, default=ROOT, help="folder of the book's sources (default: this repository)")
+    parser.add_argument("--run", nargs="*", type=Path, metavar="NOTEBOOK", help="only run these notebooks (default: all), write no pages")
+    parser.add_argument("--store-outputs", action="store_true", help="put the outputs that nbval compares into the notebooks")
     options = parser.parse_args(arguments)
+    book = Book(options.root.resolve())
+
+    def do() -> None:
+        if options.run is not None:
+            run(book, [path.resolve() for path in options.run] or None)
+        elif options.store_outputs:
+            store_outputs(book, run(book))
+        else:
+            print(f"The book: {build(book)}")
+
     try:
-        with measured():
-            page = build(options.root)
+        check_place(Path.cwd())
+        check_path(book.root)
+        with locked(book), measured():
+            do()
     except BuildError as error:
         print(f"The book was not built. {error}", file=sys.stderr)
         return 1
-    print(f"The book: {page}")
+    except KeyboardInterrupt:
+        print("The book was not built: interrupted. The same command goes on from here.", file=sys.stderr)
+        return 130
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC):
+            raise
+        print(f"The book was not built. {error.filename or book.build} cannot be written: {error.strerror}.", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -20,11 +20,11 @@ from transformer_circuits.models.bridge import as_pretrained
 from transformer_circuits.paths import DATA
 from transformer_circuits.training.vocabulary import narrow, pieces
 
-D_VOCAB = 8192  # of the family's tokenizer
+D_VOCAB = 4096  # of the family's tokenizer
 
 
 def load_tokenizer() -> PreTrainedTokenizerFast:
-    """The family's tokenizer: byte-level BPE, 8,192 tokens, token 0 `<|start|>`, which it puts first."""
+    """The family's tokenizer: byte-level BPE, 4,096 tokens, token 0 `<|start|>`, which it puts first."""
     return as_pretrained(DATA / "tokenizer.json")
 
 
@@ -94,7 +94,7 @@ class BigramCounts:
 
 @functools.cache
 def bigram_counts() -> BigramCounts:
-    """The complete table of the training text, about 2.8 million different pairs."""
+    """The complete table of the training text, every pair that occurs."""
     stored = np.load(DATA / "bigrams.npz")
     successors = stored["successors"].astype(np.int64)
     row_start = np.concatenate([[0], np.cumsum(successors)])

@@ -26,4 +26,3 @@ ROOT = find_root()
 WEIGHTS = ROOT / "weights"  # shipped models
 DATA = ROOT / "data"  # tokenizer, held-out sample, counts, passages
 BUILD = ROOT / "_build"  # made by `make book`, never committed
-CLAIMS = Path(os.environ.get("TRANSFORMER_CIRCUITS_CLAIMS") or BUILD / "claims")  # one JSON file a recorded claim

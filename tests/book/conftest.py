@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from transformer_circuits import build
 from transformer_circuits.paths import ROOT
 
 PATIENCE = 180_000  # milliseconds; a busy machine draws a page of widgets slowly
@@ -29,8 +30,11 @@ FLAGS = [
 
 @pytest.fixture(scope="session")
 def html() -> Path:
-    """The folder of the built pages. Notebooks that nbval has just run are in the cache, and so this takes seconds."""
-    return build.build(ROOT).parent
+    """The folder of the built pages. Notebooks that nbval has just looked at are in the cache, so that only pages are written."""
+    built = subprocess.run([sys.executable, "-m", "transformer_circuits.build"], cwd=ROOT, capture_output=True, text=True)
+    if built.returncode:
+        pytest.fail(built.stdout + built.stderr, pytrace=False)
+    return ROOT / "_build" / "html"
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """Random attention-only models for the identity tests: double precision, and weights several times larger than at
 initialization, so that a transposed factor or a missing term cannot hide below the tolerance.
 
-The reference for every identity is the plain `Transformer`'s own forward pass, or a naive computation beside it.
+The hooked model is what the chapters use; the reference for every identity is the plain `Transformer`'s own forward pass, or a naive
+computation beside it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from transformer_circuits.circuits.paths import run
-from transformer_circuits.circuits.weights import Weights, relative_error
+from transformer_lens.model_bridge import TransformerBridge
+
 from transformer_circuits.models.architecture import ModelConfig, Transformer
+from transformer_circuits.models.bridge import wrap
 
 EXACT = 1e-10  # relative; an identity holds
 BROKEN = 1e-4  # relative; a broken one is off by at least this
@@ -26,28 +28,16 @@ identity = settings(max_examples=40, deadline=None, derandomize=True)
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A random model, its weights, and a prompt."""
+    """A random model, hooked and plain, and a prompt."""
 
-    model: Transformer
-    weights: Weights
-    tokens: Tensor  # [position]
+    model: TransformerBridge
+    plain: Transformer
+    tokens: Tensor  # [1, position]
 
     @property
     def logits(self) -> Tensor:
-        """The reference: the plain forward pass, [position, d_vocab]."""
-        return self.model(self.tokens[None])[0].detach()
-
-    @property
-    def patterns(self) -> Tensor:
-        """Recorded from the plain module, [layer, head, destination, source]."""
-        kept: list[Tensor] = []
-        residual = self.model.tok_embed(self.tokens)[None]
-        positions = self.model.pos(torch.arange(len(self.tokens)))
-        for block in self.model.layers:
-            added, _ = block.attn(residual, positions, pattern_fn=lambda pattern: kept.append(pattern[0]) or pattern)
-            residual = residual + added
-        shape = (0, self.model.config.n_heads, len(self.tokens), len(self.tokens))
-        return torch.stack(kept).detach() if kept else self.weights.W_E.new_zeros(shape)
+        """The reference: the plain forward pass, [1, position, d_vocab]."""
+        return self.plain(self.tokens).detach()
 
 
 def build(
@@ -71,8 +61,8 @@ def build(
             weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64) * gain / math.sqrt(fan_in))
     if not positions:
         model.pos.weight.zero_()
-    tokens = torch.randint(d_vocab, (length,), generator=generator)
-    return Case(model, Weights.of(model), tokens)
+    tokens = torch.randint(d_vocab, (1, length), generator=generator)
+    return Case(wrap(model), model, tokens)
 
 
 def cases(min_layers: int = 1, max_layers: int = 3) -> st.SearchStrategy[Case]:
@@ -99,8 +89,3 @@ PLAIN_CASES = [
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def forward_error(case: Case, weights: Weights) -> float:
-    """How far the logits computed from other weights are from those of the plain forward pass."""
-    return relative_error(run(weights, case.tokens).logits, case.logits)

@@ -1,6 +1,4 @@
-"""A1 and A4: convolution as attention, biases as a dimension that is always one. (A2 is in test_paths.py.)"""
-
-import dataclasses
+"""A1, A2, A4: convolution as attention, the residual connection as a head, biases as a dimension that is always one."""
 
 import pytest
 import torch
@@ -9,90 +7,99 @@ from hypothesis import strategies as st
 from random_models import BROKEN, EXACT, PLAIN_CASES, Case, cases, identity, random
 from torch import nn
 
-from transformer_circuits.circuits.paths import run
-from transformer_circuits.circuits.positions import convolve_by_heads
-from transformer_circuits.circuits.weights import Biases, collect_biases, fold_biases, relative_error
+from transformer_circuits.circuits.biases import collect_biases, with_one
+from transformer_circuits.circuits.heads import relative_error
+from transformer_circuits.models.bridge import from_matrices, matrices
 
 
-def torch_convolution(x, kernel):
-    """PyTorch's own causal convolution; its weight is [out, in, tap], and its last tap is the present position."""
-    padded = nn.functional.pad(x.T[None], (len(kernel) - 1, 0))
-    return nn.functional.conv1d(padded, kernel.flip(0).permute(2, 1, 0))[0].T
+def by_heads_and_by_torch(case: Case, kernel=lambda W_OV: W_OV) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first layer with head k looking k places back, and PyTorch's causal convolution with these heads' W_OV."""
+    n, taps = case.tokens.shape[1], case.model.cfg.n_heads
+    fixed = torch.stack([torch.eye(n, dtype=torch.float64).roll(k, 0).tril(-k) for k in range(taps)])
+    with case.model.hooks(fwd_hooks=[("blocks.0.attn.hook_pattern", lambda p, hook: fixed[None])]):
+        _, cache = case.model.run_with_cache(case.tokens)
+    W = kernel(case.model.OV[0].AB).flip(0).permute(2, 1, 0)  # [out, in, tap], the present position last
+    padded = nn.functional.pad(cache["embed"].mT, (W.shape[-1] - 1, 0))
+    return cache["blocks.0.attn.hook_out"], nn.functional.conv1d(padded, W).mT
 
 
 @identity
-@given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**32 - 1))
-def test_a1_heads_at_fixed_offsets_are_a_convolution(n, taps, d_in, d_out, seed):
-    x, kernel = 5 * random(n, d_in, seed=seed), 5 * random(taps, d_in, d_out, seed=seed + 1)
-    assert relative_error(convolve_by_heads(x, kernel), torch_convolution(x, kernel)) < EXACT
+@given(cases())
+def test_a1_heads_at_fixed_offsets_are_a_convolution(case):
+    assert relative_error(*by_heads_and_by_torch(case)) < EXACT
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a1_fails_with_a_kernel_transposed_reversed_or_short(seed):
-    x, kernel = random(8, 4, seed=seed), random(3, 4, 4, seed=seed + 9)
-    expected = torch_convolution(x, kernel)
-    for wrong in (kernel.mT, kernel.flip(0), kernel[:2]):
-        assert relative_error(convolve_by_heads(x, wrong), expected) > BROKEN
+@pytest.mark.parametrize("case", PLAIN_CASES)
+@pytest.mark.parametrize("wrong", [lambda W: W.mT, lambda W: W.flip(0), lambda W: W[:1]])
+def test_a1_fails_with_a_kernel_transposed_reversed_or_short(case, wrong):
+    assert relative_error(*by_heads_and_by_torch(case, wrong)) > BROKEN
 
 
-def with_biases(case: Case, seed: int) -> tuple[torch.Tensor, Biases]:
+def product_of_heads(case: Case, itself: float = 1.0) -> torch.Tensor:
+    _, cache = case.model.run_with_cache(case.tokens)
+    x = case.model.W_E[case.tokens[0]]
+    for layer in range(case.model.cfg.n_layers):
+        heads = (cache["pattern", layer][0] @ x @ case.model.OV[layer].AB).sum(0)
+        x = heads + itself * torch.eye(len(x), dtype=x.dtype) @ x @ torch.eye(x.shape[1], dtype=x.dtype)
+    return (x @ case.model.W_U)[None]
+
+
+@identity
+@given(cases())
+def test_a2_with_the_identity_head_a_layer_is_a_sum_of_heads(case):
+    assert relative_error(product_of_heads(case), case.logits) < EXACT
+
+
+@pytest.mark.parametrize("case", PLAIN_CASES)
+def test_a2_fails_without_the_identity_head(case):
+    assert relative_error(product_of_heads(case, itself=0.0), case.logits) > BROKEN
+
+
+def with_biases(case: Case, seed: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Logits of the plain module after every linear map in it was given a random bias, and those biases."""
-    weights, model = case.weights, case.model
-    shape = (weights.n_layers, weights.n_heads, weights.d_head)
-    b_Q, b_K, b_V = 2 * random(3, *shape, seed=seed)
-    b_O = 2 * random(weights.n_layers, weights.d_model, seed=seed + 1)
-    b_U = 2 * random(weights.W_U.shape[1], seed=seed + 2)
-    changed: list[nn.Linear] = []
-
-    def give(linear: nn.Linear, bias: torch.Tensor) -> None:
+    cfg, linears = case.plain.config, []
+    shapes = dict.fromkeys("QKV", (cfg.n_layers, cfg.n_heads, cfg.d_head)) | {"O": (cfg.n_layers, cfg.d_model), "U": (cfg.d_vocab,)}
+    b = {part: 2 * random(*shape, seed=seed + i) for i, (part, shape) in enumerate(shapes.items())}
+    for layer, block in enumerate(case.plain.layers):
+        linears += [(getattr(block.attn, part.lower()), b[part][layer].flatten()) for part in "QKVO"]
+    for linear, bias in (linears := [*linears, (case.plain.head, b["U"])]):
         linear.bias = nn.Parameter(bias, requires_grad=False)
-        changed.append(linear)
-
-    for layer, block in enumerate(model.layers):
-        for part, bias in (("q", b_Q), ("k", b_K), ("v", b_V)):
-            give(getattr(block.attn, part), bias[layer].flatten())
-        give(block.attn.o, b_O[layer])
-    give(model.head, b_U)
     logits = case.logits
-    for linear in changed:
+    for linear, _ in linears:
         linear.bias = None
-    return logits, Biases(b_Q, b_K, b_V, b_O, b_U)
+    return logits, b
 
 
 @identity
-@given(cases(min_layers=0), st.integers(0, 2**32 - 1))
+@given(cases(min_layers=0), st.integers(0, 2**31))
 def test_a4_biases_are_a_dimension_that_is_always_one(case, seed):
-    logits, biases = with_biases(case, seed)
-    folded = fold_biases(case.weights, biases)
-    assert folded.d_model == case.weights.d_model + 1
-    result = run(folded, case.tokens)
-    assert relative_error(result.logits, logits) < EXACT
-    assert torch.equal(result.residual[..., -1], torch.ones_like(result.residual[..., -1]))
+    logits, b = with_biases(case, seed)
+    model = from_matrices(**with_one(matrices(case.model), b))
+    found, cache = model.run_with_cache(case.tokens)
+    assert relative_error(found, logits) < EXACT
+    for layer in range(model.cfg.n_layers):
+        assert (cache["resid_post", layer][..., -2] == 1).all()
 
 
 @identity
-@given(cases(min_layers=0), st.integers(0, 2**32 - 1))
-def test_a4_all_but_the_query_biases_become_a_bias_on_the_logits(case, seed):
-    logits, biases = with_biases(case, seed)
-    biases = dataclasses.replace(biases, b_Q=torch.zeros_like(biases.b_Q))
-    without_queries = fold_biases(case.weights, biases)
-    b_Q, b_U = collect_biases(case.weights, biases)
-    assert b_Q.shape == biases.b_Q.shape
-    if case.weights.n_layers == 1:  # nothing shifts the queries of a first layer
-        bare = run(case.weights, case.tokens).logits + b_U
-        assert relative_error(run(without_queries, case.tokens).logits, bare) < EXACT
+@given(cases(min_layers=0), st.integers(0, 2**31))
+def test_a4_all_biases_become_one_on_queries_and_one_on_logits(case, seed):
+    logits, b = with_biases(case, seed)
+    b_Q, b_U = collect_biases(matrices(case.model), b)
+    hooks = [(f"blocks.{layer}.attn.hook_q", lambda q, hook, bias=bias: q + bias) for layer, bias in enumerate(b_Q)]
+    assert relative_error(case.model.run_with_hooks(case.tokens, fwd_hooks=hooks) + b_U, logits) < EXACT
 
 
 @pytest.mark.parametrize("case", PLAIN_CASES)
-def test_a4_fails_when_one_bias_is_forgotten(case):
-    logits, biases = with_biases(case, seed=5)
-    for name in ("b_Q", "b_V", "b_O", "b_U"):
-        forgotten = dataclasses.replace(biases, **{name: torch.zeros_like(getattr(biases, name))})
-        assert relative_error(run(fold_biases(case.weights, forgotten), case.tokens).logits, logits) > BROKEN, name
+@pytest.mark.parametrize("part", "QVOU")
+def test_a4_fails_when_one_bias_is_forgotten(case, part):
+    logits, b = with_biases(case, seed=5)
+    forgotten = b | {part: torch.zeros_like(b[part])}
+    assert relative_error(from_matrices(**with_one(matrices(case.model), forgotten))(case.tokens), logits) > BROKEN
 
 
 @pytest.mark.parametrize("case", PLAIN_CASES)
-def test_a4_key_biases_change_nothing(case):
-    logits, biases = with_biases(case, seed=5)
-    other = dataclasses.replace(biases, b_K=-7 * biases.b_K)
-    assert relative_error(run(fold_biases(case.weights, other), case.tokens).logits, logits) < EXACT
+def test_a4_biases_of_keys_change_nothing(case):
+    logits, b = with_biases(case, seed=5)
+    other = from_matrices(**with_one(matrices(case.model), b | {"K": -7 * b["K"]}))
+    assert relative_error(other(case.tokens), logits) < EXACT

@@ -5,196 +5,145 @@ The reference is the plain module's own forward pass, with PyTorch's LayerNorm i
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_models import BROKEN, EXACT, PLAIN_CASES, Case, cases, identity, random
+from random_models import BROKEN, EXACT, identity, random
 
-from transformer_circuits.circuits.layer_norm import (
-    Folded,
-    centered,
-    fold,
-    frozen,
-    raw_weights,
-    readings,
-    run_folded,
-    with_normalization,
-)
-from transformer_circuits.circuits.paths import expand
-from transformer_circuits.circuits.weights import relative_error
-from transformer_circuits.models.architecture import Transformer
+from transformer_circuits.circuits.heads import freeze, relative_error, without_heads
+from transformer_circuits.circuits.layer_norm import fold
+from transformer_circuits.models.architecture import ModelConfig, Transformer
+from transformer_circuits.models.bridge import wrap
 
-fewer = settings(identity, max_examples=15)  # each example folds and runs several times
-CENTERS = ("writing", "reading", "both")
+TOKENS = torch.tensor([[0, 3, 7, 3, 10, 1]])
+KINDS = [{}, {"d_mlp": 5}, {"standard_positions": True}, {"smeared_keys": True}]
+fewer = settings(identity, max_examples=20)
 
 
-def normalized(case: Case, seed: int, d_mlp: int | None = None) -> Transformer:
-    """The case's model with random normalizations: gains of either sign, biases of the same size."""
-    shape = (len(readings(case.weights.n_layers, bool(d_mlp))), case.weights.d_model)
-    gains, biases = random(2, *shape, seed=seed)
-    return with_normalization(case.weights, gains, biases, d_mlp, torch.Generator().manual_seed(seed + 1))
+def normalized(n_layers: int = 2, seed: int = 0, **kind) -> Transformer:
+    """A model with random weights: gains of either sign, biases of the same size."""
+    model = Transformer(ModelConfig(n_layers, 8, 2, 3, 11, 9, normalization="LN", **kind)).double().eval().requires_grad_(False)
+    for i, (name, parameter) in enumerate(model.named_parameters()):
+        if name != "pos.weight":
+            parameter.copy_(random(*parameter.shape, seed=seed + i))
+    return model
 
 
-def logits_of(model: Transformer, case: Case) -> torch.Tensor:
-    return model(case.tokens[None])[0]
+shapes = st.integers(0, 3), st.integers(0, 2**20), st.sampled_from(KINDS)
+models = st.builds(lambda n_layers, seed, kind: normalized(n_layers, seed, **kind), *shapes)
+
+
+def norms_of(cache) -> list[str]:
+    return [name.removesuffix(".hook_scale") for name in cache if name.endswith("hook_scale")]
 
 
 @fewer
-@given(cases(min_layers=0, max_layers=2), st.sampled_from([None, 5]), st.integers(0, 2**31))
-def test_a3_folded_models_give_the_same_logits(case, d_mlp, seed):
-    model = normalized(case, seed, d_mlp)
-    for center in CENTERS:
-        result = run_folded(fold(model, center), case.tokens)
-        assert relative_error(result.logits, logits_of(model, case)) < EXACT, center
+@given(models)
+def test_a3_folded_models_give_the_same_logits_and_only_divide(model):
+    folded, bridge = fold(wrap(model)), wrap(model)
+    logits, cache = folded.run_with_cache(TOKENS)
+    assert relative_error(logits, model(TOKENS)) < EXACT
+    _, original = bridge.run_with_cache(TOKENS)
+    for norm in norms_of(cache):
+        stream, scale = cache[f"{norm}.hook_in"], cache[f"{norm}.hook_scale"]
+        assert relative_error(cache[f"{norm}.hook_out"], stream / scale) < EXACT  # all that is left of a normalization
+        before = original[f"{norm}.hook_in"]
+        assert relative_error(stream, before - before.mean(-1, keepdim=True)) < EXACT
+        assert relative_error(scale, original[f"{norm}.hook_scale"]) < EXACT
 
 
 @fewer
-@given(cases(min_layers=0, max_layers=2), st.sampled_from([None, 5]), st.integers(0, 2**31))
-def test_a3_the_first_scale_is_a_table_over_the_vocabulary(case, d_mlp, seed):
-    model = normalized(case, seed, d_mlp)
-    folded = fold(model)
-    free = run_folded(folded, case.tokens)
-    looked_up = folded.token_scales()[case.tokens]
-    assert relative_error(looked_up, free.scales[0]) < EXACT
-    scales = [looked_up] + [None] * (len(folded.readings) - 1)
-    assert relative_error(run_folded(folded, case.tokens, scales=scales).logits, logits_of(model, case)) < EXACT
+@given(models)
+def test_a3_the_first_normalization_is_a_table_over_the_vocabulary(model):
+    if model.config.n_layers and not model.config.standard_positions:  # with those it depends on the place too
+        bridge = wrap(model)
+        table = bridge.blocks[0].ln1(bridge.W_E)
+        looked_up = bridge.run_with_hooks(TOKENS, fwd_hooks=[("blocks.0.ln1.hook_out", lambda x, hook: table[TOKENS])])
+        assert relative_error(looked_up, model(TOKENS)) < EXACT
 
 
-@fewer
-@given(cases(min_layers=0, max_layers=3), st.sampled_from(CENTERS), st.integers(0, 2**31))
-def test_a3_with_scales_frozen_the_logits_are_a_sum_over_paths(case, center, seed):
-    model = normalized(case, seed)
-    folded = fold(model, center)
-    result = run_folded(folded, case.tokens)
-    weights, patterns = frozen(folded, result)
-    expansion = expand(weights, case.tokens, patterns)
-    assert len(expansion.paths) == (2 + case.weights.n_heads) ** case.weights.n_layers
-    logits = expansion.total() / result.scales[-1][:, None] @ weights.W_U + folded.b_U
-    assert relative_error(logits, logits_of(model, case)) < EXACT
+def mixing(folded, hooks) -> float:
+    """How far the logits are from those of a model that is affine in its embedding."""
+    one, two = random(2, 1, 6, 8, seed=9)
+
+    def at(x):
+        return folded.run_with_hooks(TOKENS, fwd_hooks=[("embed.hook_out", lambda e, hook: x), *hooks])
+
+    return relative_error(at(0.3 * one + 0.7 * two), 0.3 * at(one) + 0.7 * at(two))
 
 
-@fewer
-@given(cases(min_layers=1, max_layers=2), st.sampled_from([None, 5]), st.integers(0, 2**31))
-def test_what_each_centering_leaves_of_the_residual_stream(case, d_mlp, seed):
-    model = normalized(case, seed, d_mlp)
-    caught: list[torch.Tensor] = []
-    model.ln_out.register_forward_pre_hook(lambda module, inputs: caught.append(inputs[0][0]))
-    model(case.tokens[None])
-    writing, reading = (run_folded(fold(model, center), case.tokens) for center in ("writing", "reading"))
-    assert relative_error(reading.residual[-1], caught[0]) < EXACT
-    assert relative_error(writing.residual[-1], centered(caught[0])) < EXACT
-    assert relative_error(writing.scales, reading.scales) < EXACT
+@pytest.mark.parametrize("n_layers", [0, 1, 2])
+def test_with_patterns_and_scales_frozen_the_model_is_linear_and_with_patterns_alone_it_is_not(n_layers):
+    folded = fold(wrap(normalized(n_layers)))
+    _, cache = folded.run_with_cache(TOKENS)
+    scales = [(f"{norm}.hook_scale", lambda s, hook: cache[hook.name]) for norm in norms_of(cache)]
+    assert mixing(folded, freeze(cache) + scales) < EXACT
+    assert mixing(folded, freeze(cache)) > BROKEN
 
 
-@fewer
-@given(cases(min_layers=1, max_layers=2), st.integers(0, 2**31))
-def test_an_ablation_changes_logits_directly_and_through_the_scale(case, seed):
-    folded = fold(normalized(case, seed))
-    base = run_folded(folded, case.tokens)
-    patterns = base.patterns.clone()
-    patterns[-1, 0] = 0
-    fixed = run_folded(folded, case.tokens, patterns, list(base.scales))
-    free = run_folded(folded, case.tokens, patterns)
-    r = (base.scales[-1] / free.scales[-1])[:, None]
-    assert relative_error(r * (fixed.logits - folded.b_U), free.logits - folded.b_U) < EXACT
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_ablation_changes_logits_directly_and_through_the_last_scale(kind):
+    folded = fold(wrap(normalized(2, **kind)))
+    _, cache = folded.run_with_cache(TOKENS)
+    fixed = [(f"{norm}.hook_scale", lambda s, hook: cache[hook.name]) for norm in norms_of(cache)]
+    out = without_heads([(1, 0)])
+    b_U, seen = folded.unembed.original_component.bias, []
+    direct = folded.run_with_hooks(TOKENS, fwd_hooks=out + fixed) - b_U
+    watch = [("ln_final.hook_scale", lambda s, hook: seen.append(s))]
+    free = folded.run_with_hooks(TOKENS, fwd_hooks=out + fixed[:-1] + watch) - b_U
+    r = cache["ln_final.hook_scale"] / seen[0]
+    assert relative_error(r * direct, free) < EXACT
+    assert relative_error(direct, free) > BROKEN
 
 
-def wrong_folds(model: Transformer) -> dict[str, Folded]:
-    """Every mistake that a fold can make, one at a time."""
-    right, reading, raw = fold(model), fold(model, "reading"), raw_weights(model)
-    gain = torch.stack([block.ln1.weight for block in model.layers])[:, None, :, None]
-    bias = torch.stack([block.ln1.bias for block in model.layers])[:, None, None]
-
-    def other(folded: Folded, **matrices: torch.Tensor) -> Folded:
-        return dataclasses.replace(folded, matrices=dataclasses.replace(folded.matrices, **matrices))
-
-    return {
-        "bias of queries": dataclasses.replace(right, at_Q=(raw.W_pos @ raw.W_Q).expand_as(right.at_Q)),
-        "bias of values": dataclasses.replace(right, b_V=torch.zeros_like(right.b_V)),
-        "bias of logits": dataclasses.replace(right, b_U=torch.zeros_like(right.b_U)),
-        "bias after the gain": dataclasses.replace(right, at_Q=(raw.W_pos + bias) @ right.matrices.W_Q),
-        "gain of queries": other(right, W_Q=raw.W_Q),
-        "gain of keys": other(right, W_K=raw.W_K),
-        "gain of values": other(right, W_V=raw.W_V),
-        "gain of logits": other(right, W_U=raw.W_U),
-        "gain on the output": other(right, W_O=gain.mT * right.matrices.W_O, W_V=raw.W_V),
-        "centering before the gain": other(reading, W_V=gain * centered(raw.W_V.mT).mT),
-        "embedding not centered": other(right, W_E=raw.W_E),
-        "heads not centered": other(right, W_O=raw.W_O),
-    }
+def part(model, path: str):
+    for name in path.split("."):
+        model = model[int(name)] if name.isdigit() else getattr(model, name)
+    return model.original_component
 
 
-@pytest.mark.parametrize("case", PLAIN_CASES)
-@pytest.mark.parametrize("mistake", list(wrong_folds(normalized(PLAIN_CASES[0], 0))))
-def test_a3_fails_with_each_mistake(case, mistake):
-    model = normalized(case, seed=3)
-    wrong = run_folded(wrong_folds(model)[mistake], case.tokens).logits
-    assert relative_error(wrong, logits_of(model, case)) > BROKEN
+LEFT_AS_THEY_WERE = ["blocks.0.attn.q", "blocks.0.attn.k", "blocks.1.attn.v", "blocks.1.mlp.in", "unembed"]
 
 
-@pytest.mark.parametrize("case", [case for case in PLAIN_CASES if case.weights.W_pos.any()])
-def test_a3_fails_if_positions_are_normalized(case):
-    """Shortformer: they are added after the normalization. Centered, or multiplied by the gain, they are others."""
-    model = normalized(case, seed=3)
-    right, raw = fold(model), raw_weights(model)
-    bias = torch.stack([block.ln1.bias for block in model.layers])[:, None, None]
-    gain = torch.stack([block.ln1.weight for block in model.layers])[:, None, :, None]
-    for rows, matrix in ((centered(raw.W_pos), raw.W_Q), (raw.W_pos, gain * raw.W_Q)):
-        wrong = dataclasses.replace(right, at_Q=rows @ matrix + bias @ raw.W_Q)
-        assert relative_error(run_folded(wrong, case.tokens).logits, logits_of(model, case)) > BROKEN
+@pytest.mark.parametrize("path", LEFT_AS_THEY_WERE)
+def test_a3_fails_with_a_reader_left_without_the_gain(path):
+    model = wrap(normalized(2, d_mlp=5))
+    wrong = fold(model)
+    part(wrong, path).weight.copy_(part(model, path).weight)
+    assert relative_error(wrong(TOKENS), model(TOKENS)) > BROKEN
 
 
-@pytest.mark.parametrize("case", PLAIN_CASES)
-def test_a3_fails_without_the_division(case):
-    model = normalized(case, seed=3)
-    folded = fold(model)
-    free = run_folded(folded, case.tokens)
-    for reading in range(len(folded.readings)):
-        scales = [None] * len(folded.readings)
-        scales[reading] = torch.ones_like(free.scales[reading])
-        wrong = run_folded(folded, case.tokens, scales=scales).logits
-        assert relative_error(wrong, logits_of(model, case)) > BROKEN, folded.readings[reading]
+@pytest.mark.parametrize("path", ["blocks.0.attn.q", "blocks.0.attn.v", "blocks.1.mlp.in", "unembed"])
+def test_a3_fails_without_the_bias(path):
+    model = wrap(normalized(2, d_mlp=5))
+    wrong = fold(model)
+    part(wrong, path).bias.zero_()
+    assert relative_error(wrong(TOKENS), model(TOKENS)) > BROKEN
 
 
-@pytest.mark.parametrize("case", PLAIN_CASES)
-def test_biases_of_keys_change_nothing(case):
-    model = normalized(case, seed=3)
-    right, raw = fold(model), raw_weights(model)
-    without = dataclasses.replace(right, at_K=(raw.W_pos @ raw.W_K).expand_as(right.at_K))
-    assert relative_error(run_folded(without, case.tokens).logits, logits_of(model, case)) < EXACT
+def test_biases_of_keys_change_nothing():
+    model = wrap(normalized(2))
+    other = fold(model)
+    part(other, "blocks.1.attn.k").bias.mul_(-7)
+    assert relative_error(other(TOKENS), model(TOKENS)) < EXACT
 
 
-@pytest.mark.parametrize("case", PLAIN_CASES)
-def test_the_path_expansion_fails_with_scales_left_out(case):
-    model = normalized(case, seed=3)
-    folded = fold(model)
-    result = run_folded(folded, case.tokens)
-    unscaled = dataclasses.replace(result, scales=torch.ones_like(result.scales))
-    weights, patterns = frozen(folded, unscaled)
-    logits = expand(weights, case.tokens, patterns).total() / result.scales[-1][:, None] @ weights.W_U + folded.b_U
-    assert relative_error(logits, logits_of(model, case)) > BROKEN
+@pytest.mark.parametrize("path", ["embed", "blocks.0.attn.o", "blocks.0.mlp.out"])
+def test_a3_division_is_not_enough_where_a_writer_is_not_centered(path):
+    model = wrap(normalized(2, d_mlp=5))
+    wrong = fold(model)
+    part(wrong, path).weight.copy_(part(model, path).weight)
+    _, cache = wrong.run_with_cache(TOKENS)
+    assert relative_error(cache["ln_final.hook_out"], cache["ln_final.hook_in"] / cache["ln_final.hook_scale"]) > BROKEN
 
 
-@pytest.mark.parametrize("case", PLAIN_CASES)
-def test_the_sign_of_last_gain_and_unembedding_is_no_property_of_the_model(case):
-    shape = (case.weights.n_layers + 1, case.weights.d_model)
-    gains, biases = random(2, *shape, seed=1)
-    flipped = torch.ones(shape[0], 1, dtype=torch.float64)
-    flipped[-1] = -1
-    model = with_normalization(case.weights, gains, biases)
-    other = with_normalization(dataclasses.replace(case.weights, W_U=-case.weights.W_U), flipped * gains, flipped * biases)
-    assert relative_error(logits_of(other, case), logits_of(model, case)) < EXACT
-    assert relative_error(fold(other).matrices.W_U, fold(model).matrices.W_U) < EXACT
-    assert relative_error(raw_weights(other).W_U, raw_weights(model).W_U) > BROKEN
-
-
-def test_the_length_of_the_stream_means_nothing_but_for_eps():
-    case = PLAIN_CASES[1]
-    longer = dataclasses.replace(case.weights, W_E=1e4 * case.weights.W_E, W_O=1e4 * case.weights.W_O)
-    longest = dataclasses.replace(case.weights, W_E=1e8 * case.weights.W_E, W_O=1e8 * case.weights.W_O)
-    gains, biases = random(2, 3, case.weights.d_model, seed=1)
-    logits = [logits_of(with_normalization(w, gains, biases), case) for w in (longer, longest)]
-    assert relative_error(logits[0], logits[1]) < EXACT
+def test_a3_fails_where_positions_pass_the_gain():
+    """Shortformer: they are added after the normalization."""
+    model = wrap(normalized(2))
+    wrong = fold(copy.deepcopy(model))
+    wrong.reset_hooks(including_permanent=True)
+    part(wrong, "positions").weight.copy_(model.W_pos)
+    assert relative_error(wrong(TOKENS), model(TOKENS)) > BROKEN

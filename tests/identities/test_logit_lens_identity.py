@@ -1,117 +1,88 @@
-"""The logit lens is the path expansion cut off by depth (claim W9), and what changes of basis leave alone (claim W10)."""
-
-import dataclasses
+"""The logit lens is the path expansion cut off by depth (claim W9); the key lens is the score of the query's token."""
 
 import pytest
 import torch
 from hypothesis import given
 from random_models import BROKEN, EXACT, PLAIN_CASES, build, cases, identity, random
 
-from transformer_circuits.circuits import logit_lens, overlap
-from transformer_circuits.circuits.composition import change_basis
-from transformer_circuits.circuits.logit_lens import key_lens, log_probs, streams
-from transformer_circuits.circuits.paths import expand, expand_scores, run
-from transformer_circuits.circuits.term_importance import ablations
-from transformer_circuits.circuits.weights import relative_error
+from transformer_circuits.circuits import heads
+from transformer_circuits.circuits.heads import relative_error
+from transformer_circuits.circuits.logit_lens import BATCH, key_lens, linear_map, reading_losses, streams
 
 
 @identity
 @given(cases(min_layers=0))
-def test_streams_are_those_of_a_run_and_end_at_the_plain_models_logits(case):
-    x = streams(case.weights, case.tokens)
-    assert relative_error(x, run(case.weights, case.tokens).residual) < EXACT
-    assert relative_error(x[-1] @ case.weights.W_U, case.logits) < EXACT
-    batch = streams(case.weights, case.tokens.expand(2, -1))
-    assert relative_error(batch[:, 1], x) < EXACT
+def test_streams_end_at_the_plain_models_logits(case):
+    x = streams(case.model, case.tokens)
+    assert relative_error(x[0], case.plain.tok_embed(case.tokens).detach()) < EXACT
+    assert relative_error(x[-1] @ case.model.W_U, case.logits) < EXACT
+    batch = streams(case.model, case.tokens.expand(6, -1))  # more than one batch
+    assert relative_error(batch[:, 5:], x) < EXACT
+
+
+def paths(case):
+    """What the direct path and each head of the first layer write, [1 + head, 1, position, d_model]."""
+    _, cache = case.model.run_with_cache(case.tokens)
+    through = torch.einsum("bhqk,bkd,hde->hbqe", cache["pattern", 0], cache["embed"], case.model.OV[0].AB)
+    return torch.cat([cache["embed"][None], through])
 
 
 @identity
-@given(cases(max_layers=2))
-def test_the_lens_is_the_sum_of_the_paths_that_have_ended(case):
-    weights, x = case.weights, streams(case.weights, case.tokens)
-    for stage in range(weights.n_layers + 1):
-        paths = expand(weights, case.tokens, case.patterns, n_layers=stage)
-        assert all(path[-1][0] < stage for path in paths.paths if path)
-        assert relative_error(sum(term @ weights.W_U for term in paths.terms), x[stage] @ weights.W_U) < EXACT
+@given(cases())
+def test_the_reading_after_the_first_layer_is_the_sum_of_its_paths(case):
+    x = streams(case.model, case.tokens)[1]
+    assert relative_error((paths(case) @ case.model.W_U).sum(0), x @ case.model.W_U) < EXACT
 
 
 @pytest.mark.parametrize("case", PLAIN_CASES)
 def test_a_missing_path_is_noticed(case):
-    x = streams(case.weights, case.tokens)
-    paths = expand(case.weights, case.tokens, case.patterns, n_layers=1)
-    for i in range(len(paths.paths)):
-        rest = torch.cat([paths.terms[:i], paths.terms[i + 1 :]]).sum(dim=0)
-        assert relative_error(rest @ case.weights.W_U, x[1] @ case.weights.W_U) > BROKEN
+    found, reading = paths(case) @ case.model.W_U, streams(case.model, case.tokens)[1] @ case.model.W_U
+    for i in range(len(found)):
+        assert relative_error(found.sum(0) - found[i], reading) > BROKEN
 
 
-def test_cut_by_depth_is_not_cut_by_order():
-    """After one layer and at the end the two ways to cut agree; in between, with three layers, they part."""
-    case = build(n_layers=3, seed=5)
-    x, by_order = streams(case.weights, case.tokens), ablations(case.weights, case.tokens)
-    assert relative_error(by_order["layer 0"], x[1]) < EXACT
-    assert relative_error(by_order["order 3"], x[3]) < EXACT
-    assert relative_error(by_order["order 1"], x[1]) > BROKEN
-    assert relative_error(by_order["order 2"], x[2]) > BROKEN
-
-
-@pytest.mark.parametrize("case", PLAIN_CASES)
-def test_reading_divergences_are_those_of_the_definition(case):
-    tokens = case.tokens[None]
-    x = streams(case.weights, tokens)
-    reading = logit_lens.read(case.weights, x, tokens)
-    logs = log_probs(case.weights, x)
-    p = logs.exp()
-    assert relative_error(reading.kl, (p[1:] * (logs[1:] - logs[:-1])).sum(-1)) < EXACT
-    assert (reading.kl > -EXACT).all()
-    assert relative_error(reading.entropy, -(p * logs).sum(-1)) < EXACT
-    shifted = dataclasses.replace(case.weights, W_U=case.weights.W_U + random(case.weights.d_model, 1))  # the same to all logits
-    for one, other in zip(logit_lens.read(shifted, x, tokens), reading):
-        assert relative_error(one.double(), other.double()) < EXACT
-
-
-@pytest.mark.parametrize("case", [case for case in PLAIN_CASES if case.weights.n_layers > 1])
+@pytest.mark.parametrize("case", [case for case in PLAIN_CASES if len(case.model.blocks) > 1])
 def test_key_lens_is_the_score_of_the_query_token(case):
-    x = streams(case.weights, case.tokens)
-    scores = key_lens(case.weights, x[1], 1, 0)  # [source, query token]
-    split = expand_scores(case.weights, case.tokens, case.patterns, 1, 0)
-    position = split.components.index("position")
-    from_token = split.terms[split.components.index("token")]  # [key component, destination, source]
-    without_position = from_token.sum(dim=0) - from_token[position]
-    assert relative_error(scores[:, case.tokens].T, without_position) < EXACT
+    """Recorded scores, once with the query's stream replaced by its token and the key's as it is, positions left out."""
+    model, name = case.model, "blocks.1.attn.{}.hook_in"
+    x, embed = streams(model, case.tokens), case.plain.tok_embed(case.tokens).detach()
+    hooks = [(name.format("q"), lambda _, hook: embed), (name.format("k"), lambda _, hook: x[1])]
+    recorded = []
+    hooks.append(("blocks.1.attn.hook_attn_scores", lambda scores, hook: recorded.append(scores.clone())))
+    model.run_with_hooks(case.tokens, fwd_hooks=hooks)
+    allowed = torch.ones(x.shape[2], x.shape[2], dtype=torch.bool).tril()
+    for head in range(model.cfg.n_heads):
+        found = key_lens(model, x[1][0], 1, head)[:, case.tokens[0]].T  # [query, key]
+        assert relative_error(found[allowed], recorded[0][0, head][allowed]) < EXACT
+        broken = key_lens(model, x[0][0], 1, head)[:, case.tokens[0]].T  # of the stream before layer 0 has written
+        assert relative_error(broken[allowed], recorded[0][0, head][allowed]) > BROKEN
 
 
-@pytest.mark.parametrize("case", PLAIN_CASES)
-def test_overlaps_over_tokens_do_not_depend_on_the_basis(case):
-    weights = case.weights
-    other = change_basis(weights, torch.eye(weights.d_model) + 0.3 * random(weights.d_model, weights.d_model))
-    for side in overlap.SIDES:
-        before, after = (overlap.overlaps(overlap.bases(w, side, tokens=True)) for w in (weights, other))
-        assert relative_error(after, before) < 1e-8  # roots of covariances lose some digits
-        before, after = (overlap.overlaps(overlap.bases(w, side)) for w in (weights, other))
-        assert relative_error(after, before) > BROKEN  # those in the stream do
-    assert relative_error(overlap.same_map(other, tokens=True), overlap.same_map(weights, tokens=True)) < 1e-8
-    assert relative_error(streams(other, case.tokens) @ other.W_U, streams(weights, case.tokens) @ weights.W_U) < 1e-8
+def test_losses_of_the_last_reading_are_the_models_own():
+    model = build(length=7).model
+    windows = torch.randint(11, (BATCH + 1, 7), generator=torch.Generator().manual_seed(0))  # more than one batch
+    x = streams(model, windows[:, :-1])
+    found = reading_losses(model, x, windows[:, 1:])
+    assert found.shape == (3, BATCH + 1, 6)
+    torch.testing.assert_close(found[-1], heads.losses(model, windows))
+    torch.testing.assert_close(found[0], -(x[0] @ model.W_U).log_softmax(-1).gather(-1, windows[:, 1:, None])[..., 0])
+    torch.testing.assert_close(reading_losses(model, x[1], windows[:, 1:]), found[1])
 
 
-@pytest.mark.parametrize("case", PLAIN_CASES)
-@pytest.mark.parametrize("side", overlap.SIDES)
-def test_overlaps_over_tokens_are_those_of_functions_of_tokens(case, side):
-    """Against the whole d_vocab x d_head matrices, centred over tokens."""
-    weights = case.weights
-    if side == "read":
-        functions = weights.W_E @ weights.W_V[0]
-    else:
-        functions = (weights.W_O[0] @ weights.W_U).mT
-    naive = torch.linalg.qr(functions - functions.mean(dim=1, keepdim=True))[0]
-    found = overlap.overlaps(overlap.bases(weights, side, tokens=True))
-    assert relative_error(found, overlap.overlaps(naive)) < 1e-8
+def test_linear_map_finds_a_map_and_is_no_better_than_least_squares():
+    x, M, b = random(50, 6), random(6, 6, seed=1), random(6, seed=2)
+    found, shift = linear_map(x, x @ M + b)
+    torch.testing.assert_close(found, M)
+    torch.testing.assert_close(shift, b)
+    y = random(50, 6, seed=3)
+    found, shift = linear_map(x, y)
+    rest = y - x @ found - shift
+    assert (x.T @ rest).abs().max() < 1e-10 and rest.sum(0).abs().max() < 1e-10  # the normal equations
+    for wrong in ((x[:6], y[:6]), (x, y[:, :5])):
+        with pytest.raises(ValueError, match="more rows than dimensions"):
+            linear_map(*wrong)
 
 
-@pytest.mark.parametrize("case", PLAIN_CASES)
-def test_same_map_over_tokens_is_that_of_the_circuits(case):
-    weights = case.weights
-    OV = weights.W_E @ (weights.W_V[0] @ weights.W_O[0]) @ weights.W_U  # formed whole: tiny here
-    OV = OV - OV.mean(dim=1, keepdim=True)
-    OV = (OV - OV.mean(dim=2, keepdim=True)).flatten(1)
-    naive = torch.nn.functional.cosine_similarity(OV[:, None], OV, dim=-1)
-    assert relative_error(overlap.same_map(weights, tokens=True), naive) < 1e-8
+def test_key_lens_refuses_heads_that_do_not_exist():
+    with pytest.raises(ValueError, match="no head 2.0"):
+        key_lens(build().model, random(3, 8), 2, 0)

@@ -68,7 +68,7 @@ def test_initial_scales():
     torch.manual_seed(0)
     model = Transformer(ModelConfig(1, d_model=128, n_heads=2, d_head=32, d_vocab=600, n_ctx=16, d_mlp=256))
     expected = {
-        "tok_embed": 0.5,
+        "tok_embed": 0.3,
         "layers.0.attn.q": 0.5 / 128**0.5,
         "layers.0.attn.k": 0.5 / 128**0.5,
         "layers.0.attn.v": 0.5 / 128**0.5,

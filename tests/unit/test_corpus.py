@@ -28,7 +28,7 @@ def test_a_rewrapped_or_slightly_changed_copy_is_a_copy_and_another_text_is_not(
     assert copies.is_copy(text.replace(".\n", ". "))
     assert copies.is_copy("A new title. " + text[: len(text) * 3 // 4] + sentences(1, 10))
     assert not copies.is_copy(sentences(2))
-    assert copies.is_copy("too short to tell")
+    assert copies.is_copy("\n".join(text.split()))  # lines broken at other places
 
 
 def test_tables_of_numbers_and_minified_files_are_no_text():
@@ -49,6 +49,21 @@ def test_split_keeps_documents_whole_and_apart_for_every_kind():
     assert split(all_documents) == (training, held_out)
     with pytest.raises(ValueError, match="too few documents"):
         split(documents(1))
+
+
+def test_documents_with_boilerplate_are_held_out_last():
+    header = sentences(99)
+    boilerplate = [Document("test", "html", f"page/{i}", header + sentences(i)) for i in range(100, 200)]
+    training, held_out = split(boilerplate + documents(60, "html"))
+    assert held_out and all(not d.text.startswith(header) for d in held_out)
+
+
+def test_recalled_runs_against_a_plain_search():
+    random = np.random.default_rng(0)
+    train, own = (random.integers(0, 50, n).astype(np.uint16) for n in (500, 40))
+    held_out = np.concatenate([train[100:130], own])
+    found = corpus.recalled(held_out, train, n=14, block=64)
+    assert found.tolist() == [i <= 16 for i in range(len(held_out) - 13)]
 
 
 def test_copy_oracle_against_a_plain_loop():
@@ -83,7 +98,7 @@ def test_a_folder_becomes_packed_tokens_that_decode_to_its_texts(folder, tmp_pat
     texts = [tokenizer.decode(part[1:].tolist()) for side in (train, held_out) for part in np.split(side, np.flatnonzero(side == 0)[1:])]
     assert sorted(texts) == sorted(sentences(i) for i in range(30))
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["splits"]["train"] == {"documents": 29, "tokens": len(train)}
+    assert report["splits"]["train"] == {"documents": 29, "tokens": len(train)} and report["splits"]["held_out"]["recalled"] == {"docs": 0.0}
     assert np.load(tmp_path / "data" / "bigrams.npz")["count"].sum() == len(train) - 1
     assert np.array_equal(np.load(tmp_path / "data" / "held_out.npz")["tokens"], held_out)
 
@@ -92,6 +107,17 @@ def test_the_same_folder_gives_the_same_tokens(folder, tmp_path):
     for out in ("a", "b"):
         corpus.main(["--folder", str(folder), "--out", str(tmp_path / out), "--d-vocab", "400"])
     assert (tmp_path / "a" / "train.npy").read_bytes() == (tmp_path / "b" / "train.npy").read_bytes()
+
+
+def test_a_start_token_written_in_a_text_is_text_and_links_and_binaries_stay_out(folder, tmp_path, capsys):
+    (folder / "marked.txt").write_text("<|start|> of a line. " * 30 + sentences(50), encoding="utf8")
+    (tmp_path / "secret.txt").write_text(sentences(60), encoding="utf8")
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    found = list(read_folder(folder))
+    assert "link.txt" not in {d.path for d in found} and "left out 1 files" in capsys.readouterr().err
+    corpus.main(["--folder", str(folder), "--out", str(tmp_path / "out"), "--d-vocab", "400"])
+    tokens = np.concatenate([np.load(tmp_path / "out" / f"{side}.npy") for side in ("train", "held_out")])
+    assert (tokens == 0).sum() == len(found) == 31
 
 
 def test_only_documents_of_some_kinds(folder, tmp_path, capsys):
@@ -168,6 +194,14 @@ def test_a_damaged_mirror_of_a_repository_is_refused(tmp_path):
         tar.addfile(info, io.BytesIO(b"else"))
     source = {"name": "HoTT-book", "repository": "HoTT/book", "commit": "c", "mirror": "book.tar.xz"}
     with pytest.raises(ValueError, match="does not have the SHA-256"):
+        list(corpus.read_github(source, tmp_path, tmp_path))
+
+
+def test_a_mirror_that_lacks_a_listed_file_is_refused(tmp_path):
+    with tarfile.open(tmp_path / "book.tar.xz", "w:xz"):
+        pass
+    source = {"name": "HoTT-book", "repository": "HoTT/book", "commit": "c", "mirror": "book.tar.xz"}
+    with pytest.raises(ValueError, match="book.tar.xz lacks .* of the files"):
         list(corpus.read_github(source, tmp_path, tmp_path))
 
 

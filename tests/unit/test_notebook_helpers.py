@@ -1,4 +1,4 @@
-"""Helpers of the notebooks: versions, recorded numbers, the figure style."""
+"""Helpers of the notebooks: what every chapter starts with, and the figure style."""
 
 from __future__ import annotations
 
@@ -8,37 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from transformer_circuits import notebook
 from transformer_circuits.figures import diverging, use_style
-from transformer_circuits.notebook import record_number, setup
 
 
-def test_setup_prints_versions_and_device(capsys):
-    setup()
-    printed = capsys.readouterr().out
-    assert f"torch {torch.__version__}" in printed and "TransformerLens 4.3.0" in printed and "device: " in printed
-
-
-@pytest.mark.parametrize("value", [0.5, torch.tensor(0.5), np.float32(0.5), torch.tensor([0.5])])
-def test_numbers_are_printed_outside_the_book(value, capsys, monkeypatch):
-    monkeypatch.delenv("TRANSFORMER_CIRCUITS_BOOK", raising=False)
-    record_number("half", value)
-    assert capsys.readouterr().out == "half = 0.5\n"
-
-
-def test_numbers_are_glued_as_plain_floats_in_the_book(monkeypatch):
-    import myst_nb
-
-    glued = {}
-    monkeypatch.setenv("TRANSFORMER_CIRCUITS_BOOK", "1")
-    monkeypatch.setattr(myst_nb, "glue", lambda name, value, display: glued.update({name: (value, display)}))
-    record_number("third", np.float64(1) / 3)
-    assert glued == {"third": (1 / 3, False)} and type(glued["third"][0]) is float
-
-
-@pytest.mark.parametrize("value", [torch.ones(2), "many", None])
-def test_only_one_number_can_be_recorded(value):
-    with pytest.raises(ValueError, match="takes one number"):
-        record_number("many", value)
+def test_setup_says_something_only_where_a_release_differs(capsys, monkeypatch):
+    with matplotlib.rc_context(), torch.enable_grad():
+        notebook.setup()
+        assert capsys.readouterr().out == "" and not torch.is_grad_enabled()
+        monkeypatch.setattr(notebook, "TESTED", {"torch": "1.0"})
+        notebook.setup()
+        assert capsys.readouterr().out.startswith(f"This book was tested with torch 1.0; here: torch {torch.__version__.split('+')[0]}")
 
 
 def test_style_is_applied_and_colours_are_distinct():

@@ -1,119 +1,72 @@
-"""The scoreboard page: every claim once, numbers and verdicts as recorded, nothing unescaped."""
+"""The scoreboard and the front page's table: every claim once, numbers and verdicts as recorded, nothing unescaped."""
 
-import json
 import re
 
 import pytest
 from bs4 import BeautifulSoup
 
 from transformer_circuits import paths
-from transformer_circuits.claims import Verdict, ledger, record, scoreboard, show
+from transformer_circuits.claims import Verdict, judge, ledger, show
+from transformer_circuits.pages import scoreboard
+
+RECORDED = {
+    "02_zero layers": [judge("Z2", 0.0312, detail="most are <td and `</script>` | *stars*\n\n# no heading\n\n:::{note}")],
+    "07_induction_heads": [judge("T14", intact=0.8, without_previous=0.3, without_other=0.7), judge("O1", 1e-7), judge("O2", 1e-2)],
+}
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRANSFORMER_CIRCUITS_CLAIMS", str(tmp_path / "claims"))
-    return tmp_path / "claims"
+@pytest.fixture(scope="module")
+def text():
+    return scoreboard.page(scoreboard.Results(RECORDED))
 
 
-@pytest.fixture
-def notebooks(tmp_path):
-    folder = tmp_path / "notebooks"
-    folder.mkdir()
-    cells = [{"cell_type": "code", "source": 'record("Z2", x); record("T5", y)'}]
-    (folder / "02_zero layers.ipynb").write_text(json.dumps({"cells": cells}))
-    return folder
+@pytest.fixture(scope="module")
+def page(text):
+    return BeautifulSoup("\n".join(re.findall(r"```\{raw\} html\n(.*?)\n```\n", text, flags=re.DOTALL)), "html.parser")
 
 
-def rows(text):
-    """The table rows of the page by claim."""
-    found = BeautifulSoup("\n".join(re.findall(r"```\{raw\} html\n(.*?)\n```\n", text, flags=re.DOTALL)), "html.parser")
-    return {row["id"]: row for row in found.select("tbody tr")}
+def test_every_claim_has_one_row_and_one_cell_that_leads_to_it(page):
+    rows = [row["id"] for row in page.select(".tc-scoreboard tbody tr")]
+    assert sorted(rows) == sorted(ledger.load_claims())
+    assert [cell["href"][1:] for cell in page.select(".tc-cell")] == list(ledger.load_claims())
+    assert {ledger.claim_of(row["id"]).kind for row in page.select(".tc-folded tbody tr")} <= {"identity"}
 
 
-def test_every_claim_has_a_row_with_a_verdict_and_a_reason_where_it_has_not_run(folder, notebooks):
-    table = rows(scoreboard.page(folder, notebooks))
-    assert list(table) == list(ledger.load_claims())
-    for id, claim in ledger.load_claims().items():
-        words = " ".join(table[id].text.split())
-        assert "not run" in words and " ".join(claim.not_run.split()) in words and claim.statement in words
-        assert table[id].select_one("a") is None
-
-
-def test_a_record_shows_values_verdict_detail_and_its_chapter(folder, notebooks):
-    record("Z2", 0.0312, detail="most are <td and `</script>` | *stars*")
-    text = scoreboard.page(folder, notebooks)
-    row = rows(text)["Z2"]
+def test_a_record_shows_values_verdict_what_fell_short_and_its_chapter(page, text):
+    row = page.find("tr", id="Z2")
     assert row.select_one("dd").text == "3.12 %"
     assert row.select_one(".tc-verdict.tc-reproduced").text.split() == ["✓", "reproduced"]
     assert "most are <td and `</script>` | *stars*" in row.text and "</script>" not in text
     assert row.select_one("a")["href"] == "../notebooks/02_zero%20layers.html#claim-Z2"
+    assert "without the previous-token head: 30 %, needed: at most 20 %" in page.find("tr", id="T14").text
+    assert "not run" in page.find("tr", id="O3").text and page.find("tr", id="O3").a is None
+    assert "criterion amended" in page.find("tr", id="T8").text and "Amended." in page.find("tr", id="T8").text
 
 
-def test_an_error_that_is_not_relative_is_called_by_its_name(folder, notebooks):
-    record("X3", 1e-3), record("O1", 1e-7)
-    table = rows(scoreboard.page(folder, notebooks))
-    assert [dt.text for dt in table["X3"].select("dt")] == ["one less the induction score"]
-    assert [dt.text for dt in table["O1"].select("dt")] == ["relative error"]
+def test_the_counts_are_those_of_all_claims(page):
+    found = [" ".join(part.text.split()) for part in page.select(".tc-count")]
+    assert found == ["1 × ✓ reproduced", "1 × ◐ partly", "1 × ✓ identity holds", "1 × ✗ identity fails", "56 × – not run"]
 
 
-def test_a_record_of_no_known_notebook_has_no_link(folder, notebooks):
-    record("O1", 1e-7)
-    row = rows(scoreboard.page(folder, notebooks))["O1"]
-    assert row.select_one("a") is None and "1 The residual stream" in row.text
+def test_the_front_page_has_the_headlines(page):
+    text = scoreboard.headlines(scoreboard.Results(RECORDED))
+    assert "of the paper's 18 exact identities 1 hold here; of its 42 claims about trained models 1 are reproduced, 1 in part" in text
+    rows = BeautifulSoup(text, "html.parser").select(".tc-headlines tbody tr")
+    assert [row.a["href"] for row in rows] == [f"scoreboard.html#{id}" for id in scoreboard.HEADLINES]
+    assert "score 80\u00a0%; without that head 30\u00a0%" in rows[3].text
+    assert len(page.select(".tc-headlines tbody tr")) == 10
 
 
-def test_the_summary_counts_every_claim_once(folder, notebooks):
-    record("O1", 1e-7), record("O2", 1e-2), record("Z2", 0.3), record("T5", 0)
-    text = scoreboard.page(folder, notebooks)
-    assert "60 claims, 4 of them measured" in text
-    summary = BeautifulSoup(text, "html.parser").select_one(".tc-counts")
-    found = [" ".join(part.text.split()) for part in summary.select(".tc-count")]
-    assert found == ["1 × ◐ partly", "1 × ✗ not reproduced", "1 × ✓ identity holds", "1 × ✗ identity fails", "56 × – not run"]
+def test_headlines_name_values_of_their_claims():
+    for id, (_, here) in scoreboard.HEADLINES.items():
+        assert {name.removeprefix("n_") for name in re.findall(r"\{(\w+)\}", here)} <= set(ledger.claim_of(id).quantities), id
 
 
-def test_the_html_is_closed_to_markdown(folder, notebooks):
-    record("Z2", 0.1, detail="```\n\n# no heading\n\n:::{note}")
-    text = scoreboard.page(folder, notebooks)
-    fences = [line for line in text.splitlines() if line.startswith("```")]
-    assert fences == ["```{raw} html", "```"] * 8
+def test_the_html_is_closed_to_markdown(text):
     for block in re.findall(r"```\{raw\} html\n(.*?)\n```\n", text, flags=re.DOTALL):
         assert "`" not in block and "\n\n" not in block
-    headings = [line for line in text.splitlines() if re.match("#+ ", line)]
-    assert headings[0] == "# Scoreboard"
-    assert len([line for line in headings if line.startswith("## ")]) == 7
-
-
-def test_cells_say_their_column_where_the_table_is_folded(folder, notebooks):
-    for row in rows(scoreboard.page(folder, notebooks)).values():
-        assert [cell["data-label"] for cell in row.select("td")] == ["Paper", "Here", "Verdict"]
-
-
-def test_the_command_writes_the_page(folder, tmp_path):
-    record("Z2", 0.3)
-    out = tmp_path / "new" / "scoreboard.md"
-    assert scoreboard.main([str(out)]) == 0
-    assert out.read_text().startswith("# Scoreboard\n") and "30 %" in out.read_text()
-
-
-def test_the_command_refuses_a_damaged_record(folder, tmp_path, capsys):
-    folder.mkdir()
-    (folder / "Z2.json").write_text("{")
-    out = tmp_path / "scoreboard.md"
-    assert scoreboard.main([str(out)]) == 1
-    assert "Z2.json is not a claim's record" in capsys.readouterr().err and not out.exists()
-
-
-@pytest.mark.parametrize(
-    ("x", "unit", "shown"),
-    [
-        (0, "", "0"), (10, "heads", "10 heads"), (1, "heads", "1 head"), (1, "million tokens", "1 million tokens"), (4.41234, "nats", "4.412 nats"), (12.3456, "nats", "12.35 nats"),
-        (0.45678, "", "0.457"), (1.234e-6, "", "1.2e-6"), (-0.0004, "", "-4.0e-4"), (0.97, "share", "97 %"), (1, "share", "100 %"),
-        (0.0312, "share", "3.12 %"), (123456, "tokens", "123,456 tokens"), (2.7, "times random", "2.7 times random"),
-    ],
-)  # fmt: skip
-def test_numbers_are_rounded_for_people(x, unit, shown):
-    assert show.show_quantity(x, unit) == shown
+    outside = re.sub(r"```\{raw\} html\n.*?\n```\n", "", text, flags=re.DOTALL)
+    assert "stars" not in outside and outside.startswith("# Scoreboard\n")
 
 
 def luminance(colour):
@@ -124,10 +77,8 @@ def luminance(colour):
 
 def test_every_verdict_has_a_badge_that_can_be_read():
     css = (paths.ROOT / "book" / "_static" / "scoreboard.css").read_text()
-    assert set(show.SYMBOLS) == set(show.EDGES) == set(Verdict)
     for verdict in Verdict:
         if verdict != Verdict.NOT_RUN:  # the badge's own background
-            assert f".tc-verdict.{show.css_class(verdict)}" in css
+            assert f".tc-verdict.{show.css_class(verdict)}" in css and f".{show.css_class(verdict)}.tc-cell" in css
         assert show.EDGES[verdict] in css
-        contrast = 1.05 / (luminance(show.EDGES[verdict]) + 0.05)  # white text, WCAG 2.1
-        assert contrast >= 4.5, verdict
+        assert 1.05 / (luminance(show.EDGES[verdict]) + 0.05) >= 4.5, verdict  # white text, WCAG 2.1

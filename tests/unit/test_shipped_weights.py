@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from transformer_circuits.models import cards, list_models, load_model
+from transformer_circuits.models import list_models, load_model
 from transformer_circuits.models.architecture import ModelConfig
 from transformer_circuits.models.shards import read_manifest, read_model
 from transformer_circuits.paths import DATA, WEIGHTS
 
 FAMILY = {"attn-only-0l": 0, "attn-only-1l": 1, "attn-only-2l": 2}  # name: layers
+MANY_HEADS = "attn-only-1l-32h"
 SEEDS = [f"small-{n}l{seed}" for n in (1, 2) for seed in ("", "-seed-1", "-seed-2")]
 OTHER_SHAPES = {
     "small-1l-smeared-keys": {"n_layers": 1, "smeared_keys": True},
@@ -16,7 +17,7 @@ OTHER_SHAPES = {
     "small-2l-mlp": {"n_layers": 2, "normalization": "LN", "d_mlp": 768},
 }
 MELODIES = ["melodies-1l", "melodies-2l", "melodies-2l-no-direction"]
-SHIPPED = [*FAMILY, *SEEDS, *OTHER_SHAPES, *MELODIES]
+SHIPPED = [*FAMILY, MANY_HEADS, *SEEDS, *OTHER_SHAPES, *MELODIES]
 TEXT = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
     "wife. def add(self, other):\n    return self.value + other.value\n\\begin{equation} x^2 \\end{equation}"
@@ -26,7 +27,6 @@ TEXT = (
 def test_all_models_are_there_and_no_other(monkeypatch):
     monkeypatch.delenv("TRANSFORMER_CIRCUITS_WEIGHTS", raising=False)
     assert list_models() == sorted(SHIPPED)
-    assert cards.names() == list(FAMILY) and set(cards.names("small")) == {*SEEDS, *OTHER_SHAPES}
     assert {path.name for path in WEIGHTS.iterdir() if path.is_dir()} == set(SHIPPED)
 
 
@@ -43,17 +43,18 @@ def test_weights_are_undamaged_finite_and_small_enough_to_ship(name):
     assert manifest["training"]
 
 
-@pytest.mark.parametrize("name", FAMILY)
-def test_the_family_has_the_papers_shape(name):
+@pytest.mark.parametrize("name", [*FAMILY, MANY_HEADS])
+def test_the_family_has_the_papers_heads(name):
     config = ModelConfig(**read_manifest(WEIGHTS / name)["config"])
-    assert config == ModelConfig(FAMILY[name]) and config.n_ctx >= 512
+    heads = 32 if name == MANY_HEADS else 12
+    assert config == ModelConfig(FAMILY.get(name, 1), d_model=384, n_heads=heads, d_head=64, d_vocab=4096, n_ctx=512)
 
 
 @pytest.mark.parametrize("name", [*SEEDS, *OTHER_SHAPES])
 def test_small_models_differ_in_what_their_name_says_alone(name):
     manifest = read_manifest(WEIGHTS / name)
     options = OTHER_SHAPES.get(name, {"n_layers": int(name[6])})
-    assert ModelConfig(**manifest["config"]) == ModelConfig(d_model=192, n_heads=6, d_head=32, d_vocab=512, n_ctx=256, **options)
+    assert ModelConfig(**manifest["config"]) == ModelConfig(d_model=192, n_heads=6, d_head=64, d_vocab=512, n_ctx=256, **options)
     plain, own = (read_manifest(WEIGHTS / n)["training"]["run"]["training"] for n in ("small-2l", name))
     assert own == plain | {"seed": int(name[-1]) if "seed" in name else 0, "tokens": own["tokens"]}
     tokenizer = load_model(name, device="cpu").tokenizer
@@ -73,7 +74,7 @@ def test_bridge_and_plain_module_agree_on_real_text(name):
     # to the largest logit, and float64 shows that nothing but rounding is left.
     assert (bridge(tokens) - expected).abs().max() < 1e-5 * expected.abs().max()
     assert (load_model(name, device="cpu", dtype=torch.float64)(tokens) - exact).abs().max() < 1e-10
-    assert bridge(tokens, return_type="loss") < 7  # it has learned: log(8192) is 9.01
+    assert bridge(tokens, return_type="loss") < 6.5  # it has learned: log(4096) is 8.3
 
 
 @pytest.mark.parametrize("name", [name for name, layers in FAMILY.items() if layers])
@@ -94,6 +95,6 @@ def test_zeroing_a_pattern_changes_the_logits(name):
 
 def test_the_tokenizer_is_shipped_and_fits():
     bridge = load_model("attn-only-0l", device="cpu")
-    assert (DATA / "tokenizer.json").is_file() and len(bridge.tokenizer) == 8192
+    assert (DATA / "tokenizer.json").is_file() and len(bridge.tokenizer) == 4096
     assert bridge.to_string(bridge.to_tokens(TEXT)[0, 1:]) == TEXT
     assert read_manifest(WEIGHTS / "attn-only-0l")["config"]["d_vocab"] == len(bridge.tokenizer)

@@ -5,21 +5,27 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import shutil
 import sys
+import types
 
 import pytest
 
 from transformer_circuits.paths import ROOT
 
 
-@pytest.fixture(scope="module")
-def stamp():
-    spec = importlib.util.spec_from_file_location("stamp", ROOT / ".ci" / "stamp.py")
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def stamp():
+    return load("stamp")
 
 
 @pytest.fixture
@@ -40,16 +46,12 @@ def test_derived_files_are_up_to_date(stamp):
     assert [str(p.relative_to(ROOT)) for p in stamp.differing()] == [], "run `make stamp`"
 
 
-def test_a_changed_pin_is_noticed(stamp, copy):
+def test_a_changed_pin_and_a_dependency_left_out_are_noticed(stamp, copy):
     text = (copy / "environment.yml").read_text()
-    (copy / "environment.yml").write_text(text.replace("transformer-lens==4.3.0", "transformer-lens==4.2.0"))
-    assert copy / "environment.yml" in stamp.differing(copy)
-
-
-def test_a_dependency_left_out_is_noticed(stamp, copy):
-    lines = [line for line in (copy / "environment.yml").read_text().splitlines() if "- pytest==" not in line]
-    (copy / "environment.yml").write_text("\n".join(lines) + "\n")
-    assert copy / "environment.yml" in stamp.differing(copy)
+    for other in (text.replace("transformer-lens==4.3.0", "transformer-lens==4.2.0"), text.replace("      - pytest==9.2.0\n", "")):
+        assert other != text
+        (copy / "environment.yml").write_text(other)
+        assert copy / "environment.yml" in stamp.differing(copy)
 
 
 def test_the_public_address_is_carried_everywhere(stamp, copy):
@@ -71,14 +73,35 @@ def test_the_first_cell_is_written_once(stamp, copy):
     assert path not in stamp.differing(copy)
 
 
-def test_the_first_cell_leaves_torch_and_numpy_alone(stamp):
+def test_the_first_cell_is_python_and_does_nothing_elsewhere(stamp, monkeypatch):
     from IPython.core.inputtransformer2 import TransformerManager
 
-    cell = stamp.first_cell()
-    ast.parse(TransformerManager().transform_cell(cell))
-    assert "--constraint /content/keep.txt" in cell and '"^(torch|numpy)=="' in cell
-    pins = {r.partition("==")[0] for r in stamp.project()["dependencies"] if "==" in r}
-    assert not pins & {"torch", "numpy", "pandas", "matplotlib"}, "an exact pin would replace what Colab has loaded"
+    monkeypatch.delenv("COLAB_RELEASE_TAG", raising=False)
+    exec(compile(TransformerManager().transform_cell(stamp.first_cell()), "cell", "exec"), {})
+
+
+def test_colab_keeps_what_is_in_use_and_installs_what_is_missing(monkeypatch, capsys):
+    colab = load("colab")
+    requirements = ["torch>=2.6", "pandas>=2.2", "transformer-lens==4.3.0"]
+    assert colab.missing(requirements, {"torch", "pandas"}) == ["transformer-lens==4.3.0"]
+    versions = {"torch": "2.8", "Pandas": "2.2.2", "tqdm": "4.0"}
+    assert colab.held(versions, {"pandas"}) == ["Pandas==2.2.2", "torch==2.8"]
+
+    commands = []
+    done = types.SimpleNamespace(returncode=0)
+    monkeypatch.setattr(colab.subprocess, "run", lambda command, **_: commands.append(command) or done)
+    monkeypatch.setattr(colab.sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", "")
+    for _ in range(2):  # everything is installed where tests run
+        colab.main()
+        assert capsys.readouterr().out == f"The book is in {ROOT}; nothing had to be installed.\n"
+    assert commands == [] and sys.path.count(str(ROOT / "src")) == 1
+    monkeypatch.setattr(colab, "missing", lambda *_: ["simpleeval==1.0.8"])
+    colab.main()
+    assert commands[0][-1] == "simpleeval==1.0.8" and "installed simpleeval==1.0.8." in capsys.readouterr().out
+    done.returncode, done.stderr = 1, "many lines\nERROR: no such release"
+    with pytest.raises(SystemExit, match="could not be installed: ERROR: no such release"):
+        colab.main()
 
 
 def test_constraints_name_no_host_and_no_local_build():
@@ -99,16 +122,26 @@ def test_every_exact_pin_agrees_with_the_constraints(stamp):
             assert pins[stamp.normal(name)] == version, f"{requirement} differs from constraints.txt: run `make constraints`"
 
 
-def imported(folder) -> set[str]:
-    """The top-level names of all modules that the Python files of a folder import."""
+def imports(path) -> set[str]:
+    """Names of all modules that a Python file imports."""
     names = set()
-    for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                names.add(node.module.split(".")[0])
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return names
+
+
+ORDER = ("models", "circuits", "figures", "claims", "pages", "build")  # lowest first; training, data and notebook stand beside models
+
+
+def test_nothing_imports_what_is_above_it():
+    package = ROOT / "src" / "transformer_circuits"
+    for below, above in itertools.combinations(ORDER, 2):
+        for path in (package / below).rglob("*.py"):
+            wrong = {name for name in imports(path) if name == f"transformer_circuits.{above}" or name.startswith(f"transformer_circuits.{above}.")}
+            assert not wrong, f"{path.relative_to(package)} imports {', '.join(wrong)}"
 
 
 def test_every_import_is_a_direct_dependency(stamp):
@@ -117,5 +150,6 @@ def test_every_import_is_a_direct_dependency(stamp):
     direct = {stamp.normal(stamp.NAME.match(r)[0]) for r in requirements}
     direct |= {"ipython", "matplotlib-inline", "nbclient"}  # parts of Jupyter and matplotlib's own backend there
     providers = importlib.metadata.packages_distributions()
-    for name in sorted(imported(ROOT / "src") - sys.stdlib_module_names - {"transformer_circuits"}):
+    top = {name.partition(".")[0] for path in (ROOT / "src").rglob("*.py") for name in imports(path)}
+    for name in sorted(top - sys.stdlib_module_names - {"transformer_circuits"}):
         assert {stamp.normal(d) for d in providers.get(name, [name])} & direct, f"src imports {name}, which pyproject.toml does not list"

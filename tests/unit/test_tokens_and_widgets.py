@@ -11,7 +11,6 @@ import torch
 from bs4 import BeautifulSoup
 
 from transformer_circuits.figures import widgets
-from transformer_circuits.figures.attention import FEW, pattern_grid
 from transformer_circuits.figures.tokens import show_token, token_table
 
 HOSTILE = ["</script>", "<td", "<!--", "&amp;", '"', "'", "\\", "$\\\\", "\\(x\\)", "{{x}}", "\u2028", " the", "é", "日"]
@@ -125,24 +124,6 @@ def test_bad_input_is_declined_in_a_sentence():
         widgets.token_log_probs(torch.arange(3), torch.zeros(2, 3), ["a"] * 3, label="x")
     with pytest.raises(ValueError, match="fewer tokens or fewer heads"):
         widgets.attention_heads(torch.rand(12, 256, 256), ["a"] * 256, label="x")
-
-
-@pytest.mark.parametrize("n, columns", [(FEW, 4), (FEW + 1, 4), (6, 3), (6, 1)])
-def test_grids_of_patterns(n, columns):
-    tokens = ["$x$", "<td", "$$"] + ["a"] * (n - 3)
-    fig = pattern_grid(pattern(n), tokens, ["0.0", "0.1"], columns=columns)
-    fig.canvas.draw()
-    maps = [ax for ax in fig.axes if ax.images]
-    assert [ax.get_title() for ax in maps] == ["0.0", "0.1"]
-    labels = [label.get_text() for label in maps[0].get_yticklabels()]
-    assert len(labels) == (n if n <= FEW else 0)
-
-
-def test_grids_decline_other_names_and_tokens():
-    with pytest.raises(ValueError, match="1 names for 2 heads"):
-        pattern_grid(pattern(3), ["a"] * 3, ["0.0"])
-    with pytest.raises(ValueError, match="2 tokens for 3 positions"):
-        pattern_grid(pattern(3), ["a"] * 2, ["0.0", "0.1"])
 
 
 def test_a_changed_release_of_circuitsvis_is_noticed(monkeypatch):

@@ -20,14 +20,7 @@ from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.training import loss, scores, train
 from transformer_circuits.training.corpus import train_tokenizer
 from transformer_circuits.training.loss import linear_cross_entropy
-from transformer_circuits.training.scores import (
-    Repeats,
-    attention_patterns,
-    in_context_score,
-    induction_scores,
-    previous_token_scores,
-    start_token_scores,
-)
+from transformer_circuits.training.scores import attention_patterns, in_context_score, losses, losses_by_order, positivity
 from transformer_circuits.training.train import TrainingConfig, Windows, flops_per_token, read_config, snapshot_steps
 
 CONFIG = """
@@ -66,7 +59,7 @@ def rows(data, out):
 
 
 def test_imports_of_the_trainer_are_few():
-    allowed = {"torch", "numpy", "safetensors", "accelerate", "tqdm", "transformer_circuits"} | set(sys.stdlib_module_names)
+    allowed = {"torch", "numpy", "safetensors", "accelerate", "filelock", "tqdm", "transformer_circuits"} | set(sys.stdlib_module_names)
     for module in (architecture, shards, loss, scores, train):
         for node in ast.walk(ast.parse(open(module.__file__).read())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
@@ -86,43 +79,6 @@ def test_chunked_loss_and_gradients_are_those_of_cross_entropy(chunk):
     assert torch.allclose(ours.double(), expected, rtol=1e-6)
     for mine, theirs in zip(torch.autograd.grad(3 * ours, (residual, W_U)), gradients):
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6)  # probabilities are float32
-
-
-def test_repeats_repeat_at_random_places_and_keep_the_start_token():
-    repeats = Repeats.draw(torch.arange(1000), rows=50, n_ctx=64)
-    assert (repeats.tokens[:, 0] == 0).all()
-    for row, one, two, n in zip(repeats.tokens, repeats.first, repeats.second, repeats.length):
-        assert 1 <= one and one + n <= two and two + n <= 64
-        assert torch.equal(row[one : one + n], row[two : two + n])
-    distances = repeats.second - repeats.first
-    assert len(distances.unique()) > 15 and len(repeats.length.unique()) > 8
-    with pytest.raises(ValueError, match="at least 16"):
-        Repeats.draw(torch.arange(100), rows=1, n_ctx=8)
-
-
-def test_scores_of_perfect_and_of_indifferent_heads():
-    repeats = Repeats.draw(torch.arange(1000), rows=6, n_ctx=64)
-    patterns = torch.zeros(1, 6, 3, 64, 64)  # heads: induction, previous token, uniform
-    for row in range(6):
-        for step in range(int(repeats.length[row]) - 1):
-            patterns[0, row, 0, repeats.second[row] + step, repeats.first[row] + step + 1] = 1
-    patterns[0, :, 1, torch.arange(1, 64), torch.arange(63)] = 1
-    patterns[0, :, 2] = torch.ones(64, 64).tril() / torch.arange(1, 65)[:, None]
-    induction, previous = induction_scores(patterns, repeats)[0], previous_token_scores(patterns)[0]
-    assert induction[0] == 1 and previous[1] == 1
-    assert induction[1] == 0 and previous[0] < 0.1
-    resting = torch.zeros(1, 2, 1, 64, 64)
-    resting[..., 0] = 1
-    assert start_token_scores(resting)[0, 0] == 1 and start_token_scores(patterns)[0, 1] == pytest.approx(1 / 63)
-    assert 0 < induction[2] < 0.1 and 0 < previous[2] < 0.1
-
-
-def test_ceiling_is_shared_among_earlier_copies():
-    def ceiling(tokens):
-        return Repeats(torch.tensor([tokens]), torch.tensor([1]), torch.tensor([4]), torch.tensor([3])).ceiling()
-
-    assert ceiling([0, 5, 6, 7, 5, 6, 7]) == 1
-    assert ceiling([0, 5, 6, 5, 5, 6, 5]) == pytest.approx((1 / 2 + 1) / 2)  # 5 came twice before, 6 once
 
 
 def test_recorded_patterns_give_the_models_output():
@@ -145,18 +101,35 @@ def test_in_context_score_is_late_minus_early():
     assert in_context_score(torch.linspace(0, 1, 64).expand(3, -1)) > 0
 
 
+def test_losses_by_order_end_with_the_model_itself_and_begin_with_the_direct_path():
+    torch.manual_seed(0)
+    model = Transformer(ModelConfig(n_layers=2, d_model=16, n_heads=2, d_head=8, d_vocab=30, n_ctx=20)).double()
+    rows = torch.randint(30, (3, 21))
+    orders = losses_by_order(model, rows)
+    with torch.no_grad():
+        direct = F.cross_entropy(model.head(model.tok_embed(rows[:, :-1])).mT.float(), rows[:, 1:])
+    assert orders[0] == pytest.approx(float(direct)) and orders[2] == pytest.approx(float(losses(model, rows).mean()))
+    assert len(orders) == 3 and orders[1] not in (orders[0], orders[2])
+
+
+def test_positivity_of_a_product_is_that_of_its_eigenvalues():
+    first, second = torch.randn(12, 3), torch.randn(3, 12)
+    values = torch.linalg.eigvals((first @ second).double())
+    assert float(positivity(first, second)) == pytest.approx(float(values.real.sum() / values.abs().sum()), abs=1e-5)
+
+
 def test_windows_start_with_the_start_token_and_cover_each_epoch_once(data):
-    windows = Windows(data / "train.npy", n_ctx=32, seed=1)
+    windows = Windows(data / "train.npy", n_ctx=32, d_vocab=50, seed=1)
     tokens = np.load(data / "train.npy")
     epoch = windows.batch(0, windows.count)
     assert epoch.shape == (625, 33) and (epoch[:, 0] == 0).all()
     assert sorted(map(tuple, epoch[:, 1:].tolist())) == sorted(map(tuple, tokens[: 625 * 32].reshape(625, 32).tolist()))
     assert not torch.equal(windows.batch(625, 10), epoch[:10])  # the next epoch has another order
-    assert torch.equal(Windows(data / "train.npy", 32, 1).batch(620, 10), windows.batch(620, 10))
+    assert torch.equal(Windows(data / "train.npy", 32, 50, 1).batch(620, 10), windows.batch(620, 10))
 
 
 def test_learning_rate_rises_stays_and_falls():
-    config = TrainingConfig(tokens=0, lr=1.0, lr_end=0.1, warmup=0.1, decay_from=0.5)
+    config = TrainingConfig(tokens=1, lr=1.0, lr_end=0.1, warmup=0.1, decay_from=0.5)
     rates = [config.learning_rate(step, 100) for step in range(100)]
     assert rates[0] == pytest.approx(0.1) and rates[9:50] == [1.0] * 41
     assert rates[-1] == pytest.approx(0.1) and all(a > b for a, b in zip(rates[50:], rates[51:]))
@@ -164,7 +137,7 @@ def test_learning_rate_rises_stays_and_falls():
 
 def test_snapshots_are_log_spaced_and_include_both_ends():
     steps = sorted(snapshot_steps(10_000, 40))
-    assert steps[0] == 0 and steps[-1] == 10_000 and len([s for s in steps if s < 100]) >= 8
+    assert steps[0] == 0 and steps[1] == 50 and steps[-1] == 10_000 and len([s for s in steps if s < 1000]) >= 10
 
 
 def test_a_stopped_run_goes_on_as_if_uninterrupted(data):
@@ -183,7 +156,7 @@ def test_a_stopped_run_goes_on_as_if_uninterrupted(data):
 
 def test_ten_kills_at_random_moments_change_nothing(data):
     run(data, "whole")
-    (data / "often.toml").write_text(CONFIG + "checkpoint_minutes = 0\n")  # a checkpoint every step: kills hit its writing too
+    (data / "often.toml").write_text(CONFIG + "checkpoint_minutes = 1e-9\n")  # a checkpoint every step: kills hit its writing too
     command = [sys.executable, "-m", "transformer_circuits.training.train", "--config", str(data / "often.toml")]
     command += ["--data", str(data), "--out", str(data / "killed")]
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
@@ -232,10 +205,15 @@ def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_to
     assert bridge.tokenizer.decode(bridge.to_tokens(texts[7])[0, 1:]) == texts[7]
 
 
-def test_the_log_says_which_heads_rest(data):
-    run(data, "whole")
-    last = rows(data, "whole")[-1]
-    assert len(last["start_token"][0]) == 2 and all(0 < share < 1 for share in last["start_token"][0])
+def test_the_log_tells_of_heads_circuits_and_orders(data):
+    shape = ["n_layers=2", "tokens=4_000"]
+    train.train(*read_config(str(data / "tiny.toml"), shape), data=data, out=data / "two")
+    first, *_, last = rows(data, "two")
+    assert first["corpus"].keys() == {"train.npy", "held_out.npy"} and len(first["corpus"]["train.npy"]) == 16
+    for name in ("previous_token", "rest", "induction", "induction_frequent", "positivity"):
+        assert len(last[name]) == 2 and all(len(layer) == 2 and all(-1 <= x <= 1 for x in layer) for layer in last[name])
+    assert len(last["orders"]) == len(last["copies"]) == 3
+    assert last["pair"].keys() == {"induction", "previous", "k_composition", "k_positivity"}
 
 
 def test_a_model_with_a_matrix_larger_than_a_shard_is_written_all_the_same(data, monkeypatch):
@@ -253,13 +231,9 @@ def test_operations_per_token_are_those_that_torch_counts():
     with FlopCounterMode(display=False) as counter:
         module(torch.randint(100, (3, 65))).backward()
     twice = flops_per_token(dataclasses.replace(shape, n_ctx=128))
-    of_weights = 2 * flops_per_token(shape) - twice  # torch does not count within its attention kernel
-    assert counter.get_total_flops() == 3 * 64 * of_weights
-    attention = module.model.layers[0].attn
-    with FlopCounterMode(display=False) as counter:  # forward alone, written out, with masked pairs
-        attention(torch.randn(3, 64, 32), torch.zeros(1, 64, 32), pattern_fn=lambda p: p)
-    of_pairs = counter.get_total_flops() - 3 * 64 * 2 * 4 * 32 * 32
-    assert 3 * of_pairs / 2 == 3 * 64 * (flops_per_token(shape) - of_weights) / 2  # half are masked; one of two layers
+    of_weights = 2 * flops_per_token(shape) - twice
+    of_pairs = flops_per_token(shape) - of_weights  # of those that are not masked, half; one block of queries computes all
+    assert counter.get_total_flops() == 3 * 64 * (of_weights + 2 * of_pairs)
 
 
 def test_errors_are_one_sentence_that_says_what_to_do(data, capsys):
@@ -270,14 +244,87 @@ def test_errors_are_one_sentence_that_says_what_to_do(data, capsys):
         read_config(str(data / "wrong.toml"))
     with pytest.raises(SystemExit, match="train.npy is missing: make it with"):
         train.main(["--config", str(data / "tiny.toml"), "--data", str(data / "nowhere"), "--out", str(data / "out")])
-    run(data, "out", stop_after=3)
-    checkpoint = data / "out" / "checkpoint.safetensors"
+    (data / "file").write_text("not a folder")
+    with pytest.raises(SystemExit, match="error: .*file"):
+        train.main(["--config", str(data / "tiny.toml"), "--data", str(data), "--out", str(data / "file" / "out")])
+
+
+@pytest.mark.parametrize("setting", ["batch=0", "clip=-1", "lr='x'", "tokens=-5", "evaluate_windows=0", "batch=2.5", "lr=nan", "warmup=2", "seed=true"])
+def test_settings_that_cannot_be_are_named(data, setting):
+    with pytest.raises(ValueError, match=setting.partition("=")[0]):
+        read_config(str(data / "tiny.toml"), [setting])
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_leaves_the_checkpoint(data, monkeypatch):
+    run(data, "out", stop_after=5)
+    checkpoint, log = data / "out" / "checkpoint.safetensors", data / "out" / "training.jsonl"
+    before = checkpoint.read_bytes(), log.read_text()
+    forward = train.NextTokenLoss.forward
+    monkeypatch.setattr(train.NextTokenLoss, "forward", lambda self, rows: forward(self, rows) * float("nan"))
+    with pytest.raises(ValueError, match="at step 5 the loss is nan.*lower lr; .* holds the last good state"):
+        run(data, "out")
+    assert (checkpoint.read_bytes(), log.read_text()) == before
+
+
+def test_a_second_trainer_with_the_same_folder_is_refused(data):
+    with train.only_trainer(data / "out"), pytest.raises(ValueError, match="another trainer writes to"):
+        run(data, "out")
+    run(data, "out", stop_after=1)
+
+
+def test_tokens_are_checked_once(data):
+    for wrong, sentence in [(np.array([1.0, 2.0]), "whole numbers"), (np.full(100, 50), "up to 50, but the model's vocabulary has 50")]:
+        np.save(data / "train.npy", wrong)
+        with pytest.raises(ValueError, match=sentence):
+            run(data, "out")
+    (data / "train.npy").write_bytes(b"garbage")
+    with pytest.raises(ValueError, match="train.npy is damaged"):
+        run(data, "out")
+
+
+def test_what_changed_since_the_checkpoint_is_noticed(data):
+    run(data, "out", stop_after=40)
+    checkpoint, log = data / "out" / "checkpoint.safetensors", data / "out" / "training.jsonl"
+    whole, lines = checkpoint.read_bytes(), log.read_text()
+    log.write_text(lines[:-40])  # the last row was cut off by a kill: it stands before the checkpoint
+    with pytest.raises(ValueError, match="lacks what was measured at step"):
+        run(data, "out")
+    log.write_text(lines + '{"step": 99, "hel')  # cut off behind the checkpoint: written again
+    run(data, "out", stop_after=1)
+    assert all(json.loads(line) for line in log.read_text().splitlines())
+    flipped = bytearray(whole)
+    flipped[-1000] ^= 1
+    checkpoint.write_bytes(flipped)
+    with pytest.raises(ValueError, match="damaged.*checksum.*delete it to start over"):
+        run(data, "out")
+    checkpoint.write_bytes(whole[:1000])
+    with pytest.raises(ValueError, match="damaged.*delete it to start over"):
+        run(data, "out")
+    checkpoint.write_bytes(whole)
     (data / "tiny.toml").write_text(CONFIG + "lr = 1e-4\n")
     with pytest.raises(ValueError, match="belongs to another configuration"):
         run(data, "out")
-    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
-    with pytest.raises(ValueError, match="damaged.*delete it to start over"):
+    (data / "tiny.toml").write_text(CONFIG)
+    np.save(data / "train.npy", np.load(data / "train.npy")[::-1])
+    with pytest.raises(ValueError, match="belongs to another configuration or corpus"):
         run(data, "out")
+
+
+def test_ctrl_c_writes_a_checkpoint_and_says_so(data):
+    (data / "long.toml").write_text(CONFIG.replace("40_000", "40_000_000"))
+    command = [sys.executable, "-m", "transformer_circuits.training.train", "--config", str(data / "long.toml")]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen([*command, "--data", str(data), "--out", str(data / "out")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        log = data / "out" / "training.jsonl"
+        before = len(log.read_text()) if log.exists() else 0
+        while not log.exists() or len(log.read_text()) <= before:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.send_signal(number)
+        printed, _ = process.communicate(timeout=60)
+        assert process.returncode == 128 + number and "the same command goes on from there" in printed
+        assert (data / "out" / "checkpoint.safetensors").exists()
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(train.CONFIGS.glob("*.toml"))])
@@ -290,7 +337,7 @@ def test_every_shipped_configuration_trains_and_is_written(name, data):
 
 
 @pytest.mark.parametrize("name", ["attn-only-0l", "attn-only-1l", "attn-only-2l"])
-def test_shipped_configurations_have_the_papers_shape(name):
+def test_the_family_has_the_papers_heads(name):
     _, model, training = read_config(name)
-    assert (model.d_model, model.n_heads, model.d_head, model.n_layers) == (768, 12, 64, int(name[-2]))
-    assert training.tokens >= 5_000_000
+    assert (model.d_model, model.n_heads, model.d_head, model.n_layers) == (384, 12, 64, int(name[-2]))
+    assert training.tokens >= 15_000_000

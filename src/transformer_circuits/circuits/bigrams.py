@@ -1,18 +1,19 @@
-"""Bigram statistics and what a direct path makes of them (paper section "Zero-Layer Transformers")."""
+"""Bigram tables, and how far a direct path is from them (paper section "Zero-Layer Transformers"; claims Z1 to Z3)."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
-from scipy.stats import spearmanr
 from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.data import BigramCounts
 
-Rows = Callable[[Int[Tensor, "row"]], Float[Tensor, "row d_vocab"]]  # log-probabilities of the next token, nats
+Rows = Callable[[Int[Tensor, " row"]], Float[Tensor, "row d_vocab"]]  # log-probabilities of the next token in nats, on the CPU
+BLOCK = 512  # rows at a time: no table is formed whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +26,8 @@ class SmoothedBigrams:
 
     counts: BigramCounts
     discount: float
-    frequency: Float[Tensor, "d_vocab"]  # share of each token in the training text, as first of a pair
-    continuation: Float[Tensor, "d_vocab"]  # share of the different pairs that each token ends
+    frequency: Float[Tensor, " d_vocab"]  # share of each token in the training text, as first of a pair
+    continuation: Float[Tensor, " d_vocab"]  # share of the different pairs that each token ends
 
     @classmethod
     def of(cls, counts: BigramCounts) -> SmoothedBigrams:
@@ -37,7 +38,7 @@ class SmoothedBigrams:
         kinds = torch.bincount(counts.following, minlength=d_vocab) + 1.0  # one more, so that no token is impossible
         return cls(counts, once / (once + 2 * twice), (frequency / frequency.sum()).float(), (kinds / kinds.sum()).float())
 
-    def log_probs(self, tokens: Int[Tensor, "row"]) -> Float[Tensor, "row d_vocab"]:
+    def log_probs(self, tokens: Int[Tensor, " row"]) -> Float[Tensor, "row d_vocab"]:
         """log P(next | token). For a token that was never seen the continuation probabilities are all there is."""
         rows = self.counts.dense(tokens)
         seen = rows.sum(-1, keepdim=True)
@@ -45,50 +46,34 @@ class SmoothedBigrams:
         left_over[seen == 0] = 1.0
         return ((rows - self.discount).clamp(min=0) / seen.clamp(min=1) + left_over * self.continuation).log()
 
-    def unigram_log_probs(self, tokens: Int[Tensor, "row"]) -> Float[Tensor, "row d_vocab"]:
+    def unigram_log_probs(self, tokens: Int[Tensor, " row"]) -> Float[Tensor, "row d_vocab"]:
         """log P(next) whatever the token: counts plus one."""
         totals = torch.bincount(self.counts.following, self.counts.count.double(), minlength=len(self.frequency)) + 1
         return (totals / totals.sum()).log().float().expand(len(tokens), -1)
 
 
-def direct_path(W_E: Float[Tensor, "d_vocab d_model"], W_U: Float[Tensor, "d_model d_vocab"]) -> Rows:
-    """The direct path W_E W_U as a predictor of the next token, a few rows at a time: never formed whole."""
-    return lambda tokens: (W_E[tokens] @ W_U).log_softmax(-1)
-
-
-def blocks(d_vocab: int, rows: int = 512) -> Iterator[Int[Tensor, "row"]]:
-    """All token ids, `rows` at a time."""
-    return iter(torch.arange(d_vocab).split(rows))
+def direct_path(model: TransformerBridge) -> Rows:
+    """The direct path W_E W_U as a predictor of the next token."""
+    return lambda tokens: (model.W_E[tokens] @ model.W_U).log_softmax(-1).cpu()
 
 
 def at_pairs(
-    rows: Rows, before: Int[Tensor, "pair"], after: Int[Tensor, "pair"], d_vocab: int, top: int | None = None
-) -> Float[Tensor, "pair"]:
+    rows: Rows, before: Int[Tensor, " pair"], after: Int[Tensor, " pair"], top: int | None = None
+) -> Float[Tensor, " pair"]:
     """log P(after | before) of chosen pairs; with `top`, 1.0 where `after` is among the row's `top` likeliest, else 0.0."""
-    order = before.argsort(stable=True)
-    edges = before[order]
     found = torch.empty(len(before))
-    for tokens in blocks(d_vocab):
-        start, stop = torch.searchsorted(edges, torch.stack([tokens[0], tokens[-1] + 1])).tolist()
-        if start < stop:
-            here, table = order[start:stop], rows(tokens)
-            row = before[here] - tokens[0]
-            own = table[row, after[here]]
-            found[here] = own if top is None else (own >= table.topk(top).values[row, -1]).float()
+    for tokens in before.unique().split(BLOCK):
+        here, table = torch.isin(before, tokens), rows(tokens)
+        row = torch.searchsorted(tokens, before[here])
+        own = table[row, after[here]]
+        found[here] = own if top is None else (own >= table.topk(top).values[row, -1]).float()
     return found
 
 
-def mean_divergence(p: Rows, q: Rows, frequency: Float[Tensor, "d_vocab"]) -> float:
+def mean_divergence(p: Rows, q: Rows, frequency: Float[Tensor, " d_vocab"]) -> float:
     """Kullback-Leibler divergence KL(p || q) of the next token, nats, averaged over first tokens by their frequency."""
     total = 0.0
-    for tokens in blocks(len(frequency)):
+    for tokens in torch.arange(len(frequency)).split(BLOCK):
         log_p = p(tokens)
         total += (frequency[tokens, None] * log_p.exp() * (log_p - q(tokens))).double().sum().item()
     return total
-
-
-def rank_correlation(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> float:
-    """Spearman's: the correlation of ranks, ties given their mean rank. Raises ValueError for fewer than two values."""
-    if len(x) < 2:
-        raise ValueError(f"a rank correlation needs at least two values, not {len(x)}")
-    return float(spearmanr(x.numpy(force=True), y.numpy(force=True)).statistic)

@@ -24,29 +24,17 @@ def plurals(word: str) -> tuple[str, ...]:
     return (word + "s", word + "es", word[:-1] + "ies") if word.endswith("y") else (word + "s", word + "es")
 
 
-def are_akin(first: str, second: str) -> bool:
-    """Whether two tokens are the same word up to case, a leading space, or a plural ending. Only words are akin."""
-    a, b = word_of(first), word_of(second)
-    return a is not None and b is not None and (a == b or a in plurals(b) or b in plurals(a))
-
-
 def akin_to(names: Sequence[str]) -> list[frozenset[int]]:
-    """For each token of a vocabulary the tokens akin to it, itself left out.
-
-    Args:
-        names: the string of every token, by id (`data.vocabulary()`).
-    """
+    """For each token of a vocabulary, given by the strings of all tokens, the ids of those akin to it, itself left out."""
     tokens_of = defaultdict(set)
     for i, name in enumerate(names):
         if word := word_of(name):
             tokens_of[word].add(i)
     akin: list[set[int]] = [set() for _ in names]
     for word, same in list(tokens_of.items()):
+        more = set().union(*(tokens_of[p] for p in plurals(word) if p in tokens_of))
         for i in same:
+            akin[i] |= same | more
+        for i in more:
             akin[i] |= same
-        for more in (tokens_of[p] for p in plurals(word) if p in tokens_of):
-            for i in same:
-                akin[i] |= more
-            for i in more:
-                akin[i] |= same
     return [frozenset(others - {i}) for i, others in enumerate(akin)]

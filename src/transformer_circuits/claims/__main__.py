@@ -1,34 +1,31 @@
-"""python -m transformer_circuits.claims check | accept: look through the records of the built book, or accept its verdicts."""
+"""python -m transformer_circuits.claims check | accept: compare the verdicts of the last build with the accepted ones, or accept them."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 
 from transformer_circuits import paths
 from transformer_circuits.claims import ledger
+
+VERDICTS = paths.BUILD / "verdicts.json"  # written by the build, from the executed notebooks
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m transformer_circuits.claims", description=__doc__)
     parser.add_argument("action", choices=["check", "accept"])
     action = parser.parse_args(arguments).action
-    folder = ledger.claims_folder()
-    if not folder.is_dir():
-        print("No claim has been recorded yet: run `make book` first.", file=sys.stderr)
+    if not VERDICTS.is_file():
+        print("There are no verdicts yet: run `make book` first.", file=sys.stderr)
         return 1
-    changelog = (paths.ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    now = {id: ledger.Verdict(verdict) for id, verdict in json.loads(VERDICTS.read_text(encoding="utf-8")).items()}
+    changes = ledger.changed(now, ledger.read_accepted())
+    print("\n".join(f"{id}: accepted '{old}', now '{new}'" for id, old, new in changes) or "every verdict is the accepted one")
     if action == "accept":
-        try:
-            now = ledger.accept(folder, changelog=changelog)
-        except ledger.LedgerError as error:
-            print(error, file=sys.stderr)
-            return 1
-        print(f"accepted {sum(v != ledger.Verdict.NOT_RUN for v in now.values())} verdicts of {len(now)} claims")
+        ledger.accept(now)
         return 0
-    problems = ledger.check_records(folder, paths.ROOT / "notebooks", ledger.read_accepted(), changelog)
-    print("\n".join(problems) or "every claim is in order")
-    return bool(problems)
+    return bool(changes)
 
 
 if __name__ == "__main__":

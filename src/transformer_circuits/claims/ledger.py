@@ -15,8 +15,7 @@ import difflib
 import enum
 import functools
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,7 +23,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from simpleeval import InvalidExpression, SimpleEval
 
+from transformer_circuits.paths import ROOT
+
 CLAIMS_FILE = Path(__file__).with_name("claims.yml")
+ACCEPTED_FILE = ROOT / "book" / "verdicts.yml"
 FUNCTIONS = {"min": min, "max": max, "abs": abs}
 
 
@@ -122,12 +124,6 @@ class Claim(Strict):
             return f"identity holds: {self.error} < {self.tolerance:g}"
         return f"reproduced: {self.reproduced} · partly: {self.partly}"
 
-    @property
-    def chapter_number(self) -> int | None:
-        """N where the claim belongs to chapter "N title", None for appendices and chapters that have no number yet."""
-        found = re.match(r"(\d+) ", self.chapter)
-        return int(found[1]) if found else None
-
 
 class Record(Strict):
     """What a chapter measured for one claim, with the verdict."""
@@ -152,20 +148,29 @@ def names_in(criterion: str) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - FUNCTIONS.keys()
 
 
-def evaluate(criterion: str, values: Mapping[str, float]) -> bool:
-    """Whether the criterion is met: comparisons, and/or, arithmetic, min, max and abs over named numbers, and nothing else.
+def compute(expression: str, values: Mapping[str, float]) -> object:
+    """The value of comparisons, and/or, arithmetic, min, max and abs over named numbers. Raises ValueError for anything else."""
+    try:
+        return SimpleEval(names=dict(values), functions=FUNCTIONS).eval(expression)
+    except (InvalidExpression, ZeroDivisionError, TypeError) as error:
+        raise ValueError(f"the criterion {expression!r} cannot be evaluated: {error}") from error
 
-    Not met where it refers to an optional value that was not measured.
-    """
+
+def evaluate(criterion: str, values: Mapping[str, float]) -> bool:
+    """Whether the criterion is met; not met where it refers to an optional value that was not measured."""
     if not names_in(criterion) <= values.keys():
         return False
-    try:
-        met = SimpleEval(names=dict(values), functions=FUNCTIONS).eval(criterion)
-    except (InvalidExpression, ZeroDivisionError, TypeError) as error:
-        raise ValueError(f"the criterion {criterion!r} cannot be evaluated: {error}") from error
+    met = compute(criterion, values)
     if not isinstance(met, bool):
         raise ValueError(f"the criterion {criterion!r} is not a comparison")
     return met
+
+
+def unmet(criterion: str, values: Mapping[str, float]) -> list[ast.expr]:
+    """Of the conditions that `and` joins to a criterion, those that are not met."""
+    tree = ast.parse(criterion, mode="eval").body
+    parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
+    return [part for part in parts if not evaluate(ast.unparse(part), values)]
 
 
 @functools.cache
@@ -254,3 +259,59 @@ def judge(id: str, value: float | Mapping[str, float] | None = None, *, detail: 
     given = {**value, **values} if isinstance(value, Mapping) else values if value is None else value
     numbers = measured(claim, given)
     return Record(id=id, values=numbers, verdict=verdict_on(claim, numbers), criterion=claim.criterion, detail=detail)
+
+
+# ---- the records of a whole book ----------------------------------------------------------------------------------------
+
+
+def problems(recorded: Mapping[str, Sequence[Record]]) -> list[str]:
+    """What is wrong with the records of a book's notebooks (by notebook), a sentence each; empty if nothing is."""
+    found: list[str] = []
+    owner: dict[str, str] = {}
+    for notebook, record in [(notebook, record) for notebook, records in recorded.items() for record in records]:
+        claim = load_claims().get(record.id)
+        if claim is None:
+            found.append(f"{notebook} records claim {record.id!r}, and there is no such claim in claims.yml.")
+            continue
+        try:
+            as_judged = verdict_on(claim, measured(claim, record.values)), claim.criterion
+        except LedgerError as error:
+            found.append(f"{notebook}: {error}")
+            continue
+        if as_judged != (record.verdict, record.criterion):
+            found.append(f"{notebook} judged {record.id} by another criterion than that of claims.yml: use judge().")
+        if record.id in owner:
+            found.append(f"{record.id} is recorded twice, by {owner[record.id]} and by {notebook}: keep one of them.")
+        owner[record.id] = notebook
+    return found
+
+
+def missing(recorded: Collection[str]) -> list[Claim]:
+    """The claims without a record, those aside that need the network."""
+    return [claim for id, claim in load_claims().items() if id not in recorded and not claim.needs_network]
+
+
+def read_accepted(path: Path | None = None) -> dict[str, Verdict]:
+    """The verdict last accepted for each claim. Raises LedgerError for what is no verdict."""
+    path = path or ACCEPTED_FILE
+    stored = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    if wrong := [id for id, verdict in stored.items() if verdict not in set(Verdict)]:
+        raise LedgerError(f"{path.name} gives {', '.join(wrong)} a verdict that does not exist.")
+    return {id: Verdict(verdict) for id, verdict in stored.items()}
+
+
+def accept(now: Mapping[str, Verdict], path: Path | None = None) -> None:
+    """Write the verdicts as accepted: of every claim, in the ledger's order; "not run" without a record."""
+    head = "# The verdict on every claim as last accepted: python -m transformer_circuits.claims accept\n"
+    lines = (f"{id}: {now.get(id, Verdict.NOT_RUN)}\n" for id in load_claims())
+    path = path or ACCEPTED_FILE
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(head + "".join(lines), encoding="utf-8")
+    partial.replace(path)
+
+
+def changed(now: Mapping[str, Verdict], accepted: Mapping[str, Verdict]) -> list[tuple[str, str, str]]:
+    """(claim, accepted verdict, verdict now) wherever they differ; "none" for a claim that was never accepted."""
+    verdicts = {id: now.get(id, Verdict.NOT_RUN) for id in load_claims()}
+    differing = [(id, accepted.get(id, "none"), verdict) for id, verdict in verdicts.items() if accepted.get(id) != verdict]
+    return differing + [(id, verdict, "none") for id, verdict in accepted.items() if id not in verdicts]

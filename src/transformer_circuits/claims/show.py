@@ -1,12 +1,13 @@
-"""How claims look: numbers in words, the box that a notebook shows, the rows of the scoreboard. Everything is escaped."""
+"""How claims look in a notebook, and how its outputs carry them: numbers in words, boxes, JSON. Everything is escaped."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Iterator, Mapping, Sequence
 
 import jinja2
 
-from transformer_circuits.claims.ledger import Claim, Record, Verdict
+from transformer_circuits.claims.ledger import Claim, Record, Verdict, compute, names_in, unmet
 
 SYMBOLS = {
     Verdict.REPRODUCED: "✓",
@@ -57,6 +58,37 @@ def show_values(claim: Claim, values: dict[str, float]) -> list[tuple[str, str]]
     return [(claim.quantities[name].what, show_quantity(x, claim.quantities[name].unit)) for name, x in values.items()]
 
 
+BOUNDS = {ast.GtE: "at least", ast.Gt: "more than", ast.LtE: "at most", ast.Lt: "less than", ast.Eq: "just"}
+
+
+def shortfalls(record: Record) -> list[str]:
+    """Why a claim was not reproduced: each condition of its criterion that is not met, in words, with what was measured."""
+    claim = record.claim
+    if record.verdict not in (Verdict.PARTLY, Verdict.NOT_REPRODUCED):
+        return []
+    return [condition_in_words(claim, condition, record.values) for condition in unmet(claim.reproduced, record.values)]
+
+
+def condition_in_words(claim: Claim, condition: ast.expr, values: Mapping[str, float]) -> str:
+    """For example "largest composition ratio: 1.2 times random, needed: at least 2 times random"."""
+    text = ast.unparse(condition)
+    if absent := [claim.quantities[name].what for name in sorted(names_in(text) - values.keys())]:
+        return f"not measured: {', '.join(absent)}"
+    if not (isinstance(condition, ast.Compare) and len(condition.ops) == 1 and type(condition.ops[0]) in BOUNDS):
+        return f"not met: {text}"
+
+    left, right = (ast.unparse(side) for side in (condition.left, condition.comparators[0]))
+    units = {claim.quantities[name].unit for name in names_in(left)}
+    unit = units.pop() if len(units) == 1 else ""
+
+    def in_words(side: str) -> str:
+        return claim.quantities[side].what if side in claim.quantities else side
+
+    here, needed = (show_quantity(float(compute(side, values)), unit) for side in (left, right))
+    reason = f" ({in_words(right)})" if names_in(right) else ""
+    return f"{in_words(left)}: {here}, needed: {BOUNDS[type(condition.ops[0])]} {needed}{reason}"
+
+
 def css_class(verdict: Verdict) -> str:
     return "tc-" + verdict.replace(" ", "-")
 
@@ -66,6 +98,7 @@ def box_text(record: Record) -> str:
     claim = record.claim
     lines = [f"{record.id} {claim.title}: {record.verdict}"]
     lines += [f"  {what}: {value}" for what, value in show_values(claim, record.values)]
+    lines += [f"  short of reproduced: {shortfall}" for shortfall in shortfalls(record)]
     lines += [f"  {record.detail}"] if record.detail else []
     return "\n".join(lines)
 
@@ -86,6 +119,11 @@ TEMPLATES = jinja2.Environment(
 <div><dt>{{ what }}</dt><dd>{{ value }}</dd></div>
 {% endfor %}
 </dl>
+""",
+            "shortfalls": """\
+{% for shortfall in record|shortfalls %}
+<p class="tc-short">{{ "Short of reproduced. " if loop.first else "" }}{{ shortfall }}</p>
+{% endfor %}
 """,
             "criterion": """\
 <details class="tc-criterion"><summary>How it is judged</summary>
@@ -110,6 +148,7 @@ TEMPLATES = jinja2.Environment(
 <div class="tc-claim {{ verdict|css_class }}" id="claim-{{ claim.id }}" style="border-left: 5px solid {{ edges[verdict] }}; padding: 0.2em 1em; margin: 0.6em 0">
 <p class="tc-head"><strong>{{ claim.id }} · {{ claim.title }}</strong> {% include "badge" %}</p>
 {% include "values" %}
+{% include "shortfalls" %}
 {% if claim.paper %}
 <p class="tc-paper">The paper: {{ claim.paper }}</p>
 {% endif %}
@@ -121,59 +160,16 @@ TEMPLATES = jinja2.Environment(
 {% endfor %}
 </section>
 """,
-            "table": """\
-<table class="tc-scoreboard" role="table">
-<thead role="rowgroup"><tr role="row">
-<th scope="col" role="columnheader">Claim</th><th scope="col" role="columnheader">Paper</th>
-<th scope="col" role="columnheader">Here</th><th scope="col" role="columnheader">Verdict</th>
-</tr></thead>
-<tbody role="rowgroup">
-{% for claim in claims %}
-{% set record = records.get(claim.id) %}
-{% set verdict = record.verdict if record else not_run %}
-<tr role="row" id="{{ claim.id }}">
-<th scope="row" role="rowheader"><strong>{{ claim.id }} · {{ claim.title }}</strong>
-<p>{{ claim.statement }}</p>
-{% include "criterion" %}
-</th>
-<td role="cell" data-label="Paper">{{ claim.paper or ("exact" if claim.kind == "identity" else "no number") }}</td>
-<td role="cell" data-label="Here">
-{% if record %}
-{% set values = record.values %}
-{% include "values" %}
-{% if record.detail %}
-<p class="tc-detail">{{ record.detail }}</p>
-{% endif %}
-{% else %}
-<p>{{ claim.not_run or "no reason given" }}</p>
-{% endif %}
-</td>
-<td role="cell" data-label="Verdict">{% include "badge" %}
-{% if links.get(claim.id) %}
-<p><a href="{{ links[claim.id] }}#claim-{{ claim.id }}">{{ claim.chapter }}</a></p>
-{% elif record %}
-<p>{{ claim.chapter }}</p>
-{% endif %}
-</td>
-</tr>
-{% endfor %}
-</tbody>
-</table>
-""",
-            "counts": """\
-<p class="tc-counts">{% for verdict, count in counts %}<span class="tc-count">{{ count }} × {% include "badge" %}</span>
-{% endfor %}</p>
-""",
         }
     ),
 )
-TEMPLATES.filters.update(show_number=show_number, show_values=show_values, css_class=css_class)
-TEMPLATES.globals.update(symbols=SYMBOLS, edges=EDGES, not_run=Verdict.NOT_RUN)
+TEMPLATES.filters.update(show_number=show_number, show_values=show_values, css_class=css_class, shortfalls=shortfalls)
+TEMPLATES.globals.update(symbols=SYMBOLS, edges=EDGES)
 
 
-def html(template: str, **variables: object) -> str:
-    """One of the templates, filled in. Without blank lines and backticks, so that it may stand inside Markdown."""
-    text = TEMPLATES.get_template(template).render(**variables)
+def html(template: jinja2.Template, **variables: object) -> str:
+    """A template filled in, without blank lines and backticks, so that it may stand inside Markdown."""
+    text = template.render(**variables)
     return "\n".join(line for line in text.replace("`", "&#96;").splitlines() if line.strip())
 
 
@@ -192,9 +188,16 @@ class Verdicts:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
         return {
             "text/plain": repr(self),
-            "text/html": html("list", records=self.records),
+            "text/html": html(TEMPLATES.get_template("list"), records=self.records),
             MIME: [record.model_dump(mode="json") for record in self.records],
         }
+
+
+def records_in(notebook: Mapping) -> Iterator[Record]:
+    """What the outputs of an executed notebook carry. Raises ValueError (pydantic's) for what is no record."""
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            yield from (Record.model_validate(entry) for entry in output.get("data", {}).get(MIME, []))
 
 
 def verdicts(*records: Record) -> Verdicts:

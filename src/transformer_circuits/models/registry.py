@@ -5,6 +5,7 @@ TransformerLens is imported when a model is loaded, not before, so that machines
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -17,6 +18,7 @@ from .architecture import Transformer
 from .shards import MANIFEST, WeightsError, read_manifest, read_model
 
 if TYPE_CHECKING:
+    import pandas as pd
     from transformer_lens.model_bridge import TransformerBridge
 
 FOLDER_VARIABLE = "TRANSFORMER_CIRCUITS_WEIGHTS"
@@ -56,6 +58,20 @@ def load_model(
     from .bridge import wrap  # slow: imports TransformerLens
 
     return wrap(model, _tokenizer(source, model.config.d_vocab), name)
+
+
+def training_log(name: str) -> pd.DataFrame:
+    """The log of a model's training, a row for each snapshot; `Evaluation` in `training.train` says what the columns hold.
+
+    Scores of heads are nested lists [layer][head]. A model without heads lacks their columns.
+    Raises WeightsError for an unknown name and for a model that came without its log.
+    """
+    import pandas as pd  # not needed to load a model
+
+    path = _find(name, None) / "training.jsonl"
+    if not path.is_file():
+        raise WeightsError(f"{name!r} has no training.jsonl: it came without the log of its training")
+    return pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf8").splitlines()[1:]])
 
 
 def _folders() -> list[Path]:

@@ -108,7 +108,10 @@ def read_github(source: dict, mirror: Path | None, cache: Path) -> Iterator[tupl
                     content = file.read()
                     if sha256(content) != expected[path]:
                         raise ValueError(f"{archive.name}: {path} does not have the SHA-256 listed in files/; fetch it again")
+                    expected.pop(path)
                     yield path, content
+        if expected:
+            raise ValueError(f"{archive.name} lacks {len(expected)} of the files listed in files/, such as {next(iter(expected))}: fetch it again")
         return
     import pooch  # only needed for downloads
 
@@ -165,15 +168,19 @@ def read_sources(sources: Iterable[dict], mirror: Path | None, cache: Path) -> I
 
 
 def read_folder(folder: Path) -> Iterator[Document]:
-    """Every UTF-8 text file below a folder, copies left out."""
-    copies = Deduplicator()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+    """Every UTF-8 text file below a folder, copies left out. Links that lead out of it are not followed; what cannot be read is named."""
+    copies, unread = Deduplicator(), []
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.resolve().is_relative_to(folder.resolve())):
         try:
             text = path.read_text(encoding="utf8")
-        except UnicodeDecodeError:
+        except (UnicodeDecodeError, OSError):
+            unread.append(path.name)
             continue
         if text.strip() and not copies.is_copy(text):
             yield Document(folder.name, KINDS.get(path.suffix, "prose"), str(path.relative_to(folder)), text)
+    if unread:
+        more = ", ..." if len(unread) > 5 else ""
+        print(f"left out {len(unread)} files that are no UTF-8 text or cannot be read: {', '.join(unread[:5])}{more}", file=sys.stderr)
 
 
 def read_dataset(name: str, characters: int) -> Iterator[Document]:

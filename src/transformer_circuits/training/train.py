@@ -12,18 +12,22 @@ and at the end `model/`, the weights as the book ships them. Imports torch, nump
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import json
 import math
 import os
 import platform
+import signal
+import threading
 import time
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 import safetensors
 import torch
@@ -63,7 +67,8 @@ class TrainingConfig:
     warmup: float = 0.01  # share of the steps over which lr rises
     decay_from: float = 0.5  # share of the steps after which lr falls along a cosine; flat in between
     betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.01
+    weight_decay: float = 0.1  # of layers; without it more heads come to rest
+    decay_embeddings: bool = False  # with the same decay the embeddings of rare tokens would fade
     clip: float = 1.0
     seed: int = 0
     precision: str = "bf16"  # "no": float32, three times as fast on CPUs without bf16 units
@@ -74,6 +79,18 @@ class TrainingConfig:
     checkpoint_minutes: float = 5.0
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, kind = getattr(self, field.name), str(field.type)
+            numbers = value if isinstance(value, (tuple, list)) else [value]
+            if kind == "bool" and not isinstance(value, bool):
+                raise ValueError(f"{field.name} must be true or false, not {value!r}")
+            if kind not in ("str", "bool") and any(isinstance(x, bool) or not isinstance(x, int if kind == "int" else (int, float)) for x in numbers):
+                raise ValueError(f"{field.name} must be {'a whole number' if kind == 'int' else 'a number'}, not {value!r}")
+            least = 0 if field.name in ("seed", "warmup", "decay_from", "weight_decay", "lr_end") else 1 if kind == "int" else 1e-12
+            if kind not in ("str", "bool") and not all(least <= x < math.inf for x in numbers):
+                raise ValueError(f"{field.name} must be {'at least 0' if not least else 'above 0'}, not {value!r}")
+        if max(self.warmup, self.decay_from, self.lr_end) > 1 or max(self.betas) >= 1:
+            raise ValueError("warmup, decay_from and lr_end are shares of one, and betas lie below one")
         if self.precision not in ("bf16", "no"):
             raise ValueError(f"precision must be 'bf16' or 'no' (float32), not {self.precision!r}")
 
@@ -118,10 +135,17 @@ class Windows:
     A row is the start token and then `n_ctx` tokens of text; inputs are all but its last, targets all but its first.
     """
 
-    def __init__(self, path: Path, n_ctx: int, seed: int):
+    def __init__(self, path: Path, n_ctx: int, d_vocab: int, seed: int):
         if not path.exists():
             raise ValueError(f"{path} is missing: make it with `python -m transformer_circuits.training.corpus --out {path.parent}`")
-        self.tokens = np.load(path, mmap_mode="r")
+        try:
+            self.tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{path} is damaged or no array of tokens ({error}): make the corpus anew") from error
+        if self.tokens.ndim != 1 or self.tokens.dtype.kind not in "ui":
+            raise ValueError(f"{path} must hold one row of whole numbers, not {self.tokens.dtype} of shape {self.tokens.shape}")
+        if len(self.tokens) and not 0 <= int(self.tokens.min()) <= (last := int(self.tokens.max())) < d_vocab:
+            raise ValueError(f"{path} holds token ids up to {last}, but the model's vocabulary has {d_vocab}")
         self.n_ctx, self.seed = n_ctx, seed
         self.count = len(self.tokens) // n_ctx
         if not self.count:
@@ -172,25 +196,44 @@ def write_atomically(path: Path, write: Any) -> None:
     partial.replace(path)
 
 
+def parameter_groups(model: Transformer) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
+    """(those of the layers, embedding and unembedding), by name: the order in which the optimizer has them."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    inside = {name: p for name, p in trained.items() if name.startswith("layers.")}
+    return inside, {name: p for name, p in trained.items() if name not in inside}
+
+
+def checksum(tensors: dict[str, Tensor]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        found.update(name.encode())
+        found.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
 def save_checkpoint(path: Path, model: Transformer, optimizer: torch.optim.Optimizer, about: dict[str, Any]) -> None:
     """Weights, optimizer moments and the place in the data, in one file that is either the old or the new one."""
     tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    names = [name for group in parameter_groups(model) for name in group]
     for name, state in zip(names, optimizer.state_dict()["state"].values()):
         tensors |= {f"{key}.{name}": value for key, value in state.items()}
-    write_atomically(path, lambda partial: save_file(tensors, partial, metadata={"about": json.dumps(about)}))
+    metadata = {"about": json.dumps(about), "sha256": checksum(tensors)}
+    write_atomically(path, lambda partial: save_file(tensors, partial, metadata=metadata))
 
 
 def load_checkpoint(path: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Puts a checkpoint's content in place; returns what was stored about it. Raises ValueError if it is damaged."""
     try:
         with safetensors.safe_open(path, "pt") as file:
-            about = json.loads(file.metadata()["about"])
+            metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}
-    except safetensors.SafetensorError as error:
+        about = json.loads(metadata["about"])
+        if "sha256" in metadata and metadata["sha256"] != checksum(tensors):
+            raise ValueError("its content does not have its checksum")
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it to start over") from error
     state = {}
-    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    names = [name for group in parameter_groups(model) for name in group]
     with torch.no_grad():
         for i, name in enumerate(names):
             model.get_parameter(name).copy_(tensors[f"model.{name}"])
@@ -198,6 +241,50 @@ def load_checkpoint(path: Path, model: Transformer, optimizer: torch.optim.Optim
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     return about
+
+
+def read_log(path: Path, step: int, expected: set[int]) -> list[str]:
+    """The log's lines up to a checkpoint's step, header left out; a line that a kill cut off is dropped, to be written again.
+
+    Raises ValueError if the log lacks a snapshot that was taken before the checkpoint.
+    """
+    kept: dict[int, str] = {}
+    for line in path.read_text(encoding="utf8").splitlines()[1:] if path.exists() else ():
+        try:
+            kept[json.loads(line)["step"]] = line
+        except (ValueError, KeyError, TypeError):
+            continue
+    if missing := sorted(at for at in expected if at <= step and at not in kept):
+        raise ValueError(f"{path} lacks what was measured at step {missing[0]}, before the checkpoint: restore it, or delete the checkpoint to start over")
+    return [line for at, line in kept.items() if at <= step]
+
+
+@contextlib.contextmanager
+def only_trainer(out: Path) -> Iterator[None]:
+    """Refuses a second trainer with the same folder, in this process or another."""
+    out.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(out / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise ValueError(f"another trainer writes to {out}: wait for it, or choose another --out") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """A list that SIGINT or SIGTERM puts its number into, so that the loop can end after a whole step."""
+    caught: list[int] = []
+    main = threading.current_thread() is threading.main_thread()
+    before = {s: signal.signal(s, lambda number, frame: caught.append(number)) for s in (signal.SIGINT, signal.SIGTERM) if main}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def hardware(accelerator: Accelerator) -> dict[str, Any]:
@@ -294,7 +381,16 @@ def flops_per_token(shape: ModelConfig) -> float:
 
 
 def train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, stop_after: int | None = None) -> None:
-    """Trains to the end, or for `stop_after` steps more; goes on from `out/checkpoint` where there is one."""
+    """Trains to the end, or for `stop_after` steps more; goes on from `out/checkpoint` where there is one.
+
+    Ctrl-C and SIGTERM end it after a whole step, with a checkpoint. Raises ValueError, in one sentence, for settings, tokens or a checkpoint
+    that cannot be used, for a second trainer with the same `out`, and if the loss is no longer a number (nothing is written then).
+    """
+    with only_trainer(out) if int(os.environ.get("RANK", 0)) == 0 else contextlib.nullcontext():
+        _train(name, shape, config, data, out, stop_after)
+
+
+def _train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, stop_after: int | None) -> None:
     accelerator = Accelerator(mixed_precision="no", cpu=not torch.cuda.is_available())
     # Not Accelerate's own mixed precision, which is fixed for the life of the process.
     autocast = torch.autocast(accelerator.device.type, torch.bfloat16, enabled=config.precision == "bf16")
@@ -303,9 +399,8 @@ def train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out
     torch.manual_seed(config.seed)
     plain = Transformer(shape).to(accelerator.device)
     parameters = [p for p in plain.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(
-        parameters, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
-    )
+    groups = [{"params": group, "weight_decay": decay} for group, decay in zip(parameter_groups(plain), (config.weight_decay, config.weight_decay * config.decay_embeddings)) if group]
+    optimizer = torch.optim.AdamW([{**g, "params": list(g["params"].values())} for g in groups], lr=config.lr, betas=config.betas, fused=True)
     steps = max(1, config.tokens // (config.batch * shape.n_ctx))
     with accelerator.main_process_first():
         files = [packed(data, side, shape.d_vocab) for side in ("train", "held_out")]
@@ -317,19 +412,17 @@ def train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out
     if checkpoint.exists():
         stored = load_checkpoint(checkpoint, plain, optimizer)
         if stored["about"] != about:
-            raise ValueError(f"{checkpoint} belongs to another configuration; choose another --out, or delete it")
+            raise ValueError(f"{checkpoint} belongs to another configuration or corpus; choose another --out, or delete it")
         step, seconds = stored["step"], stored["seconds"]
+    snapshots = snapshot_steps(steps, config.snapshots)
     if accelerator.is_main_process:
-        out.mkdir(parents=True, exist_ok=True)
-        old = log.read_text().splitlines() if step else []
-        kept = [line for line in old[1:] if json.loads(line)["step"] <= step] if step else []
+        kept = read_log(log, step, snapshots) if step else []
         header = json.dumps(about | {"hardware": hardware(accelerator)})
         write_atomically(log, lambda partial: partial.write_text("".join(f"{line}\n" for line in [header, *kept])))
         recorded = {json.loads(line)["step"] for line in kept}
 
-    windows, held_out = (Windows(file, shape.n_ctx, config.seed) for file in files)
+    windows, held_out = (Windows(file, shape.n_ctx, shape.d_vocab, config.seed) for file in files)
     evaluation = Evaluation(held_out, shape.d_vocab, config, accelerator.device)
-    snapshots = snapshot_steps(steps, config.snapshots)
     module, optimizer = accelerator.prepare(NextTokenLoss(plain), optimizer)
     share = config.batch // accelerator.num_processes
 
@@ -353,27 +446,34 @@ def train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out
     last = steps if stop_after is None else min(steps, step + stop_after)
     bar = tqdm(total=steps * config.batch * shape.n_ctx, initial=step * config.batch * shape.n_ctx, unit="tok",
                unit_scale=True, desc=name, disable=not accelerator.is_main_process, mininterval=2)  # fmt: skip
-    while step < last:
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate(step, steps)
-        rows = windows.batch(step * config.batch + accelerator.process_index * share, share).to(accelerator.device)
-        with autocast:
-            loss = module(rows)
-        accelerator.backward(loss)
-        accelerator.clip_grad_norm_(parameters, config.clip)
-        optimizer.step()
-        optimizer.zero_grad()
-        step += 1
-        bar.update(rows[:, 1:].numel() * accelerator.num_processes)
-        if step % 10 == 0:
-            bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
-        if step in snapshots:
-            evaluate(step, round(loss.item(), 4))
-        if time.monotonic() - saved > 60 * config.checkpoint_minutes:
-            keep(step)
-            saved = time.monotonic()
-    bar.close()
-    keep(step)
+    with stop_signals() as stopped:
+        while step < last and not stopped:
+            for group in optimizer.param_groups:
+                group["lr"] = config.learning_rate(step, steps)
+            rows = windows.batch(step * config.batch + accelerator.process_index * share, share).to(accelerator.device)
+            with autocast:
+                loss = module(rows)
+            accelerator.backward(loss)
+            norm = accelerator.clip_grad_norm_(parameters, config.clip)
+            if not math.isfinite(loss.item() + float(norm)):
+                kept_at = f"; {checkpoint} holds the last good state" if checkpoint.exists() else ""
+                raise ValueError(f"at step {step} the loss is {loss.item()} and its gradient {float(norm)}: lower lr{kept_at}")
+            optimizer.step()
+            optimizer.zero_grad()
+            step += 1
+            bar.update(rows[:, 1:].numel() * accelerator.num_processes)
+            if step % 10 == 0:
+                bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+            if step in snapshots:
+                evaluate(step, round(loss.item(), 4))
+            if time.monotonic() - saved > 60 * config.checkpoint_minutes:
+                keep(step)
+                saved = time.monotonic()
+        bar.close()
+        keep(step)
+    if stopped:
+        accelerator.print(f"stopped at step {step} of {steps}; {checkpoint} holds it, and the same command goes on from there")
+        raise SystemExit(128 + stopped[0])
     if step == steps and accelerator.is_main_process:
         export(plain, name, out, accelerator, own_tokenizer(data, shape.d_vocab))
 
@@ -407,7 +507,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         name, shape, training = read_config(args.config, args.set)
         train(args.name or name, shape, training, data=args.data, out=args.out, stop_after=args.stop_after)
-    except ValueError as error:
+    except (ValueError, OSError) as error:  # OSError: a full disk, a folder that may not be written to
         raise SystemExit(f"error: {error}") from error
 
 

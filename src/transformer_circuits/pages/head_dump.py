@@ -1,6 +1,6 @@
 """The pages of the head dump: one for each head of the one-layer models, an index that explains them, all of it as Parquet.
 
-    python -m transformer_circuits.figures.dump_pages OUT.md       (the build does; pages and files go to the folder OUT beside it)
+    python -m transformer_circuits.pages.head_dump OUT.md       (the build does; pages and files go to the folder OUT beside it)
 
 The tables are plain HTML, readable as they are; `book/_static/head_dump.js` makes them searchable and sortable.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import html
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,57 +21,40 @@ from torch import Tensor
 
 from transformer_circuits.circuits.bigrams import SmoothedBigrams
 from transformer_circuits.circuits.head_dump import head_dump
-from transformer_circuits.circuits.positions import attention_to_start
-from transformer_circuits.circuits.weights import Weights
+from transformer_circuits.circuits.heads import start_token_scores
 from transformer_circuits.circuits.words import akin_to, word_of
 from transformer_circuits.data import bigram_counts, held_out_windows, vocabulary
 from transformer_circuits.figures.tokens import show_token
+from transformer_circuits.models import list_models, load_model
 
-MODELS = ("attn-only-1l",)  # with one layer: a second one reads more than tokens
+MODELS = ("attn-only-1l", "attn-only-1l-32h")  # with one layer: a second one reads more than tokens
 N_SOURCES, K = 300, 10  # of each page; the Parquet file has all sources
 FIRST = 8  # sources shown for each head on the index page
 STATIC = "../../../_static"  # from a page book/head_dump/<model>/<head>.html
 DIGITS = 3  # decimals in the Parquet file
+RESTING = 0.95  # of a head's attention on the start token: it rests
 
-Rest = Float[Tensor, "layer head"]  # mean attention to the start token
-
-
-def page_name(model: str, layer: int, head: int) -> str:
-    """Where a head's page lies, in the folder of the head dump and without suffix."""
-    return f"{model}/{layer}_{head}"
+Rest = Float[Tensor, " head"]  # mean attention to the start token
+Akin = Sequence[Collection[int]]
 
 
-def with_tokens(dump: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """The dump with the tokens' strings beside their ids: `source_token`, `destination_tokens`, `out_tokens`."""
-    return dump.assign(
-        source_token=[names[i] for i in dump["source"]],
-        destination_tokens=[[names[i] for i in ids] for ids in dump["destinations"]],
-        out_tokens=[[names[i] for i in ids] for ids in dump["outs"]],
-    )
+def models_listed() -> list[str]:
+    """Those of MODELS that are on this machine: the pages are about them."""
+    return [name for name in MODELS if name in list_models()]
 
 
-SCHEMA = pa.schema(
-    [
-        *((name, pa.int32()) for name in ("layer", "head", "rank", "source")),
-        ("source_token", pa.string()),
-        ("score", pa.float32()),
-        ("destinations", pa.list_(pa.int32())),
-        ("destination_tokens", pa.list_(pa.string())),
-        ("destination_scores", pa.list_(pa.float32())),
-        ("outs", pa.list_(pa.int32())),
-        ("out_tokens", pa.list_(pa.string())),
-        ("out_boosts", pa.list_(pa.float32())),
-    ]
-)
+ID, IDS, STRINGS, NUMBERS = pa.int32(), pa.list_(pa.int32()), pa.list_(pa.string()), pa.list_(pa.float32())
+SCHEMA = pa.schema({"layer": ID, "head": ID, "rank": ID, "source": ID, "source_token": pa.string(), "score": pa.float32(), "destinations": IDS,
+                    "destination_tokens": STRINGS, "destination_scores": NUMBERS, "outs": IDS, "out_tokens": STRINGS, "out_boosts": NUMBERS})  # fmt: skip
 
 
 def write_parquet(dump: pd.DataFrame, names: Sequence[str], path: Path) -> None:
-    """The dump as a Parquet file, strings and ids, numbers rounded to DIGITS decimals."""
-    short = with_tokens(dump, names)
-    short["score"] = short["score"].round(DIGITS)
-    for column in ("destination_scores", "out_boosts"):
-        short[column] = [[round(x, DIGITS) for x in row] for row in short[column]]
-    short[SCHEMA.names].to_parquet(path, engine="pyarrow", compression="zstd", index=False, schema=SCHEMA)
+    """The dump as a Parquet file, with the tokens' strings beside their ids and numbers rounded to DIGITS decimals."""
+    strings = {f"{column}_tokens": [[names[i] for i in ids] for ids in dump[f"{column}s"]] for column in ("destination", "out")}
+    short = {c: [[round(x, DIGITS) for x in row] for row in dump[c]] for c in ("destination_scores", "out_boosts")}
+    sources = {"source_token": [names[i] for i in dump["source"]], "score": dump["score"].round(DIGITS)}
+    table = dump.assign(**strings, **short, **sources)[SCHEMA.names]
+    table.to_parquet(path, engine="pyarrow", compression="zstd", index=False, schema=SCHEMA)
 
 
 def token(name: str, kind: str = "") -> str:
@@ -79,29 +62,23 @@ def token(name: str, kind: str = "") -> str:
     return f'<code class="token{kind}">{html.escape(show_token(name))}</code>'
 
 
-def copies(source: int, outs: Sequence[int], akin: Sequence[Collection[int]]) -> list[bool]:
-    """Which outs are the source token itself or akin to it."""
-    return [out == source or out in akin[source] for out in outs]
+def tokens(ids: Sequence[int], names: Sequence[str], marked: Collection[int] = ()) -> str:
+    return " ".join(token(names[i], " copy" * (i in marked)) for i in ids)
 
 
-def table(rows: pd.DataFrame, names: Sequence[str], akin: Sequence[Collection[int]]) -> str:
-    """One head's rows as an HTML table."""
+def table(rows: pd.DataFrame, names: Sequence[str], akin: Akin) -> str:
+    """One head's rows as an HTML table; outs that repeat the source are marked."""
     columns = {"rank": "number", "source": "tokens", "destinations": "tokens list", "outs": "tokens list",
                "score": "number", "QK": "number", "OV": "number"}  # fmt: skip
     head = "".join(f'<th scope="col" class="{kind}">{name}</th>' for name, kind in columns.items())
-    body = []
-    for row in rows.itertuples():
-        marks = copies(row.source, row.outs, akin)
-        cells = [
-            f'<td class="number">{row.rank}</td>',
-            f"<td>{token(names[row.source])}</td>",
-            f"<td>{' '.join(token(names[i]) for i in row.destinations)}</td>",
-            f"<td>{' '.join(token(names[i], ' copy' * mark) for i, mark in zip(row.outs, marks, strict=True))}</td>",
-            *(f'<td class="number">{x:.2f}</td>' for x in (row.score, row.destination_scores[0], row.out_boosts[0])),
-        ]
-        body.append(f"<tr>{''.join(cells)}</tr>")
-    lines = "\n".join(body)
-    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody>\n</table>"
+    body = "\n".join(
+        f'<tr><td class="number">{row.rank}</td><td>{token(names[row.source])}</td><td>{tokens(row.destinations, names)}</td>'
+        f"<td>{tokens(row.outs, names, {row.source, *akin[row.source]})}</td>"
+        + "".join(f'<td class="number">{x:.2f}</td>' for x in (row.score, row.destination_scores[0], row.out_boosts[0]))
+        + "</tr>"
+        for row in rows.itertuples()
+    )
+    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
 
 def raw(markup: str) -> str:
@@ -113,9 +90,9 @@ HEAD_PAGE = """\
 ---
 nosearch: true
 ---
-# Head {layer}.{head} of {model}
+# Head 0.{head} of {model}
 
-In held-out text this head gives {rest} of its attention to the start-of-text token.{resting}
+In held-out text this head gives {rest:.0%} of its attention to the start-of-text token.{resting}
 
 The first {shown} of {d_vocab:,} source tokens; [the page of all heads](../../{index}.md) explains the order and how to read a
 row. *QK* is the score of the first destination, *OV* the boost of the first out. Outs that repeat the source, up to case, a
@@ -129,24 +106,14 @@ by that column.
 """
 
 
-RESTING = 0.99  # of a head's attention on the start token: it rests
-NEVER_CARRIED_OUT = " It rests there: what its lists say is never carried out."
-
-
-def head_page(
-    model: str, rows: pd.DataFrame, rest: Rest, names: Sequence[str], akin: Sequence[Collection[int]], index: str
-) -> str:
+def head_page(model: str, rows: pd.DataFrame, rest: float, names: Sequence[str], akin: Akin, index: str) -> str:
     """The page of one head in MyST Markdown; `index` is the file name of the index page, without suffix."""
-    layer, head = rows["layer"].iloc[0], rows["head"].iloc[0]
-    at_rest = float(rest[layer, head])
-    # `nosearch`: the book's own search would find twelve lists for every word.
-    prose = HEAD_PAGE.format(
-        layer=layer, head=head, model=model, shown=len(rows), d_vocab=len(names), index=index,
-        rest=f"{100 * at_rest:.0f} %", resting=NEVER_CARRIED_OUT if at_rest > RESTING else "",
-    )  # fmt: skip
-    return prose + raw(
-        f'<link rel="stylesheet" href="{STATIC}/datatables/datatables.css">\n'
-        f'<link rel="stylesheet" href="{STATIC}/head_dump.css">\n'
+    resting = " It rests there: what its lists say is hardly ever carried out." if rest >= RESTING else ""
+    # `nosearch`: the book's own search would find a list of each head for every word.
+    return HEAD_PAGE.format(
+        head=rows["head"].iloc[0], model=model, shown=len(rows), d_vocab=len(names), index=index, rest=rest, resting=resting
+    ) + raw(
+        f'<link rel="stylesheet" href="{STATIC}/datatables/datatables.css">\n<link rel="stylesheet" href="{STATIC}/head_dump.css">\n'
         f'<div class="token-table head-dump tex2jax_ignore mathjax_ignore">\n{table(rows, names, akin)}\n</div>\n'
         f'<script defer src="{STATIC}/datatables/datatables.js"></script>\n<script defer src="{STATIC}/head_dump.js"></script>'
     )
@@ -217,28 +184,23 @@ def example(dump: pd.DataFrame, names: Sequence[str]) -> str:
     """One row as a sentence: the highest score of the words whose first out is the word itself (of all rows if none is)."""
     own = dump[[row.outs[0] == row.source and word_of(names[row.source]) is not None for row in dump.itertuples()]]
     row = (dump if own.empty else own).nlargest(1, "score").iloc[0]
-    to, out = (" ".join(token(names[i]) for i in ids[:3]) for ids in (row["destinations"], row["outs"]))
+    source = token(names[row["source"]])
     return (
-        '<p class="tex2jax_ignore mathjax_ignore">'
-        f"For example, head {row['layer']}.{row['head']} has, at rank {row['rank']}, the source "
-        f"{token(names[row['source']])} with the destinations {to} and the outs {out} in the lead: where one of these destinations "
-        f"follows some time after {token(names[row['source']])}, the head tells the model to go on with one of these outs.</p>"
+        f'<p class="tex2jax_ignore mathjax_ignore">For example, head 0.{row["head"]} has, at rank {row["rank"]}, the source {source} with the '
+        f"destinations {tokens(row['destinations'][:3], names)} and the outs {tokens(row['outs'][:3], names)} in the lead: where one of these "
+        f"destinations follows some time after {source}, the head tells the model to go on with one of these outs.</p>"
     )
 
 
-def overview(
-    model: str, dump: pd.DataFrame, rest: Rest, names: Sequence[str], akin: Sequence[Collection[int]], folder: str
-) -> str:
+def overview(model: str, dump: pd.DataFrame, rest: Rest, names: Sequence[str], akin: Akin, folder: str) -> str:
     """A row for each head of a model, as an HTML table with links to the pages in `folder`."""
     lines = []
-    for (layer, head), rows in dump.groupby(["layer", "head"]):
-        found = sum(any(copies(row.source, row.outs, akin)) for row in rows.itertuples())
-        first = " ".join(token(names[i]) for i in rows["source"][:FIRST])
-        link = f"{quote(folder)}/{quote(page_name(model, layer, head))}.html"
+    for head, rows in dump.groupby("head"):
+        found = sum(not {row.source, *akin[row.source]}.isdisjoint(row.outs) for row in rows.itertuples())
         lines.append(
-            f'<tr><td><a href="{link}">{layer}.{head}</a></td>'
-            f'<td class="number">{found}&nbsp;of&nbsp;{len(rows)}</td><td class="number">{rest[layer, head]:.0%}</td>'
-            f"<td>{first}</td></tr>"
+            f'<tr><td><a href="{quote(folder)}/{quote(model)}/0_{head}.html">0.{head}</a></td>'
+            f'<td class="number">{found}&nbsp;of&nbsp;{len(rows)}</td><td class="number">{rest[head]:.0%}</td>'
+            f"<td>{tokens(rows['source'][:FIRST], names)}</td></tr>"
         )
     head = "".join(f'<th scope="col">{title}</th>' for title in ("head", "copies", "at rest", "its first sources"))
     body = "\n".join(lines)
@@ -248,53 +210,42 @@ def overview(
     )
 
 
-def index_page(
-    dumps: dict[str, pd.DataFrame], rest: dict[str, Rest], names: Sequence[str], akin: Sequence[Collection[int]], folder: str
-) -> str:
-    """The page that explains and links the others, in MyST Markdown; `dumps` holds what the pages show, by model."""
-    parts = {
-        "EXAMPLE": raw(example(next(iter(dumps.values())), names)),
-        "HEADS": "\n".join(raw(overview(model, dump, rest[model], names, akin, folder)) for model, dump in dumps.items()),
-        "DOWNLOADS": "\n".join(f"- {{download}}`{model}.parquet <{folder}/{model}.parquet>`" for model in dumps),
-        "MODEL": next(iter(dumps)),
-        "N_SOURCES": str(N_SOURCES),
-        "DIGITS": str(DIGITS),
-    }
-    # In one go, since a token may look like one of these names.
-    return re.sub("|".join(parts), lambda found: parts[found[0]], INDEX_PAGE)
-
-
-def write_pages(out: Path, dumps: dict[str, pd.DataFrame], rest: dict[str, Rest], names: Sequence[str]) -> None:
+def write_pages(out: Path, dumps: Mapping[str, pd.DataFrame], rest: Mapping[str, Rest], names: Sequence[str]) -> None:
     """Write the index page to `out`, and into the folder of the same name the heads' pages and the Parquet files.
 
     `dumps`: by model, with all source tokens; `rest`: by model, each head's attention to the start token. The index page is written
     last: where it is, all of them are.
     """
-    folder, akin, shown = out.with_suffix(""), akin_to(names), {}
+    folder, akin = out.with_suffix(""), akin_to(names)
+    shown = {model: dump[dump["rank"] <= N_SOURCES] for model, dump in dumps.items()}
     for model, dump in dumps.items():
-        shown[model] = dump[dump["rank"] <= N_SOURCES]
         (folder / model).mkdir(parents=True, exist_ok=True)
-        for (layer, head), rows in shown[model].groupby(["layer", "head"]):
-            page = folder / f"{page_name(model, layer, head)}.md"
-            page.write_text(head_page(model, rows, rest[model], names, akin, out.stem), encoding="utf8")
+        for head, rows in shown[model].groupby("head"):
+            page = head_page(model, rows, float(rest[model][head]), names, akin, out.stem)
+            (folder / model / f"0_{head}.md").write_text(page, encoding="utf8")
         write_parquet(dump, names, folder / f"{model}.parquet")
-    out.write_text(index_page(shown, rest, names, akin, out.stem), encoding="utf8")
+    parts = {
+        "EXAMPLE": raw(example(next(iter(shown.values())), names)),
+        "HEADS": "\n".join(raw(overview(model, dump, rest[model], names, akin, out.stem)) for model, dump in shown.items()),
+        "DOWNLOADS": "\n".join(f"- {{download}}`{model}.parquet <{out.stem}/{model}.parquet>`" for model in dumps),
+        "MODEL": next(iter(dumps)),
+        "N_SOURCES": str(N_SOURCES),
+        "DIGITS": str(DIGITS),
+    }
+    # In one go, since a token may look like one of these names.
+    out.write_text(re.sub("|".join(parts), lambda found: parts[found[0]], INDEX_PAGE), encoding="utf8")
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m transformer_circuits.figures.dump_pages", description="Write the pages of the head dump."
-    )
+    parser = argparse.ArgumentParser(prog="python -m transformer_circuits.pages.head_dump", description="Write the pages of the head dump.")
     parser.add_argument("out", type=Path, help="Markdown file of the index page; the others go into the folder of that name")
     out = parser.parse_args(argv).out
-
-    from transformer_circuits.models import load_model
-
-    frequency = SmoothedBigrams.of(bigram_counts()).frequency
-    models = {name: Weights.of(load_model(name)) for name in MODELS}
-    dumps = {name: head_dump(weights, frequency.to(weights.W_E.device), n_sources=None, k=K) for name, weights in models.items()}
-    windows = {name: held_out_windows(12, w.n_ctx)[:, : w.n_ctx].to(w.W_E.device) for name, w in models.items()}
-    rest = {name: attention_to_start(w, windows[name]) for name, w in models.items()}
+    frequency, dumps, rest = SmoothedBigrams.of(bigram_counts()).frequency, {}, {}
+    for name in models_listed():
+        model = load_model(name)
+        dumps[name] = head_dump(model, frequency, n_sources=None, k=K)
+        windows = held_out_windows(12, model.cfg.n_ctx)[:, :-1].to(model.W_E.device)
+        rest[name] = start_token_scores(model, windows)[0]
     write_pages(out, dumps, rest, vocabulary())
 
 

@@ -1,0 +1,1 @@
+"""Pages that are made, not written: the build runs these modules."""

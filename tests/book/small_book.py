@@ -1,0 +1,49 @@
+"""A small book in a folder of its own, with the real one's configuration: two notebooks, a page, and nothing that takes long to run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from transformer_circuits.paths import ROOT
+
+COUNT = "from pathlib import Path\nwith Path('../runs').open('a') as runs:\n    _ = runs.write('x')"
+CLAIM = "from transformer_circuits.claims import judge, verdicts\nverdicts(judge('{}', {}))"
+FIRST, SECOND = ("O1", 1e-7), ("P1", 1e-7)
+
+
+def write(path: Path, *cells: str) -> None:
+    notebook = new_notebook(cells=[new_markdown_cell(f"# {path.stem}"), *map(new_code_cell, cells)])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"
+    nbformat.write(notebook, path)
+
+
+def make_book(root: Path) -> Path:
+    for folder in ("src", "data", "weights", "notebooks", "book"):
+        (root / folder).mkdir(parents=True)
+    for name in ("_config.yml", "pyproject.toml", "book/references.bib"):
+        shutil.copy(ROOT / name, root / name)
+    for name in ("_static", "_ext"):
+        shutil.copytree(ROOT / "book" / name, root / "book" / name)
+    (root / "weights" / "w.safetensors").write_bytes(b"0123")
+    (root / "constraints.txt").touch()
+    write(root / "notebooks" / "01_one.ipynb", COUNT, CLAIM.format(*FIRST))
+    write(root / "notebooks" / "02_two.ipynb", COUNT, CLAIM.format(*SECOND))
+    (root / "book" / "intro.md").write_text("# A small book\n\n```{bibliography}\n:all:\n```\n")
+    list_pages(root, "notebooks/01_one", "notebooks/02_two")
+    return root
+
+
+def list_pages(root: Path, *pages: str) -> None:
+    files = "".join(f"- file: {page}\n" for page in pages)
+    (root / "book" / "_toc.yml").write_text(f"format: jb-book\nroot: book/intro\nchapters:\n{files}")
+
+
+def runs(root: Path) -> int:
+    """How many notebooks have been run so far."""
+    return len((root / "runs").read_text()) if (root / "runs").exists() else 0
