@@ -219,6 +219,7 @@ def execute(book: Book, path: Path) -> tuple[NotebookNode, float, str]:
     client = NotebookClient(
         notebook,
         timeout=TIMEOUT,
+        coalesce_streams=True,  # how printing was cut into pieces differs from run to run
         record_timing=False,  # times would become part of the cells, by which the cache knows a notebook
         resources={"metadata": {"path": str(path.parent)}},
         extra_arguments=["--IPKernelApp.log_level=40"],  # each kernel would warn that it talks to this process over plain TCP

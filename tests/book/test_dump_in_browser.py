@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pandas as pd
 import pytest
 import torch
 from playwright.sync_api import expect
+from small_book import list_pages, make_book
 
 from transformer_circuits import build
 from transformer_circuits.pages import head_dump
-from transformer_circuits.paths import ROOT
 
 ODD = ["</td>", "<script>alert(1)</script>", "\n", '"', "!=", "$x$", "\\(", " two", "two", "Two"]
 TOKENS = [*ODD, *(f" w{i}" for i in range(120))]
@@ -28,25 +26,15 @@ def dump() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The folder of a built book that has nothing but a head dump."""
-    root = tmp_path_factory.mktemp("book")
-    for name in ("_config.yml", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, root)
-    for name in ("_static", "_ext"):
-        shutil.copytree(ROOT / "book" / name, root / "book" / name)
-    shutil.copy(ROOT / "book" / "references.bib", root / "book")
-    for name in build.WATCHED[:3]:
-        (root / name).mkdir()
-    (root / "book" / "intro.md").write_text("# A small book\n\n```{bibliography}\n:all:\n```\n")
-    heads = "".join(f"  - file: book/head_dump/some-model/0_{head}\n" for head in (0, 1))
-    toc = f"format: jb-book\nroot: book/intro\nchapters:\n- file: book/head_dump\n  sections:\n{heads}"
-    (root / "book" / "_toc.yml").write_text(toc)
+    """The folder of a built book that has nothing but a head dump, made already where the build keeps it."""
+    root = make_book(tmp_path_factory.mktemp("built") / "book")
+    list_pages(root, "book/head_dump")
     book = build.Book(root)
-    build.forget_if_changed(book)
-    (book.build / "generated").mkdir()
+    folder = build.Cache(book).made / "head_dump"
+    folder.mkdir(parents=True)
     rest = {"some-model": torch.tensor([0.25, 1.0])}
-    head_dump.write_pages(book.build / "generated" / "head_dump.md", {"some-model": dump()}, rest, TOKENS)
-    return build.build(root).parent / "book"
+    head_dump.write_pages(folder / "head_dump.md", {"some-model": dump()}, rest, TOKENS)
+    return build.build(book).parent / "book"
 
 
 @pytest.fixture

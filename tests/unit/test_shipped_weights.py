@@ -9,7 +9,6 @@ from transformer_circuits.models.shards import read_manifest, read_model
 from transformer_circuits.paths import DATA, WEIGHTS
 
 FAMILY = {"attn-only-0l": 0, "attn-only-1l": 1, "attn-only-2l": 2}  # name: layers
-MANY_HEADS = "attn-only-1l-32h"
 SEEDS = [f"small-{n}l{seed}" for n in (1, 2) for seed in ("", "-seed-1", "-seed-2")]
 OTHER_SHAPES = {
     "small-1l-smeared-keys": {"n_layers": 1, "smeared_keys": True},
@@ -17,7 +16,7 @@ OTHER_SHAPES = {
     "small-2l-mlp": {"n_layers": 2, "normalization": "LN", "d_mlp": 768},
 }
 MELODIES = ["melodies-1l", "melodies-2l", "melodies-2l-no-direction"]
-SHIPPED = [*FAMILY, MANY_HEADS, *SEEDS, *OTHER_SHAPES, *MELODIES]
+SHIPPED = [*FAMILY, *SEEDS, *OTHER_SHAPES, *MELODIES]
 TEXT = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
     "wife. def add(self, other):\n    return self.value + other.value\n\\begin{equation} x^2 \\end{equation}"
@@ -43,11 +42,10 @@ def test_weights_are_undamaged_finite_and_small_enough_to_ship(name):
     assert manifest["training"]
 
 
-@pytest.mark.parametrize("name", [*FAMILY, MANY_HEADS])
+@pytest.mark.parametrize("name", FAMILY)
 def test_the_family_has_the_papers_heads(name):
     config = ModelConfig(**read_manifest(WEIGHTS / name)["config"])
-    heads = 32 if name == MANY_HEADS else 12
-    assert config == ModelConfig(FAMILY.get(name, 1), d_model=384, n_heads=heads, d_head=64, d_vocab=4096, n_ctx=512)
+    assert config == ModelConfig(FAMILY[name], d_model=384, n_heads=12, d_head=64, d_vocab=4096, n_ctx=512)
 
 
 @pytest.mark.parametrize("name", [*SEEDS, *OTHER_SHAPES])

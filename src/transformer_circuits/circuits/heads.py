@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 from transformer_lens.utilities import get_act_name
@@ -54,15 +55,18 @@ def positivity(eigenvalues: Complex[Tensor, "*batch n"]) -> Float[Tensor, "*batc
 def patterns(model: Any, tokens: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "layer row head dest src"]:
     """Attention patterns of all heads, with the model's other hooks in place. For a few rows: 12 MB each at 12 heads of 512 tokens."""
     with model.hooks(fwd_hooks=list(hooks)):
-        _, cache = model.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_pattern"))
+        _, cache = model.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_pattern"), stop_at_layer=model.cfg.n_layers)
     return torch.stack([cache["pattern", layer] for layer in range(model.cfg.n_layers)])
 
 
 def losses(model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "row pos-1"]:
     """Nats at predicting each token of a window after its first."""
     with model.hooks(fwd_hooks=list(hooks)):
-        found = [model(rows[:, :-1]).log_softmax(-1).gather(-1, rows[:, 1:, None])[..., 0] for rows in windows.split(BATCH)]
-    return -torch.cat(found)
+        found = [
+            F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten(), reduction="none").view_as(rows[:, 1:])
+            for rows in windows.split(BATCH)
+        ]
+    return torch.cat(found)
 
 
 def induction_scores(model: Any, repeated: Repeated, hooks: Iterable[Hook] = ()) -> Float[Tensor, "layer head"]:

@@ -15,6 +15,11 @@ from transformer_circuits.figures.tokens import show_token
 ACCENT = "C1"  # what a figure is about; everything else is in the first colour
 
 
+def label_of(name: str) -> str:
+    """A name as it is; a token with a space at an end, or with characters that cannot be seen, as `show_token` shows it."""
+    return name if name == name.strip() and name.isprintable() and name else show_token(name)
+
+
 def heatmap(
     values: ArrayLike,
     *,
@@ -42,7 +47,7 @@ def heatmap(
         if isinstance(names, str):
             axis.set_label_text(names)
         else:
-            axis.set_ticks(range(len(names)), [show_token(name) for name in names], rotation=turn, fontsize=8)
+            axis.set_ticks(range(len(names)), [label_of(name) for name in names], rotation=turn, fontsize=8)
     if numbers is not None:
         middle = (image.norm.vmin + image.norm.vmax) / 2
         for (row, column), value in np.ndenumerate(values):
@@ -105,6 +110,6 @@ def bars(
     if reference is not None:
         ax.axhline(reference, color="0.4", linestyle="--", linewidth=1)
     turn = 60 if max(map(len, names)) * len(names) > 70 else 0
-    ax.set_xticks(place, [show_token(name) for name in names], rotation=turn, ha="right" if turn else "center")
+    ax.set_xticks(place, [label_of(name) for name in names], rotation=turn, ha="right" if turn else "center")
     ax.set_ylabel(label)
     return ax

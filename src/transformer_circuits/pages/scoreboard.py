@@ -51,7 +51,7 @@ TEMPLATES = show.TEMPLATES.overlay(
 <tr role="row"><th scope="row" role="rowheader"><a href="{{ scoreboard }}#{{ claim.id }}">{{ says }}</a></th>
 <td role="cell" data-label="Here">{{ here }}</td>
 <td role="cell" data-label="Verdict">{% include "badge" %}</td>
-<td role="cell" data-label="Chapter">{% if link %}<a href="{{ link }}">{{ claim.chapter }}</a>{% else %}{{ claim.chapter }}{% endif %}</td></tr>
+<td role="cell" data-label="Chapter">{% if link %}<a href="{{ link }}">{{ claim.chapter.split()[0] }}</a>{% else %}{{ claim.chapter.split()[0] }}{% endif %}</td></tr>
 {% endfor %}
 </tbody>
 </table>
