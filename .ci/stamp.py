@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = re.compile(r"[A-Za-z0-9._-]+")
-FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["hide-input"]}  # Colab, JupyterLab, the book
+FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["remove-cell"]}  # Colab, JupyterLab; the book leaves it out
 WITH_ADDRESS = ("_config.yml", "CITATION.cff", "README.md", "book/intro.md")
 
 

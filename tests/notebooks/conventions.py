@@ -15,7 +15,7 @@ MOST_CELLS, MOST_VISIBLE, MOST_LINES = 30, 12, 12  # cells; code cells that are 
 FIRST_FIGURE = 6  # cells in front of the first figure, at most
 MYST = re.compile(r"\{[a-z][a-z:_-]*\}`|^\s*(```+|:::+|~~~+)\s*\{|^:::|^\([\w-]+\)=\s*$", re.MULTILINE)
 FIGURE = re.compile(r"\bplt\.show\(")
-SHOWN = re.compile(r"^(verdicts)\(", re.MULTILINE)  # at the beginning of a line: the last value of its cell
+SHOWN = re.compile(r"^(?:claims\.)?verdicts\(", re.MULTILINE)  # at the beginning of a line: the last value of its cell
 
 
 def figure_labels(notebook: NotebookNode) -> list[str]:
@@ -87,7 +87,7 @@ def figures(notebook: NotebookNode) -> Iterator[str]:
 
 
 def length(notebook: NotebookNode) -> Iterator[str]:
-    visible = [cell for _, cell in code_cells(notebook) if "hide-input" not in tags(cell)]
+    visible = [cell for _, cell in code_cells(notebook) if not any(tag.startswith(("hide", "remove")) for tag in tags(cell))]
     for what, n, most in (("cells", len(notebook.cells), MOST_CELLS), ("visible code cells", len(visible), MOST_VISIBLE)):
         if n > most:
             yield f"the notebook has {n} {what}, more than {most}"
