@@ -67,7 +67,7 @@ class TrainingConfig:
     warmup: float = 0.01  # share of the steps over which lr rises
     decay_from: float = 0.5  # share of the steps after which lr falls along a cosine; flat in between
     betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.1  # of layers; without it more heads come to rest
+    weight_decay: float = 0.1  # of layers
     decay_embeddings: bool = False  # with the same decay the embeddings of rare tokens would fade
     clip: float = 1.0
     seed: int = 0
