@@ -47,6 +47,7 @@ from transformer_circuits.pages import scoreboard
 from transformer_circuits.paths import ROOT
 
 WATCHED = ("src", "weights", "data", "constraints.txt")  # what a notebook's results depend on, besides its cells and what is installed
+ABOVE = ("src/transformer_circuits/pages", "src/transformer_circuits/build.py")  # but not these, which no notebook imports
 PAGES = ("book", "notebooks", "_config.yml")  # what the pages depend on besides
 GENERATED = {  # pages that are made from watched files, and the modules that make them: `python -m MODULE PAGE.md`
     "book/models": "transformer_circuits.pages.models",
@@ -110,23 +111,23 @@ def ignored(part: str) -> bool:
     return part.startswith((".", "#")) or part.endswith((".egg-info", "~", ".swp")) or part == "__pycache__"
 
 
-def digest(root: Path, names: Iterable[str]) -> str:
+def digest(root: Path, names: Iterable[str], apart_from: Sequence[str] = ()) -> str:
     """SHA-256 over the names and contents of files and folders in `root`; hidden files, caches and editors' backups left out."""
     found = hashlib.sha256()
     for name in names:
         top = root / name
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            inside = path.relative_to(top).parts
-            if path.is_file() and not any(map(ignored, inside)):
+            inside, elsewhere = path.relative_to(top).parts, any(path.is_relative_to(root / other) for other in apart_from)
+            if path.is_file() and not any(map(ignored, inside)) and not elsewhere:
                 found.update(path.relative_to(root).as_posix().encode() + b"\0")
                 found.update(hashlib.sha256(path.read_bytes()).digest())
     return found.hexdigest()
 
 
-def fingerprint(root: Path) -> str:
+def fingerprint(root: Path, apart_from: Sequence[str] = ABOVE) -> str:
     """SHA-256 over all that the notebooks' results depend on besides their cells: the watched files, Python and installed releases."""
     installed = sorted({f"{found.name}=={found.version}" for found in importlib.metadata.distributions()})
-    return hashlib.sha256("\n".join([digest(root, WATCHED), sys.version, *installed]).encode()).hexdigest()
+    return hashlib.sha256("\n".join([digest(root, WATCHED, apart_from), sys.version, *installed]).encode()).hexdigest()
 
 
 @contextlib.contextmanager
@@ -146,16 +147,16 @@ def locked(book: Book) -> Iterator[None]:
 
 
 class Cache:
-    """What was made from the watched files as they are now: executed notebooks, and pages made from these files alone."""
+    """What was made from the watched files as they are now: executed notebooks, and in `made` pages made from these files alone."""
 
     def __init__(self, book: Book) -> None:
         self.book, self.fingerprint = book, fingerprint(book.root)
         self.folder = book.build / "cache" / self.fingerprint[:16]
-        self.executed, self.made = self.folder / "executed", self.folder / "made"
+        self.executed, self.made = self.folder / "executed", book.build / "made" / fingerprint(book.root, apart_from=())[:16]
 
     def open(self) -> None:
         """Remove what was made from other files, and a database that cannot be read."""
-        for other in set(self.folder.parent.glob("*")) - {self.folder}:
+        for other in {*self.folder.parent.glob("*"), *self.made.parent.glob("*")} - {self.folder, self.made}:
             shutil.rmtree(other.rename(other.with_name(f".{other.name.lstrip('.')}")))  # renamed: half of a folder must not look like one
         try:
             self.database().list_cache_records()

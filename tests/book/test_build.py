@@ -191,6 +191,20 @@ def test_the_fingerprint_sees_every_watched_folder(book, monkeypatch):
         assert build.fingerprint(book) in seen, name
 
 
+def test_what_makes_pages_reruns_no_notebook_but_makes_its_pages_anew(book):
+    before = build.Cache(build.Book(book))
+    pages = book / "src" / "transformer_circuits" / "pages"
+    pages.mkdir(parents=True)
+    (pages / "models.py").write_text("x = 1")
+    after = build.Cache(build.Book(book))
+    assert after.folder == before.folder and after.made != before.made
+
+
+def test_no_notebook_imports_what_makes_pages():
+    for path in (build.ROOT / "notebooks").glob("*.ipynb"):
+        assert not any("transformer_circuits.pages" in cell.source or "import build" in cell.source for cell in build.code_cells(nbformat.read(path, 4)))
+
+
 def test_outputs_are_stored_for_nbval_and_all_others_stripped(book, capfd):
     path = book / "notebooks" / "01_one.ipynb"
     notebook = nbformat.read(path, as_version=4)
