@@ -52,6 +52,7 @@ PAGES = ("book", "notebooks", "_config.yml")  # what the pages depend on besides
 GENERATED = {  # pages that are made from watched files, and the modules that make them: `python -m MODULE PAGE.md`
     "book/models": "transformer_circuits.pages.models",
     "book/head_dump": "transformer_circuits.pages.head_dump",
+    "book/play": "transformer_circuits.pages.play",
 }
 SCOREBOARD = "book/scoreboard"  # made from the records, and with it what the front page includes
 HEADLINES = "book/headlines"
@@ -320,7 +321,7 @@ def is_generated(name: str) -> bool:
 
 
 def made(book: Book, cache: Cache, name: str) -> Path:
-    """The folder in which the module of one of GENERATED has put its page, and what it made besides in the folder of the same name.
+    """The folder in which the module of one of GENERATED has put its page, and what it made besides: in the folder of the same name, or _static.
 
     BuildError if the module fails.
     """

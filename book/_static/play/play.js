@@ -1,0 +1,636 @@
+// The page "Play" (transformer_circuits/pages/play.py). The model is engine.js, its data model.js, which the build writes; it runs in a
+// worker made from its own source text, since a page opened from disk may not load one from a file.
+(() => {
+  const root = document.getElementById("play");
+  const folder = new URL(".", document.currentScript.src);
+  const make = (name, properties = {}, ...children) => {
+    const { data = {}, ...rest } = properties, element = document.createElement(name);
+    for (const [key, value] of Object.entries(rest)) key in element && key !== "role" ? (element[key] = value) : element.setAttribute(key, value);
+    Object.assign(element.dataset, data);
+    element.append(...children);
+    return element;
+  };
+  const svg = (name, attributes = {}, ...children) => {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    element.append(...children);
+    return element;
+  };
+  const percent = (p) => (p >= 0.9995 ? "100%" : p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : p >= 0.001 ? `${(100 * p).toFixed(1)}%` : "<0.1%");
+  const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(Math.abs(x) < 9.95 ? 1 : 0)}`;
+  const nats = (x) => x.toFixed(2);
+  const headName = ([layer, head]) => `${layer}.${head}`;
+  const LARGEST_LOSS = 12; // nats at which a bar is full; the chart says so if there are more
+
+  // ---- the model, in a worker ------------------------------------------------------------------------------------------------
+
+  let port, waiting = new Map(), asked = 0;
+
+  function answered(data) {
+    const { resolve, reject } = waiting.get(data.id);
+    waiting.delete(data.id);
+    data.error ? reject(new Error(data.error)) : resolve(data);
+  }
+
+  function ask(kind, rest = {}) {
+    return new Promise((resolve, reject) => {
+      const id = ++asked;
+      waiting.set(id, { resolve, reject });
+      port({ id, kind, ...rest });
+    });
+  }
+
+  // A worker, or the page itself where a worker is refused.
+  function start() {
+    const parts = [playTokenizer, playMemory, playEngine, playServer].map(String).join("\n");
+    const inPage = () => {
+      const serve = playServer();
+      return (message) => setTimeout(() => answered(serve(message)));
+    };
+    return new Promise((resolve) => {
+      try {
+        const after = "const serve = playServer(); onmessage = (e) => postMessage(serve(e.data)); postMessage(null);";
+        const address = URL.createObjectURL(new Blob([`${parts}\n${after}`], { type: "text/javascript" }));
+        const worker = new Worker(address);
+        worker.onerror = () => resolve(inPage());
+        worker.onmessage = (event) => {
+          if (event.data) return answered(event.data);
+          URL.revokeObjectURL(address);
+          resolve((message) => worker.postMessage(message));
+        };
+      } catch {
+        resolve(inPage());
+      }
+    });
+  }
+
+  function script(source) {
+    return new Promise((resolve, reject) => {
+      const element = make("script", { src: source, onload: resolve, onerror: reject });
+      document.head.append(element);
+    });
+  }
+
+  // ---- what the page holds -----------------------------------------------------------------------------------------------------
+
+  let facts; // what the build says of the model
+  let result = null; // of the last run
+  let shown = null; // and of the last look at one of its tokens
+  let preview = null; // a token that the pointer is on
+  const state = { text: "", head: [1, 0], at: 0, target: undefined, weighted: false, edits: {} };
+  const none = () => ({ off: [], mean: false, from: "", cut: "", frozen: false });
+  state.edits = none();
+  const edited = () => state.edits.off.length || state.edits.cut;
+  const isOff = (layer, head) => state.edits.off.some(([l, h]) => l === layer && h === head);
+  const at = () => Math.min(preview ?? state.at, result.n - 1);
+
+  const ui = {};
+  const status = root.querySelector(".play-status"), app = root.querySelector(".play-app");
+  const say = (text, trouble = false) => {
+    status.textContent = text;
+    status.classList.toggle("play-trouble", trouble);
+  };
+
+  // ---- running: at most one question at a time, and always the latest ----------------------------------------------------------
+
+  let running = false, again = false;
+
+  async function run(since = performance.now()) {
+    if (running) return void (again = true);
+    running = true;
+    try {
+      do {
+        again = false;
+        const found = await ask("run", { text: state.text, edits: state.edits });
+        const same = result && found.n === result.n && found.ids.every((id, i) => id === result.ids[i]);
+        result = found;
+        state.at = Math.min(state.at, found.n - 1);
+        if (!same) {
+          preview = null;
+          drawTokens();
+        }
+        draw();
+        await look();
+        root.dataset.milliseconds = Math.round(performance.now() - since);
+        root.dataset.runs = 1 + Number(root.dataset.runs ?? 0);
+        ui.time.textContent = `${result.n} tokens, ${root.dataset.milliseconds} ms`;
+        since = performance.now();
+      } while (again);
+    } catch (error) {
+      say(`The model stopped: ${error.message}. Reload the page.`, true);
+    }
+    running = false;
+  }
+
+  let looking = 0;
+  async function look() {
+    const mine = ++looking, found = await ask("look", { text: state.text, edits: state.edits, at: at(), target: state.target });
+    if (mine !== looking || found.i !== at()) return;
+    shown = found;
+    drawNext();
+  }
+
+  function select(i, keep = false) {
+    preview = null;
+    if (i !== state.at && !keep) state.target = undefined;
+    state.at = Math.max(0, Math.min(i, result.n - 1));
+    drawAttention();
+    look();
+  }
+
+  function hover(i) {
+    if (i === preview) return;
+    preview = i;
+    drawAttention();
+    look();
+  }
+
+  function edit(change) {
+    Object.assign(state.edits, change);
+    root.classList.toggle("play-edited", Boolean(edited()));
+    drawSwitches();
+    run();
+  }
+
+  function toggle(layer, head) {
+    const off = state.edits.off.filter(([l, h]) => l !== layer || h !== head);
+    edit({ off: isOff(layer, head) ? off : [...off, [layer, head]] });
+  }
+
+  // ---- the numbers that are drawn ----------------------------------------------------------------------------------------------
+
+  // Attention of a head, [destination, source], weighted by |v| over the head's largest if asked for.
+  function attention([layer, head], intact = false) {
+    const { n } = result, patterns = intact && layer ? result.intactPatterns : result.patterns[layer];
+    const mine = patterns.subarray(head * n * n, (head + 1) * n * n);
+    if (!state.weighted) return mine;
+    const lengths = (intact && layer ? result.intactLengths : result.lengths[layer]).subarray(head * n, (head + 1) * n);
+    const most = lengths.reduce((a, b) => Math.max(a, b), 1e-9);
+    return mine.map((a, place) => (a * lengths[place % n]) / most);
+  }
+
+  // The position after the last earlier occurrence of the token at i; -1 for a new token.
+  function lastTime(i) {
+    return i ? result.ids.lastIndexOf(result.ids[i], i - 1) + 1 || -1 : -1;
+  }
+
+  // Tokens that follow their predecessor as they did before in this text: what an induction head can know.
+  function comesBack() {
+    const seen = new Set(), found = [];
+    for (let i = 0; i + 1 < result.n; i++) {
+      const pair = result.ids[i] * 65536 + result.ids[i + 1];
+      if (seen.has(pair)) found.push(i);
+      seen.add(pair);
+    }
+    return found;
+  }
+
+  // The ink of a picture in a canvas of at most `most` points a side; where there are more positions each point shows the largest.
+  function paint(canvas, values, most) {
+    const { n } = result, side = Math.min(n, most);
+    canvas.width = canvas.height = side;
+    const context = canvas.getContext("2d"), image = context.createImageData(side, side), ink = inkColor();
+    for (let i = 0; i < n; i++) {
+      const row = Math.floor((i * side) / n) * side;
+      for (let j = 0; j <= i; j++) {
+        const point = 4 * (row + Math.floor((j * side) / n)), alpha = 255 * values[i * n + j];
+        if (alpha > image.data[point + 3]) image.data[point + 3] = alpha;
+      }
+    }
+    for (let point = 0; point < image.data.length; point += 4) image.data.set(ink, point);
+    context.putImageData(image, 0, 0);
+  }
+
+  const inkColor = () => getComputedStyle(root).getPropertyValue("--play-ink").split(",").map(Number);
+
+  // ---- drawing -----------------------------------------------------------------------------------------------------------------
+
+  function drawTokens() {
+    const { names, ids } = result, pieces = [];
+    ids.forEach((id, i) => {
+      const piece = make("span", { className: "play-token", role: "option", id: `play-token-${i}`, data: { i } }, names[i]);
+      pieces.push(piece);
+      if (names[i].endsWith("↵")) pieces.push(make("br"));
+    });
+    ui.tokens = pieces.filter((piece) => piece.tagName === "SPAN");
+    ui.strip.replaceChildren(ui.arcs, ...pieces);
+    ui.cut.hidden = !result.cut;
+  }
+
+  function draw() {
+    drawHeads();
+    drawAttention();
+    drawLosses();
+    drawSummary();
+  }
+
+  function drawAttention() {
+    const i = at(), { n } = result, values = attention(state.head).subarray(i * n, (i + 1) * n), next = lastTime(i);
+    ui.tokens.forEach((token, j) => {
+      const a = j <= i ? values[j] : 0;
+      token.style.setProperty("--a", a.toFixed(3));
+      token.classList.toggle("play-strong", a > 0.5);
+      token.classList.toggle("play-ahead", j > i);
+      token.classList.toggle("play-lasttime", j === next);
+      token.setAttribute("aria-selected", j === i);
+    });
+    ui.strip.setAttribute("aria-activedescendant", `play-token-${i}`);
+    drawArc(i, next);
+    const best = Array.from(values.subarray(0, i + 1).keys()).sort((a, b) => values[b] - values[a]).slice(0, 3).filter((j) => values[j] >= 0.01);
+    const list = best.map((j) => `${result.names[j]} (${j}) ${percent(values[j])}`).join(", ") || "nothing";
+    const then = next < 0 ? (i ? "It is new in this text." : "") : `Last time ${result.names[next]} (${next}) followed it; there: ${percent(values[next])}.`;
+    ui.where.textContent =
+      `From ${result.names[i]} (${i}) head ${headName(state.head)} ${state.weighted ? "moves most from" : "looks at"} ${list}. ${then}`;
+    drawPattern(i, next);
+    drawMark();
+  }
+
+  function drawArc(i, j) {
+    ui.arcs.replaceChildren();
+    const { strip, tokens } = ui;
+    ui.arcs.setAttribute("height", 0);
+    ui.arcs.setAttribute("width", strip.scrollWidth), ui.arcs.setAttribute("height", strip.scrollHeight);
+    if (j < 0) return;
+    const place = (token) => [token.offsetLeft + token.offsetWidth / 2, token.offsetTop];
+    const [[x1, y1], [x2, y2]] = [place(tokens[i]), place(tokens[j])], high = Math.min(y1, y2) - Math.min(26, 8 + Math.abs(x1 - x2) / 8);
+    ui.arcs.append(svg("path", { d: `M${x1},${y1} C${x1},${high} ${x2},${high} ${x2},${y2 - 1}`, "marker-end": "url(#play-arrow)" }), arrow());
+  }
+
+  const arrow = () =>
+    svg("marker", { id: "play-arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, svg("path", { d: "M0,0 L8,4 L0,8z" }));
+
+  function drawPattern(i, next) {
+    const { n } = result, [layer, head] = state.head, part = (patterns) => patterns.subarray(head * n * n, (head + 1) * n * n);
+    const before = layer === 1 && part(result.patterns[1]).some((a, place) => Math.abs(a - part(result.intactPatterns)[place]) > 1e-4);
+    ui.patternBefore.hidden = !before;
+    ui.patternNow.querySelector("figcaption").textContent = before ? "now" : isOff(layer, head) ? "where it would look" : "";
+    for (const [figure, intact] of [[ui.patternNow, false], [ui.patternBefore, true]]) {
+      if (figure.hidden) continue;
+      const key = `${state.head}|${state.weighted}|${inkColor()}`;
+      if (figure.key !== key || figure.result !== result) {
+        paint(figure.querySelector("canvas"), attention(state.head, intact), 256);
+        figure.key = key, figure.result = result;
+      }
+      const marks = figure.querySelector("svg");
+      marks.setAttribute("viewBox", `0 0 ${n} ${n}`);
+      const radius = Math.max(0.7, n / 60);
+      const rings = n > 160 ? [] : Array.from({ length: n }, (_, q) => [q, lastTime(q)]).filter(([, k]) => k >= 0);
+      marks.replaceChildren(
+        svg("rect", { x: 0, y: i, width: i + 1, height: 1, class: "play-row" }),
+        ...rings.map(([q, k]) => svg("circle", { cx: k + 0.5, cy: q + 0.5, r: radius, class: q === i ? "play-ring play-here" : "play-ring" })),
+      );
+    }
+    const role = facts.roles[headName(state.head)];
+    ui.patternTitle.textContent = `Head ${headName(state.head)}${role ? `, ${role} head` : ""}${isOff(layer, head) ? ", off" : ""}`;
+  }
+
+  function drawHeads() {
+    for (const tile of ui.tiles) {
+      const { layer, head } = tile, off = isOff(layer, head), chosen = state.head[0] === layer && state.head[1] === head;
+      paint(tile.canvas, attention([layer, head]), 56);
+      tile.box.classList.toggle("play-off", off);
+      tile.pick.setAttribute("aria-checked", chosen);
+      tile.pick.tabIndex = chosen ? 0 : -1;
+      tile.power.setAttribute("aria-pressed", !off);
+      tile.power.textContent = off ? "off" : "on";
+    }
+  }
+
+  function drawNext() {
+    const { rows, target, next, i, adds, direct, name } = shown, changed = edited();
+    ui.nextTitle.replaceChildren("Next after ", make("code", { className: "play-word" }, result.names[i]), ` (${i})`);
+    const body = rows.map((row) => {
+      const pick = make("button", { type: "button", className: "play-word", onclick: () => choose(row.id) }, row.name);
+      pick.setAttribute("aria-pressed", row.id === target);
+      const bar = (p, kind) => svg("svg", { class: `play-bar ${kind}`, viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { width: 100 * p, height: 10 }));
+      const cells = [make("th", { scope: "row" }, pick, row.id === next ? make("span", { className: "play-truth" }, " comes next") : "")];
+      cells.push(make("td", { className: "play-bars" }, bar(row.now, "play-is"), ...(changed ? [bar(row.intact, "play-was")] : [])));
+      cells.push(make("td", {}, percent(row.now)));
+      if (changed) cells.push(make("td", { className: "play-was" }, percent(row.intact)));
+      return make("tr", { className: `${row.id === target ? "play-target" : ""} ${row.id === next ? "play-true" : ""}` }, ...cells);
+    });
+    const titles = ["token", "", changed ? "now" : "chance", ...(changed ? ["intact"] : [])].map((text) => make("th", { scope: "col" }, text));
+    ui.next.replaceChildren(make("thead", {}, make("tr", {}, ...titles)), make("tbody", {}, ...body));
+    const most = Math.max(1, ...adds.flat().map(Math.abs));
+    for (const tile of ui.tiles) {
+      const amount = adds[tile.layer][tile.head];
+      tile.adds.textContent = Math.abs(amount) < 0.05 ? "0" : signed(amount);
+      tile.adds.classList.toggle("play-large", Math.abs(amount) > 0.25 * most && Math.abs(amount) >= 0.5);
+    }
+    ui.target.replaceChildren(
+      "Below each head: what it adds to the logit of ", make("code", { className: "play-word" }, name), " after ", make("code", { className: "play-word" }, result.names[i]),
+      ` (${i}), above the mean of all tokens. The embedding alone adds ${signed(direct)}. Tap a prediction to ask for another token.`,
+    );
+    const loss = i < result.losses.length ? ` Loss ${nats(result.losses[i])} nats${changed ? `, intact ${nats(result.intactLosses[i])}` : ""}.` : "";
+    ui.loss.textContent = next === null ? "The text ends here." : loss;
+    drawMark();
+  }
+
+  function choose(id) {
+    state.target = id;
+    look();
+  }
+
+  function drawLosses() {
+    const { losses, intactLosses, n } = result, canvas = ui.chart, wide = Math.max(ui.chartBox.clientWidth, 3 * n), high = 90;
+    const scale = window.devicePixelRatio || 1, most = Math.max(LARGEST_LOSS, ...losses, ...intactLosses);
+    canvas.style.width = `${wide}px`, canvas.style.height = `${high}px`;
+    canvas.width = wide * scale, canvas.height = high * scale;
+    const context = canvas.getContext("2d"), style = getComputedStyle(root), step = wide / n;
+    context.scale(scale, scale);
+    losses.forEach((loss, i) => {
+      const x = (i + 1) * step, y = (value) => high - (value / most) * high;
+      context.fillStyle = style.getPropertyValue("--play-loss");
+      context.fillRect(x, y(loss), Math.max(1, step - 1), high - y(loss));
+      if (!edited()) return;
+      context.fillStyle = style.getPropertyValue("--play-was");
+      context.fillRect(x, y(intactLosses[i]) - 1, Math.max(1, step - 1), 2);
+    });
+    ui.tokens.forEach((token, i) => token.style.setProperty("--l", i ? Math.min(1, losses[i - 1] / LARGEST_LOSS).toFixed(3) : 0));
+    canvas.setAttribute("aria-label", `Loss of each token in nats, 0 to ${most.toFixed(0)}.`);
+    ui.most.textContent = `${most.toFixed(0)} nats`;
+  }
+
+  function drawMark() { // the token that the prediction is about, in the chart
+    if (!result || result.n < 2) return void (ui.mark.hidden = true);
+    const wide = parseFloat(ui.chart.style.width), step = wide / result.n, j = Math.min(at() + 1, result.n - 1);
+    ui.mark.hidden = false;
+    ui.mark.style.left = `${j * step}px`;
+    ui.mark.style.width = `${Math.max(2, step - 1)}px`;
+    const i = j - 1;
+    ui.lossOf.textContent = `${result.names[j]} (${j}): ${nats(result.losses[i])} nats${edited() ? `, intact ${nats(result.intactLosses[i])}` : ""}`;
+  }
+
+  function drawSummary() {
+    const mean = (values, places) => places.reduce((sum, i) => sum + values[i], 0) / places.length;
+    const all = Array.from(result.losses.keys()), back = comesBack();
+    const line = (name, places) => {
+      const [now, was] = [mean(result.losses, places), mean(result.intactLosses, places)];
+      return make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, nats(now)), ...(edited() ? [make("td", { className: "play-was" }, nats(was)), make("td", {}, `${now < was ? "−" : "+"}${nats(Math.abs(now - was))}`)] : []));
+    };
+    const heads = ["mean loss, nats a token", edited() ? "now" : "", ...(edited() ? ["intact", "change"] : [])];
+    ui.summary.replaceChildren(
+      make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)))),
+      make("tbody", {}, ...(all.length ? [line(`all ${all.length} tokens`, all)] : []),
+        ...(back.length ? [line(`${back.length} that follow as they did before`, back)] : [])),
+    );
+  }
+
+  function drawSwitches() {
+    const { edits } = state;
+    for (const side of "QKV") ui.sides[side].checked = !edits.cut.includes(side), ui.sides[side].disabled = edits.frozen && side !== "V";
+    ui.frozen.checked = edits.frozen, ui.mean.value = edits.mean ? "mean" : "", ui.from.value = edits.from;
+    ui.weighted.checked = state.weighted;
+    ui.reset.disabled = !edited() && !edits.frozen;
+    const off = edits.off.map(headName).sort((a, b) => a.localeCompare(b, "en", { numeric: true })), sides = { Q: "queries", K: "keys", V: "values" };
+    const parts = [];
+    if (off.length) parts.push(`off: ${off.join(", ")}${edits.from ? ` (those of layer 0 only for the ${sides[edits.from]} of layer 1)` : ""}`);
+    if (edits.cut) parts.push(`${Array.from(edits.cut, (side) => sides[side]).join(" and ")} of layer 1 read the embedding alone`);
+    if (edits.frozen) parts.push("patterns frozen");
+    ui.edits.textContent = parts.length ? parts.join("; ") : "all heads on";
+  }
+
+  // ---- the page ----------------------------------------------------------------------------------------------------------------
+
+  function build() {
+    ui.box = make("textarea", { rows: 3, id: "play-text", spellcheck: false, autocomplete: "off", "aria-describedby": "play-cut" });
+    ui.box.addEventListener("input", () => {
+      state.text = ui.box.value, state.target = state.prepared = undefined, state.at = Infinity;
+      say("");
+      ui.note.textContent = "";
+      run();
+    });
+    ui.time = make("span", { className: "play-time" });
+    ui.cut = make("p", { id: "play-cut", className: "play-trouble", hidden: true },
+      `This text is longer than the model's context: only its first ${facts.n_ctx - 1} tokens are read.`);
+    ui.note = make("p", { className: "play-note" });
+    ui.note.setAttribute("aria-live", "polite");
+    const texts = make("div", { className: "play-texts", role: "group", "aria-label": "Prepared texts" },
+      ...facts.texts.map((text, i) => make("button", { type: "button", onclick: () => prepared(i), data: { text: i } }, text.label)));
+
+    ui.arcs = svg("svg", { class: "play-arcs", "aria-hidden": "true" });
+    ui.strip = make("div", { className: "play-strip", role: "listbox", tabIndex: 0, "aria-label": "Tokens: arrow keys choose the one to look from" });
+    const tokenAt = (event) => event.target.closest?.(".play-token")?.dataset.i;
+    ui.strip.addEventListener("click", (event) => tokenAt(event) && select(Number(tokenAt(event))));
+    ui.strip.addEventListener("pointerover", (event) => event.pointerType === "mouse" && tokenAt(event) && hover(Number(tokenAt(event))));
+    ui.strip.addEventListener("pointerleave", () => preview !== null && hover(null));
+    ui.strip.addEventListener("keydown", (event) => {
+      const i = { ArrowLeft: state.at - 1, ArrowRight: state.at + 1, Home: 0, End: result.n - 1, ArrowUp: lineUp(-1), ArrowDown: lineUp(1) }[event.key];
+      if (i === undefined) return;
+      event.preventDefault();
+      select(i);
+      ui.tokens[state.at].scrollIntoView({ block: "nearest" });
+    });
+    ui.where = make("p", { className: "play-where", role: "status" });
+
+    ui.tiles = [0, 1].flatMap((layer) => Array.from({ length: facts.n_heads }, (_, head) => tile(layer, head)));
+    const rows = [0, 1].map((layer) => make("div", { className: "play-layer" },
+      make("div", { className: "play-layer-name" }, `layer ${layer}`, make("button", { type: "button", className: "play-small", onclick: () => wholeLayer(layer), "aria-label": `All heads of layer ${layer} off or on` }, "all off / on")),
+      make("div", { className: "play-tiles", role: "radiogroup", "aria-label": `Heads of layer ${layer}: arrow keys choose one, x switches it off or on` },
+        ...ui.tiles.filter((t) => t.layer === layer).map((t) => t.box))));
+    ui.target = make("p", { className: "play-small" });
+
+    const check = (text, change) => {
+      const box = make("input", { type: "checkbox", onchange: change });
+      return [box, make("label", {}, box, ` ${text}`)];
+    };
+    const cut = () => edit({ cut: [..."QKV"].filter((side) => !ui.sides[side].checked).join("") });
+    const [Q, K, V] = ["queries", "keys", "values"].map((text) => check(text, cut));
+    ui.sides = { Q: Q[0], K: K[0], V: V[0] };
+    const [frozen, frozenLabel] = check("freeze patterns: all heads look where they look in the intact model", () => edit({ frozen: frozen.checked }));
+    const [weighted, weightedLabel] = check("value-weighted: attention times the length of what is there to be moved", () => {
+      state.weighted = weighted.checked;
+      draw();
+    });
+    const options = (list) => list.map(([value, text]) => make("option", { value }, text));
+    ui.frozen = frozen, ui.weighted = weighted;
+    ui.mean = make("select", { onchange: () => edit({ mean: ui.mean.value === "mean" }) }, ...options([["", "adds nothing"], ["mean", "adds its mean on held-out text"]]));
+    ui.from = make("select", { onchange: () => edit({ from: ui.from.value }) },
+      ...options([["", "by everything after it"], ["Q", "by the queries of layer 1 only"], ["K", "by the keys of layer 1 only"], ["V", "by the values of layer 1 only"]]));
+    ui.reset = make("button", { type: "button", onclick: () => { state.edits = none(); edit({}); } }, "Reset");
+    ui.edits = make("span", { className: "play-edits", role: "status" });
+    ui.link = make("button", { type: "button", onclick: copyLink }, "Link to this");
+    const switches = make("div", { className: "play-switches" },
+      make("fieldset", {}, make("legend", {}, "Composition: layer 1 reads what layer 0 wrote with its"), Q[1], K[1], V[1]),
+      make("div", {}, make("label", {}, "A head that is off ", ui.mean), make("label", {}, " and, in layer 0, is missed ", ui.from)),
+      make("div", {}, frozenLabel), make("div", {}, weightedLabel),
+      make("div", {}, ui.reset, ui.link, ui.edits));
+
+    const picture = (caption) => make("figure", {}, make("figcaption", {}, caption), make("div", { className: "play-square" },
+      make("canvas", { role: "img", "aria-label": "Attention pattern: a row for each token that looks, a column for each it looks at" }), svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true" })));
+    ui.patternNow = picture(""), ui.patternBefore = picture("intact");
+    for (const figure of [ui.patternNow, ui.patternBefore]) {
+      const square = figure.querySelector(".play-square"), rowAt = (event) => {
+        const box = square.getBoundingClientRect();
+        return Math.max(0, Math.min(result.n - 1, Math.floor(((event.clientY - box.top) / box.height) * result.n)));
+      };
+      square.addEventListener("pointermove", (event) => event.pointerType === "mouse" && hover(rowAt(event)));
+      square.addEventListener("pointerleave", () => preview !== null && hover(null));
+      square.addEventListener("click", (event) => select(rowAt(event)));
+    }
+    ui.patternTitle = make("h3"), ui.nextTitle = make("h3"), ui.next = make("table", { className: "play-next" }), ui.loss = make("p", { className: "play-small" });
+    ui.chart = make("canvas", { role: "img" }), ui.mark = make("div", { className: "play-mark" }), ui.summary = make("table", { className: "play-summary" });
+    ui.chartBox = make("div", { className: "play-chart" }, make("div", {}, ui.chart, ui.mark));
+    const losses = make("section", {}, make("h3", {}, "Loss of each token"),
+      make("p", { className: "play-small" }, "Bars: now", make("span", { className: "play-if-edited" }, "; lines: intact"), "; full height: ", ui.most = make("span"), ". ", ui.lossOf = make("span")),
+      ui.chartBox, ui.summary);
+    const main = make("div", { className: "play-main" }, make("section", {}, ui.nextTitle, ui.next, ui.loss), make("div", {}, ...rows, ui.target, switches));
+    const details = make("div", { className: "play-details" },
+      make("section", {}, ui.patternTitle, make("div", { className: "play-patterns" }, ui.patternBefore, ui.patternNow),
+        make("p", { className: "play-small" }, "Rows look, columns are looked at; rings: what followed last time.")), losses);
+
+    ui.chart.addEventListener("click", (event) => select(Math.floor((event.offsetX / ui.chart.clientWidth) * result.n) - 1));
+    ui.chart.addEventListener("pointermove", (event) => event.pointerType === "mouse" && hover(Math.max(0, Math.floor((event.offsetX / ui.chart.clientWidth) * result.n) - 1)));
+    ui.chart.addEventListener("pointerleave", () => preview !== null && hover(null));
+
+    app.replaceChildren(
+      texts, make("label", { htmlFor: "play-text", className: "play-label" }, "Your text "), ui.time, ui.box, ui.cut, ui.note,
+      ui.strip, ui.where, main, details,
+    );
+    for (const button of root.querySelectorAll("button[data-do]")) button.addEventListener("click", () => does(JSON.parse(button.dataset.do)));
+    new MutationObserver(() => result && redraw()).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    let width = 0;
+    new ResizeObserver(([entry]) => {
+      if (result && entry.contentRect.width !== width) drawArc(at(), lastTime(at())), drawLosses(), drawMark();
+      width = entry.contentRect.width;
+    }).observe(root);
+  }
+
+  function redraw() {
+    draw();
+    if (shown) drawNext();
+  }
+
+  function tile(layer, head) {
+    const name = headName([layer, head]), role = facts.roles[name];
+    const canvas = make("canvas", { "aria-hidden": "true" }), adds = make("span", { className: "play-adds" });
+    const pick = make("button", { type: "button", className: "play-pick", role: "radio", onclick: () => chooseHead(layer, head), title: `Head ${name}: ${facts.scores[layer][head]}` },
+      canvas, make("span", { className: "play-name" }, name), ...(role ? [make("span", { className: "play-role" }, role.split("-")[0])] : []), adds);
+    pick.setAttribute("aria-label", `Head ${name}${role ? `, ${role} head` : ""}`);
+    pick.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -facts.n_heads, ArrowDown: facts.n_heads }[event.key];
+      if (event.key === "x") return toggle(layer, head);
+      const other = step && ui.tiles[layer * facts.n_heads + head + step];
+      if (!other) return;
+      event.preventDefault();
+      chooseHead(other.layer, other.head);
+      other.pick.focus();
+    });
+    const power = make("button", { type: "button", className: "play-power", tabIndex: -1, onclick: () => toggle(layer, head), "aria-label": `Head ${name}` });
+    return { layer, head, canvas, adds, pick, power, box: make("div", { className: "play-tile" }, pick, power) };
+  }
+
+  function chooseHead(layer, head) {
+    state.head = [layer, head];
+    drawHeads();
+    drawAttention();
+  }
+
+  function wholeLayer(layer) {
+    const rest = state.edits.off.filter(([l]) => l !== layer), all = Array.from({ length: facts.n_heads }, (_, head) => [layer, head]);
+    edit({ off: all.every(([l, h]) => isOff(l, h)) ? rest : [...rest, ...all] });
+  }
+
+  // The token in the line above or below that is nearest.
+  function lineUp(direction) {
+    const here = ui.tokens[state.at], tops = [...new Set(ui.tokens.map((token) => token.offsetTop))];
+    const top = tops[tops.indexOf(here.offsetTop) + direction], middle = here.offsetLeft + here.offsetWidth / 2;
+    const line = ui.tokens.filter((token) => token.offsetTop === top), away = (token) => Math.abs(token.offsetLeft + token.offsetWidth / 2 - middle);
+    return line.length ? Number(line.reduce((a, b) => (away(a) <= away(b) ? a : b)).dataset.i) : state.at;
+  }
+
+  // ---- prepared texts, steps, links ------------------------------------------------------------------------------------------
+
+  function randomTokens({ length, copies }) {
+    const words = facts.vocabulary.filter((token) => /^Ġ[a-z]{3,}$/.test(token)), drawn = new Set();
+    while (drawn.size < length) drawn.add(words[Math.floor(Math.random() * words.length)]);
+    return Array(copies).fill([...drawn].join("").replaceAll("Ġ", " ")).join("");
+  }
+
+  function prepared(i) {
+    const { random, text, note, head, at: place, target } = facts.texts[i];
+    ui.note.textContent = note;
+    state.prepared = i;
+    set({ text: random ? randomTokens(random) : text, head, at: place, target });
+  }
+
+  function set({ text, head, at: place, target }) {
+    if (text !== undefined) ui.box.value = state.text = text;
+    if (head) state.head = head;
+    if (place !== undefined) state.at = place;
+    state.target = target;
+    drawSwitches();
+    return run();
+  }
+
+  // A step of the instructions: which prepared text, and what is switched.
+  function does({ text, edits = {}, head }) {
+    state.edits = { ...none(), ...edits };
+    root.classList.toggle("play-edited", Boolean(edited()));
+    if (text !== undefined && state.prepared !== text) prepared(text);
+    else set({ head });
+    if (head) chooseHead(...head);
+    root.querySelector(".play-strip").scrollIntoView({ block: "nearest" });
+  }
+
+  function copyLink() {
+    const { edits } = state, values = { text: state.text, head: headName(state.head), at: state.at };
+    if (edits.off.length) values.off = edits.off.map(headName).join(" ");
+    for (const key of ["cut", "from"]) if (edits[key]) values[key] = edits[key];
+    for (const key of ["mean", "frozen"]) if (edits[key]) values[key] = "1";
+    history.replaceState(null, "", `#${new URLSearchParams(values)}`);
+    navigator.clipboard?.writeText(location.href).catch(() => {});
+    ui.link.textContent = "The link is in the address";
+    setTimeout(() => (ui.link.textContent = "Link to this"), 2000);
+  }
+
+  function fromAddress() {
+    const values = new URLSearchParams(location.hash.slice(1));
+    const pair = (name) => {
+      const found = /^([01])\.(\d+)$/.exec(name);
+      return found && Number(found[2]) < facts.n_heads ? [Number(found[1]), Number(found[2])] : null;
+    };
+    if (!values.has("text")) return prepared(0);
+    const off = (values.get("off") ?? "").split(" ").map(pair).filter(Boolean), from = values.get("from") ?? "";
+    const cut = [..."QKV"].filter((side) => (values.get("cut") ?? "").includes(side)).join("");
+    state.edits = { off, cut, from: "QKV".includes(from) ? from : "", mean: values.has("mean"), frozen: values.has("frozen") };
+    root.classList.toggle("play-edited", Boolean(edited()));
+    set({ text: values.get("text"), head: pair(values.get("head")) ?? facts.texts[0].head, at: Math.max(0, parseInt(values.get("at")) || 0) });
+  }
+
+  // ---- from here ---------------------------------------------------------------------------------------------------------------
+
+  async function open() {
+    const began = performance.now();
+    say("Loading the model …");
+    try {
+      await script(new URL("model.js", folder));
+    } catch {
+      return say("The model is not there: _static/play/model.js could not be loaded; build the book again (make book).", true);
+    }
+    const model = window.playModel;
+    delete window.playModel;
+    port = await start();
+    let memory;
+    try {
+      if (!model) throw new Error("it cannot be read");
+      memory = await ask("load", { model: { config: model.config, tokenizer: model.tokenizer, means: model.means, weights: model.weights, crc32: model.crc32 } });
+    } catch (error) {
+      return say(`The model is damaged (_static/play/model.js: ${error.message}); build the book again (make book).`, true);
+    }
+    facts = { ...model.facts, vocabulary: model.tokenizer.vocabulary, n_heads: model.config.n_heads, n_ctx: model.config.n_ctx };
+    root.dataset.load = Math.round(performance.now() - began);
+    root.dataset.memory = memory.bytes;
+    build();
+    say("");
+    app.inert = true;
+    await fromAddress();
+    app.inert = false;
+    for (const button of root.querySelectorAll("button[data-do]")) button.disabled = false;
+    root.dataset.ready = "yes";
+    // For the console: `await play.run("some text", { off: [[0, 6]] })` has patterns, losses and logits.
+    window.play = { run: (text, edits = {}) => ask("run", { text, edits, logits: true }), encode: (texts) => ask("encode", { texts }) };
+  }
+
+  open();
+})();

@@ -1,0 +1,268 @@
+"""The live model of the page "Play" in a browser, from disk, without network: equal to TransformerLens, and usable by all."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from playwright.sync_api import expect
+
+from transformer_circuits.build import Book
+from transformer_circuits.circuits import heads
+from transformer_circuits.data import held_out_documents, held_out_windows
+from transformer_circuits.models import load_model
+from transformer_circuits.pages import play
+from transformer_circuits.paths import ROOT
+
+HOSTILE = [
+    "", " ", "\n\n\n", "\0a\0", "</script><script>alert(1)</script>", "<!-- <b>&amp;</b> -->", "👩‍👩‍👧 🏳️‍🌈 naïve ﬁ İ", "שלום עולם \u202eabc\u202c",
+    "\ud800 a \udfff\ud83d b", "<|start|>", "a<|start|><|start|>b <|start|", "x" * 3000, "ab" * 900 + " " * 700, "'ll 're it'S we'd''", "\u0085\ufeff\u2028 \u3000x",
+    "١٢٣ ½ ²  \t\r\n x", "日本語の文章、한국어", "e\u0301\u0300 \u200b\u200d", "constructor __proto__ toString",
+]  # fmt: skip
+CALL = """async ([text, edits, at]) => {
+  const base64 = (array) => {
+    const bytes = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
+    let text = "";
+    for (let i = 0; i < bytes.length; i += 30000) text += String.fromCharCode(...bytes.subarray(i, i + 30000));
+    return btoa(text);
+  };
+  const found = await play.run(text, edits);
+  return { ids: found.ids, logits: base64(found.logits[0]), patterns: found.patterns.map(base64), losses: base64(found.losses) };
+}"""
+
+
+@pytest.fixture(scope="module")
+def two():
+    return load_model(play.MODEL, device="cpu").requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def means(two):
+    return [heads.mean_z(two, held_out_windows(16, 256)[:, :-1], layer) for layer in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A folder with the page as it is made, and what it loads; without the theme around it."""
+    root = tmp_path_factory.mktemp("site")
+    play.main([str(root / "play.md")])
+    for name in ("engine.js", "play.js", "play.css"):
+        shutil.copy(ROOT / "book" / "_static" / "play" / name, root / "_static" / "play" / name)
+    markup = re.search(r"^```\{raw\} html\n(.*?)\n```$", (root / "play.md").read_text(), re.DOTALL | re.MULTILINE)[1]
+    (root / "book").mkdir()
+    (root / "book" / "play.html").write_text(f'<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width"><body>{markup}')
+    return root
+
+
+def opened(watched, site, page="book/play.html"):
+    watched.page.goto((site / page).as_uri())
+    watched.page.wait_for_selector("#play[data-ready]")
+    return watched.page
+
+
+@pytest.fixture
+def page(watched, site):
+    yield opened(watched, site)
+    assert watched.complaints == [] and watched.requests == []
+
+
+def reference(two, tokens, means, off=(), mean=False, cut="", frozen=False, **rest):
+    """Logits and patterns of TransformerLens's hooks for the edits of engine.js."""
+    off, side, hooks = [tuple(head) for head in off], rest.get("from", ""), []
+    with_means = means if mean else None
+    everywhere = [head for head in off if not side or head[0] == 1]
+    hooks += heads.without_heads(everywhere, with_means)
+    if side and side not in cut and any(layer == 0 for layer, _ in off):
+        hooks += play.missed_by(two, off, side, with_means)
+    for each in cut:
+        hooks += play.embedding_alone(two, each)
+    hooks = hooks + play.frozen(two, tokens) if frozen else hooks
+    return two.run_with_hooks(tokens, fwd_hooks=hooks)[0], heads.patterns(two, tokens, hooks)[:, 0]
+
+
+def edits(two):
+    """Each kind of switch, and some together; the heads are those with most to lose."""
+    looks_back = heads.previous_token_scores(two, held_out_windows(4, 128)[:, :-1])
+    first, second = [0, int(looks_back[0].argmax())], [1, int(looks_back[1].argmax())]
+    return [
+        {}, {"off": [first]}, {"off": [second]}, {"off": [first, second, [0, 0], [1, 5]], "mean": True}, {"cut": "K"}, {"cut": "Q"}, {"cut": "V"}, {"cut": "QKV"},
+        {"off": [first], "frozen": True}, {"off": [first], "from": "K"}, {"off": [first, second], "from": "Q"}, {"off": [first, [0, 1]], "from": "V", "mean": True},
+        {"off": [second], "cut": "K"}, {"cut": "V", "frozen": True}, {"off": [[0, h] for h in range(two.cfg.n_heads)]},
+    ]  # fmt: skip
+
+
+def plain(text):
+    """What a browser makes of lone surrogates, which Python's tokenizer declines."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def passages(two, n, length=60):
+    windows = torch.cat([tokens[1:] for _, tokens in held_out_documents()]).unfold(0, length, length)
+    return two.tokenizer.batch_decode(windows[torch.linspace(0, len(windows) - 1, n).long()])
+
+
+def difference(found, wanted):
+    return np.abs(np.frombuffer(base64.b64decode(found), np.float32) - wanted.numpy().ravel()).max()
+
+
+def test_token_ids_are_those_of_python(page, two):
+    texts = passages(two, 1000) + HOSTILE
+    found = page.evaluate("async (texts) => (await play.encode(texts)).ids", texts)
+    assert found == [two.tokenizer.encode(plain(text)) for text in texts]
+
+
+def test_logits_and_patterns_are_those_of_transformer_lens(page, two, means):
+    every = [(text, {}) for text in (*passages(two, 24), *HOSTILE)]
+    every += [(text, edit) for text in passages(two, 3, 90) for edit in edits(two)]
+    worst = 0.0
+    for text, edit in every:
+        found = page.evaluate(CALL, [text, edit, 0])
+        tokens = torch.tensor([two.tokenizer.encode(plain(text))[: two.cfg.n_ctx]])
+        assert found["ids"] == tokens[0].tolist()
+        logits, patterns = reference(two, tokens, means, **edit)
+        scale = float(logits.abs().max())
+        apart = [difference(found["logits"], logits) / scale, *(difference(mine, theirs) / scale for mine, theirs in zip(found["patterns"], patterns))]
+        losses = torch.nn.functional.cross_entropy(logits[:-1], tokens[0, 1:], reduction="none")
+        assert max(apart) < 1e-3 and (len(losses) == 0 or difference(found["losses"], losses) < 1e-3 * scale), (text[:60], edit, apart)
+        worst = max(worst, *apart)
+    print(f"{len(every)} runs, worst difference over the largest logit {worst:.1e}")
+
+
+def test_without_workers_and_webassembly_it_computes_the_same(site, watched, two, means):
+    watched.page.add_init_script("delete window.Worker; delete window.WebAssembly;")
+    page = opened(watched, site)
+    text = passages(two, 1, 40)[0]
+    tokens = torch.tensor([two.tokenizer.encode(text)])
+    logits, _ = reference(two, tokens, means, cut="K")
+    assert difference(page.evaluate(CALL, [text, {"cut": "K"}, 0])["logits"], logits) < 1e-3 * float(logits.abs().max())
+    expect(page.locator(".play-token")).to_have_count(len(page.evaluate("(async () => (await play.run(document.querySelector('textarea').value)).ids)()")))
+    assert watched.complaints == [] and watched.requests == []
+
+
+def runs(page):
+    return int(page.locator("#play").get_attribute("data-runs"))
+
+
+def type_in(page, text):
+    before = runs(page)
+    page.get_by_label("Your text").fill(text)
+    page.wait_for_function("(before) => document.getElementById('play').dataset.runs > before", arg=before)
+
+
+def test_what_is_typed_is_shown_literally_and_predicted(page, two):
+    text = "Zorb </script><b>x</b> $y$ Zorb"
+    type_in(page, text)
+    names = page.locator(".play-token").all_text_contents()
+    assert "".join(names).replace("·", " ") == "<|start|>" + text
+    logits = two(two.to_tokens(text))[0, -1].softmax(-1)
+    best = two.tokenizer.decode([int(logits.argmax())]).replace(" ", "·").replace("\n", "↵")
+    expect(page.locator(".play-next tbody tr").first).to_contain_text(best)
+    shown = page.locator(".play-next tbody td:nth-child(3)").first.text_content()
+    assert abs(float(shown.strip("%")) - 100 * float(logits.max())) <= 0.5
+    assert page.locator(".play b, .play mjx-container").count() == 0
+
+
+def test_a_text_longer_than_the_context_is_cut_and_said_to_be(page, two):
+    type_in(page, "word " * 600)
+    expect(page.locator("#play-cut")).to_be_visible()
+    expect(page.locator(".play-token")).to_have_count(two.cfg.n_ctx)
+    type_in(page, "word")
+    expect(page.locator("#play-cut")).to_be_hidden()
+
+
+def test_keyboard_and_pointer_choose_tokens_and_heads(page):
+    strip, chosen = page.get_by_role("listbox"), page.locator(".play-token[aria-selected=true]")
+    strip.focus()
+    page.keyboard.press("End")
+    expect(chosen).to_have_attribute("data-i", str(page.locator(".play-token").count() - 1))
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    expect(chosen).to_have_attribute("data-i", "1")
+    page.locator(".play-token").nth(4).hover()
+    expect(chosen).to_have_attribute("data-i", "4")
+    page.locator(".play-label").hover()
+    expect(chosen).to_have_attribute("data-i", "1")
+    page.locator(".play-token").nth(5).click()
+    expect(page.locator("#play")).to_contain_text(re.compile(r"Next after .* \(5\)"))
+    page.locator(".play-pick").first.click()
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("radio", checked=True)).to_have_attribute("aria-label", re.compile(r"Head 1\.0"))
+    before = runs(page)
+    page.keyboard.press("x")
+    page.wait_for_function("(before) => document.getElementById('play').dataset.runs > before", arg=before)
+    expect(page.locator(".play-edits")).to_have_text("off: 1.0")
+    expect(page.get_by_role("button", name="Head 1.0", exact=True)).to_have_attribute("aria-pressed", "false")
+    expect(page.locator(".play-summary thead")).to_contain_text("intact")
+    page.get_by_role("button", name="Reset").click()
+    expect(page.locator(".play-edits")).to_have_text("all heads on")
+
+
+def test_the_steps_and_prepared_texts_do_what_they_say(page):
+    for button in page.locator("button[data-do]").all():
+        button.click()
+        expect(page.locator(".play-edits")).not_to_have_text("all heads on")
+    for button in page.locator(".play-texts button").all():
+        button.click()
+        expect(page.locator(".play-note")).not_to_be_empty()
+    page.get_by_role("button", name="Random tokens, three times").click()
+    words = page.get_by_label("Your text").input_value().split()
+    assert len(words) == 48 and words[:16] == words[16:32] == words[32:] and len(set(words)) == 16
+    expect(page.locator(".play-token")).to_have_count(49)
+    expect(page.locator(".play-lasttime")).to_have_count(1)
+
+
+def test_a_link_brings_back_what_was_there(page, site):
+    type_in(page, "a & b = c\n#1")
+    page.locator(".play-power").nth(3).click()
+    page.get_by_label("keys", exact=True).uncheck()
+    page.get_by_role("button", name="Link to this").click()
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_selector("#play[data-ready]")
+    assert page.get_by_label("Your text").input_value() == "a & b = c\n#1"
+    expect(page.locator(".play-edits")).to_have_text("off: 0.3; keys of layer 1 read the embedding alone")
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut short", "one letter changed"])
+def test_a_model_that_is_missing_or_damaged_is_said_to_be(harm, site, tmp_path, watched):
+    shutil.copytree(site, tmp_path, dirs_exist_ok=True)
+    model = tmp_path / "_static" / "play" / "model.js"
+    text = model.read_text()
+    model.unlink()
+    if harm != "missing":
+        middle = len(text) // 2
+        model.write_text(text[:middle] if harm == "cut short" else f"{text[:middle]}{'B' if text[middle] == 'A' else 'A'}{text[middle + 1 :]}")
+    watched.page.goto((tmp_path / "book" / "play.html").as_uri())
+    expect(watched.page.locator(".play-status")).to_have_text(re.compile(r"^The model is (not there|damaged).*build the book again \(make book\)\.$"))
+
+
+def test_without_scripts_there_is_a_picture_and_a_sentence(site, browser):
+    context = browser.new_context(java_script_enabled=False, offline=True, viewport={"width": 400, "height": 800})
+    page = context.new_page()
+    page.goto((site / "book" / "play.html").as_uri())
+    expect(page.locator("noscript img")).to_be_visible()
+    assert page.evaluate("document.querySelector('noscript img').naturalWidth") > 500
+    context.close()
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(page):
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.get_by_role("button", name="Python").click()
+    page.locator("button[data-do]").first.click()
+    expect(page.locator(".play-edits")).not_to_have_text("all heads on")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    small = page.locator(".play-app button:visible, .play-app input:visible, .play-app select:visible").evaluate_all(
+        "e => e.filter(b => Math.max(b.offsetHeight, b.closest('label')?.offsetHeight ?? 0) < 22).map(b => b.outerHTML)"
+    )
+    assert small == [], "too small for a finger"
+
+
+def test_no_other_page_loads_any_of_it(html):
+    for name in Book(ROOT).pages():
+        loads = "_static/play/" in (html / f"{name}.html").read_text(encoding="utf-8")
+        assert loads == (name == "book/play"), name
