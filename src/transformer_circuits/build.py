@@ -43,7 +43,7 @@ import yaml
 from nbformat import NotebookNode
 
 from transformer_circuits.claims import ledger, show
-from transformer_circuits.pages import scoreboard
+from transformer_circuits.pages import figures, scoreboard
 from transformer_circuits.paths import ROOT
 
 WATCHED = ("src", "weights", "data", "constraints.txt")  # what a notebook's results depend on, besides its cells and what is installed
@@ -56,6 +56,8 @@ GENERATED = {  # pages that are made from watched files, and the modules that ma
 }
 SCOREBOARD = "book/scoreboard"  # made from the records, and with it what the front page includes
 HEADLINES = "book/headlines"
+FIGURES = "book/figures"  # made from the executed notebooks, the records and book/figures.yml
+THUMBNAILS = "book/_static/figures"
 TIMEOUT = 1800  # seconds a cell may take; a chapter takes one minute on two free cores, and machines are shared
 WORKERS = 2  # notebooks run at the same time; more would not fit 6 GB
 CHECKED = "nbval-check-output"  # tag of cells whose outputs are kept in git, for nbval to compare
@@ -317,7 +319,7 @@ def report_changes(book: Book, recorded: dict[str, list[ledger.Record]]) -> None
 
 
 def is_generated(name: str) -> bool:
-    return name == SCOREBOARD or name in GENERATED
+    return name in (SCOREBOARD, FIGURES) or name in GENERATED
 
 
 def made(book: Book, cache: Cache, name: str) -> Path:
@@ -345,7 +347,7 @@ def write_generated(book: Book, cache: Cache, recorded: dict[str, list[ledger.Re
             claims = ", ".join(f"{claim.id} (chapter {claim.chapter})" for claim in missing)
             raise BuildError(f"No notebook shows the verdict on {claims}.")
         report_changes(book, recorded)
-        results = scoreboard.Results(recorded)
+        results = scoreboard.Results(recorded, write_figures(book, cache, recorded) if FIGURES in listed else {})
         for name, make in {SCOREBOARD: scoreboard.page, HEADLINES: scoreboard.headlines}.items():
             write_whole(book.root / f"{name}.md", make(results))
     for entry in list(entries(contents)):
@@ -358,6 +360,21 @@ def write_generated(book: Book, cache: Cache, recorded: dict[str, list[ledger.Re
             if pages:
                 entry["sections"] = [{"file": (Path(name).parent / page.relative_to(source)).with_suffix("").as_posix()} for page in pages]
     write_whole(book.build / "toc.yml", yaml.safe_dump(contents, sort_keys=False))
+
+
+def write_figures(book: Book, cache: Cache, recorded: dict[str, list[ledger.Record]]) -> dict[str, tuple[str, str]]:
+    """The page of the paper's figures. Returns for each claim where it is shown, and what is shown there."""
+    titles = {Path(entry["file"]).name: entry.get("title", "") for entry in entries(book.contents()) if "file" in entry}
+    cells = figures.Cells({path.stem: cache.get(path) for path in book.notebooks()}, titles)
+    shutil.rmtree(book.root / THUMBNAILS, ignore_errors=True)
+    try:
+        listed = figures.load(book.root / f"{FIGURES}.yml")
+        page = figures.page(listed, cells, scoreboard.Results(recorded), book.root / THUMBNAILS)
+        shown = {id: (cells.link(place), cells.what(place)) for id, place in figures.places(listed).items()}
+    except figures.FiguresError as error:
+        raise BuildError(str(error)) from error
+    write_whole(book.root / f"{FIGURES}.md", page)
+    return shown
 
 
 def natural(name: str) -> list[str | int]:

@@ -50,7 +50,7 @@ def test_the_counts_are_those_of_all_claims(page):
 
 def test_the_front_page_has_the_headlines(page):
     text = scoreboard.headlines(scoreboard.Results(RECORDED))
-    assert "of the paper's 18 exact identities 1 hold here; of its 42 claims about trained models 1 are reproduced, 1 in part" in text
+    assert "of the paper's 18 exact identities 1 hold here, of its 42 claims about trained models 1 are reproduced and 1 in part" in text
     rows = BeautifulSoup(text, "html.parser").select(".tc-headlines tbody tr")
     assert [row.a["href"] for row in rows] == [f"scoreboard.html#{id}" for id in scoreboard.HEADLINES]
     assert "score 80\u00a0%; without that head 30\u00a0%" in rows[3].text

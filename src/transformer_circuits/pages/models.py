@@ -12,10 +12,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from transformer_circuits.data import D_VOCAB, held_out_documents, load_tokenizer
+from transformer_circuits.figures import use_style
 from transformer_circuits.models.registry import training_log
 from transformer_circuits.models.shards import read_manifest
 from transformer_circuits.paths import DATA, WEIGHTS
@@ -38,6 +41,13 @@ Scores are those of the last row of each model's log, on held-out text and on ra
 them: the in-context score is the loss around token 500 minus the loss around token 50 (in smaller contexts both move in proportion), a
 head at rest leaves 95 % of its attention or more on the start token, bits per byte set losses in different vocabularies side by side.
 A dash stands for what a model does not have, or its log does not hold.
+"""
+CURVES = """\
+```{{figure}} {file}
+:alt: {alt}
+
+While the family reads: held-out loss, the best induction score of any head, and the share of heads at rest, from the same logs.
+```
 """
 OTHERS = """\
 ## The others
@@ -125,6 +135,24 @@ def cards(group: str = "attn-only") -> pd.DataFrame:
     return pd.DataFrame({name: card(name) for name in names(group)}).T.rename_axis("model").reset_index()
 
 
+def curves(group: str = "attn-only") -> Figure:
+    """What the logs of a group hold, over the tokens read: held-out loss, best induction score, share of heads at rest."""
+    fig, panels = plt.subplots(1, 3, figsize=(9.6, 2.9), layout="constrained")
+    for i, name in enumerate(names(group)):
+        log = training_log(name)
+        lines = {"held-out loss (nats a token)": log["held_out"]}
+        if "rest" in log:
+            lines["best induction score"] = [np.max(scores) for scores in log["induction"]]
+            lines["share of heads at rest"] = [np.mean(np.array(scores) >= AT_REST) for scores in log["rest"]]
+        for (label, values), axes in zip(lines.items(), panels):
+            axes.plot(log["tokens"] / 1e6, values, color=f"C{i}", linestyle=("-", "--", ":")[i % 3], label=name)
+            axes.set(xlabel="million tokens", ylabel=label)
+    for axes in panels[1:]:
+        axes.set_ylim(-0.02, 1)
+    panels[0].legend()
+    return fig
+
+
 def corpus() -> pd.DataFrame:
     """One row per kind of text: tokens (training and held out together) and the copy oracle."""
     report = json.loads((DATA / "corpus.json").read_text(encoding="utf8"))
@@ -154,23 +182,33 @@ def table(frame: pd.DataFrame) -> str:
     return "\n".join("| " + " | ".join(str(cell).replace("_", " ") for cell in line) + " |" for line in lines) + "\n"
 
 
-def page() -> str:
-    """The page in Markdown."""
-    across = cards().set_index("model").T.reset_index(names="")
-    others = pd.concat([cards("small"), cards("melodies")]).drop(columns=["heads a layer", "width", "context", "hours of training"])
+SHORT = {"model": "model", "layers": "layers", "million tokens seen": "million tokens", "held-out loss (nats a token)": "held-out loss",
+         "bits per byte": "bits per byte", "best previous-token score": "previous token", "best induction score": "induction",
+         "heads at rest": "at rest"}  # fmt: skip
+
+
+def page(curves_file: str) -> str:
+    """The page in Markdown; `curves_file`: where the curves are, seen from it."""
+    across = cards().set_index("model").T.reset_index(names="model")
+    others = pd.concat([cards("small"), cards("melodies")])[list(SHORT)].rename(columns=SHORT)
     splits = json.loads((DATA / "corpus.json").read_text(encoding="utf8"))["splits"]
     said = [f"{splits[key]['tokens']:,} tokens in {splits[key]['documents']:,} documents {what}" for key, what in
             (("train", "for training"), ("held_out", "held out"))]  # fmt: skip
     columns = ["source", "kind", "version", "licence", "documents", "tokens", "copy_oracle"]
-    parts = [PROSE, table(across), COLUMNS, OTHERS, table(others), TRAINING, DATA_TEXT, f"In all: {', '.join(said)}.\n", table(corpus())]
+    alt = f"Three panels over the tokens read, for {', '.join(names())}: held-out loss, best induction score, share of heads at rest."
+    parts = [PROSE, table(across), COLUMNS, CURVES.format(file=curves_file, alt=alt), OTHERS, table(others), TRAINING, DATA_TEXT, f"In all: {', '.join(said)}.\n", table(corpus())]
     parts += ["<details><summary>Every source</summary>\n", table(sources()[columns]), "</details>\n"]
     return "\n".join(parts)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m transformer_circuits.pages.models", description="Write the page of models.")
-    parser.add_argument("out", type=Path, help="Markdown file to write")
-    parser.parse_args(arguments).out.write_text(page(), encoding="utf8")
+    parser.add_argument("out", type=Path, help="Markdown file to write; the picture goes into the folder of that name")
+    out = parser.parse_args(arguments).out
+    out.with_suffix("").mkdir(exist_ok=True)
+    use_style()
+    curves().savefig(out.with_suffix("") / "curves.svg")
+    out.write_text(page(f"{out.stem}/curves.svg"), encoding="utf8")
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ TEMPLATES = show.TEMPLATES.overlay(
 
 </tr></thead>
 <tbody role="rowgroup">
-{% for claim, record, verdict, link in rows %}
+{% for claim, record, verdict, link, shown in rows %}
 <tr role="row" id="{{ claim.id }}">
 <th scope="row" role="rowheader"><strong>{{ claim.id }} · {{ claim.title }}</strong>
 <p>{{ claim.statement }}</p>
@@ -96,7 +96,8 @@ TEMPLATES = show.TEMPLATES.overlay(
 {% endif %}
 </td>
 <td role="cell" data-label="Verdict">{% include "badge" %}
-<p>{% if link %}<a href="{{ link }}">{{ claim.chapter }}</a>{% else %}{{ claim.chapter }}{% endif %}</p>
+<p>{% if link %}<a href="{{ link }}">{{ claim.chapter }}</a>{% else %}{{ claim.chapter }}{% endif %}{% if shown %}
+: <a class="tc-shown" href="{{ shown[0] }}">the {{ shown[1] }}</a>{% endif %}</p>
 {% if claim.amended %}
 <p class="tc-amended">criterion amended</p>
 {% endif %}
@@ -115,9 +116,13 @@ TEMPLATES = show.TEMPLATES.overlay(
 
 
 class Results:
-    """The records of a book, by claim, with what pages in `book/` need of them. `recorded`: records by notebook, without suffix."""
+    """The records of a book, by claim, with what pages in `book/` need of them.
 
-    def __init__(self, recorded: Mapping[str, Sequence[Record]]) -> None:
+    `recorded`: records by notebook, without suffix; `shown`: by claim, where it is shown, and what is there, a figure or numbers.
+    """
+
+    def __init__(self, recorded: Mapping[str, Sequence[Record]], shown: Mapping[str, tuple[str, str]] | None = None) -> None:
+        self.shown = shown or {}
         self.records = {record.id: record for records in recorded.values() for record in records}
         self.links = {
             record.id: f"../notebooks/{quote(notebook)}.html#claim-{record.id}" for notebook, records in recorded.items() for record in records
@@ -130,9 +135,11 @@ class Results:
         return sum(self.verdict(id) in verdicts for id in ledger.load_claims())
 
     def value(self, id: str, name: str) -> str:
-        """A measured number with its unit, or without it after "n_", in one line; "–" where there is none."""
+        """A measured number in three digits with its unit, or without it after "n_", in one line; "–" where there is none."""
         quantity = ledger.claim_of(id).quantities[name.removeprefix("n_")]
         found = self.records[id].values.get(name.removeprefix("n_")) if id in self.records else None
+        if found is not None and found != int(found):  # counts stay as they are
+            found = float(f"{found:.3g}")
         shown = "–" if found is None else show.show_number(found) if name.startswith("n_") else show.show_quantity(found, quantity.unit)
         return shown.replace(" ", "\u00a0").replace("-", "\u2212")
 
@@ -153,14 +160,15 @@ def headline_table(results: Results) -> str:
 
 
 def headlines(results: Results) -> str:
-    """What the front page includes: the result in two sentences, and the table of headlines."""
+    """What the front page includes: the result in a sentence, and the table of headlines."""
     identities = [claim.id for claim in ledger.load_claims().values() if claim.kind == "identity"]
     others = len(ledger.load_claims()) - len(identities)
     text = (
-        f"**In short: of the paper's {len(identities)} exact identities {results.count(Verdict.HOLDS)} hold here; of its {others} claims about "
-        f"trained models {results.count(Verdict.REPRODUCED)} are reproduced, {results.count(Verdict.PARTLY)} in part.** "
-        f"The best head of our two-layer model puts {results.value('T8', 'induction_2l')} of its attention where a repeated token was last "
-        f"followed by the right one, on random tokens that it never saw together; the best of one layer, {results.value('T8', 'induction_1l')}."
+        "**This book trains small attention-only transformers and judges every claim of *A Mathematical Framework for Transformer Circuits* by "
+        f"code: of the paper's {len(identities)} exact identities {results.count(Verdict.HOLDS)} hold here, of its {others} claims about trained "
+        f"models {results.count(Verdict.REPRODUCED)} are reproduced and {results.count(Verdict.PARTLY)} in part; the best head of our two-layer "
+        f"model puts {results.value('T8', 'induction_2l')} of its attention on what followed last time, in random tokens that it never saw "
+        f"together, and the best of one layer {results.value('T8', 'induction_1l')}.**"
     )
     return f"{text}\n\n{headline_table(results)}"
 
@@ -170,7 +178,7 @@ def page(results: Results) -> str:
     claims = ledger.load_claims().values()
 
     def table(chosen: Sequence[Claim]) -> str:
-        rows = [(claim, results.records.get(claim.id), results.verdict(claim.id), results.links.get(claim.id)) for claim in chosen]
+        rows = [(c, results.records.get(c.id), results.verdict(c.id), results.links.get(c.id), results.shown.get(c.id)) for c in chosen]
         return raw("table", rows=rows)
 
     sections = [(title, list(group)) for title, group in itertools.groupby(claims, key=lambda claim: claim.section)]

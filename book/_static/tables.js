@@ -1,0 +1,21 @@
+// Tables that are wider than the screen say that they scroll; what is folded is printed, code apart.
+(() => {
+  const boxes = ".pst-scrollable-table-container, .token-table, .cell_output .output.text_html:has(table)";
+  function mark() {
+    for (const box of document.querySelectorAll(boxes)) {
+      const hidden = box.scrollWidth - box.clientWidth;
+      box.classList.toggle("tc-scrolls", hidden > 4);
+      box.classList.toggle("tc-more", hidden - box.scrollLeft > 4);
+      if (hidden > 4) box.tabIndex = 0; // for those without a mouse
+    }
+  }
+  addEventListener("load", mark);
+  addEventListener("resize", mark);
+  addEventListener("scroll", mark, { capture: true, passive: true });
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("article details:not(.hide):not(.tc-criterion):not([open])")];
+    for (const fold of opened) fold.open = true;
+  });
+  addEventListener("afterprint", () => opened.forEach((fold) => (fold.open = false)));
+})();
