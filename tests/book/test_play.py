@@ -20,7 +20,8 @@ from transformer_circuits.paths import ROOT
 
 HOSTILE = [
     "", " ", "\n\n\n", "\0a\0", "</script><script>alert(1)</script>", "<!-- <b>&amp;</b> -->", "👩‍👩‍👧 🏳️‍🌈 naïve ﬁ İ", "שלום עולם \u202eabc\u202c",
-    "\ud800 a \udfff\ud83d b", "<|start|>", "a<|start|><|start|>b <|start|", "x" * 3000, "ab" * 900 + " " * 700, "'ll 're it'S we'd''", "\u0085\ufeff\u2028 \u3000x",
+    "\ud800 a \udfff\ud83d b", "<|start|>", "a<|start|><|start|>b <|start|",
+      "x" * 3000, "ab" * 900 + " " * 700, "'ll 're it'S we'd''", "\u0085\ufeff\u2028 \u3000x",
     "١٢٣ ½ ²  \t\r\n x", "日本語の文章、한국어", "e\u0301\u0300 \u200b\u200d", "constructor __proto__ toString",
 ]  # fmt: skip
 CALL = """async ([text, edits, at]) => {
@@ -54,7 +55,8 @@ def site(tmp_path_factory):
         shutil.copy(ROOT / "book" / "_static" / "play" / name, root / "_static" / "play" / name)
     markup = re.search(r"^```\{raw\} html\n(.*?)\n```$", (root / "play.md").read_text(), re.DOTALL | re.MULTILINE)[1]
     (root / "book").mkdir()
-    (root / "book" / "play.html").write_text(f'<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width"><body>{markup}')
+    head = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    (root / "book" / "play.html").write_text(f"{head}<body>{markup}")
     return root
 
 
@@ -89,8 +91,10 @@ def edits(two):
     looks_back = heads.previous_token_scores(two, held_out_windows(4, 128)[:, :-1])
     first, second = [0, int(looks_back[0].argmax())], [1, int(looks_back[1].argmax())]
     return [
-        {}, {"off": [first]}, {"off": [second]}, {"off": [first, second, [0, 0], [1, 5]], "mean": True}, {"cut": "K"}, {"cut": "Q"}, {"cut": "V"}, {"cut": "QKV"},
-        {"off": [first], "frozen": True}, {"off": [first], "from": "K"}, {"off": [first, second], "from": "Q"}, {"off": [first, [0, 1]], "from": "V", "mean": True},
+        {}, {"off": [first]}, {"off": [second]}, {"off": [first, second, [0, 0], [1, 5]], "mean": True},
+        {"cut": "K"}, {"cut": "Q"}, {"cut": "V"}, {"cut": "QKV"},
+        {"off": [first], "frozen": True}, {"off": [first], "from": "K"}, {"off": [first, second], "from": "Q"},
+        {"off": [first, [0, 1]], "from": "V", "mean": True},
         {"off": [second], "cut": "K"}, {"cut": "V", "frozen": True}, {"off": [[0, h] for h in range(two.cfg.n_heads)]},
     ]  # fmt: skip
 
@@ -125,11 +129,11 @@ def test_logits_and_patterns_are_those_of_transformer_lens(page, two, means):
         assert found["ids"] == tokens[0].tolist()
         logits, patterns = reference(two, tokens, means, **edit)
         scale = float(logits.abs().max())
-        apart = [difference(found["logits"], logits) / scale, *(difference(mine, theirs) / scale for mine, theirs in zip(found["patterns"], patterns))]
+        apart = [difference(found["logits"], logits) / scale, *map(difference, found["patterns"], patterns)]
         losses = torch.nn.functional.cross_entropy(logits[:-1], tokens[0, 1:], reduction="none")
         assert max(apart) < 1e-3 and (len(losses) == 0 or difference(found["losses"], losses) < 1e-3 * scale), (text[:60], edit, apart)
         worst = max(worst, *apart)
-    print(f"{len(every)} runs, worst difference over the largest logit {worst:.1e}")
+    print(f"{len(every)} runs, worst difference {worst:.1e} (logits: of the largest)")
 
 
 def test_without_workers_and_webassembly_it_computes_the_same(site, watched, two, means):
@@ -139,7 +143,8 @@ def test_without_workers_and_webassembly_it_computes_the_same(site, watched, two
     tokens = torch.tensor([two.tokenizer.encode(text)])
     logits, _ = reference(two, tokens, means, cut="K")
     assert difference(page.evaluate(CALL, [text, {"cut": "K"}, 0])["logits"], logits) < 1e-3 * float(logits.abs().max())
-    expect(page.locator(".play-token")).to_have_count(len(page.evaluate("(async () => (await play.run(document.querySelector('textarea').value)).ids)()")))
+    shown = page.get_by_label("Your text").input_value()
+    expect(page.locator(".play-token")).to_have_count(len(two.tokenizer.encode(shown)))
     assert watched.complaints == [] and watched.requests == []
 
 

@@ -92,7 +92,8 @@ function playTokenizer({ vocabulary, merges, start }) {
       const code = c.codePointAt(0);
       if (visible[c]) return visible[c];
       if (code < 32) return String.fromCharCode(0x2400 + code);
-      return /[\p{C}\p{Z}\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufe00-\ufe0f]/u.test(c) ? `<U+${code.toString(16).toUpperCase().padStart(4, "0")}>` : c;
+      return /[\p{C}\p{Z}\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufe00-\ufe0f]/u.test(c)
+        ? `<U+${code.toString(16).toUpperCase().padStart(4, "0")}>` : c;
     }).join("");
   }
   return { encode, show };
@@ -157,7 +158,9 @@ function playMemory(numbers) {
 
     const inner = loop(
       set("b0", load("b", 0)), set("b1", load("b", 16)),
-      ...four.map((r) => [...set("x", splat(`a${r}`)), ...set(`s${r}0`, plus(`s${r}0`, times("x", "b0"))), ...set(`s${r}1`, plus(`s${r}1`, times("x", "b1")))]),
+      ...four.map((r) => [
+        ...set("x", splat(`a${r}`)), ...set(`s${r}0`, plus(`s${r}0`, times("x", "b0"))), ...set(`s${r}1`, plus(`s${r}1`, times("x", "b1"))),
+      ]),
       ...four.map((r) => set(`a${r}`, add(get(`a${r}`), number(4)))),
       set("b", add(get("b"), number(32))),
       set("left", subtract(get("left"), number(1))), againIf(get("left")),

@@ -238,7 +238,8 @@
     drawArc(i, next);
     const best = Array.from(values.subarray(0, i + 1).keys()).sort((a, b) => values[b] - values[a]).slice(0, 3).filter((j) => values[j] >= 0.01);
     const list = best.map((j) => `${result.names[j]} (${j}) ${percent(values[j])}`).join(", ") || "nothing";
-    const then = next < 0 ? (i ? "It is new in this text." : "") : `Last time ${result.names[next]} (${next}) followed it; there: ${percent(values[next])}.`;
+    const then = next < 0 ? (i ? "It is new in this text." : "")
+      : `Last time ${result.names[next]} (${next}) followed it; there: ${percent(values[next])}.`;
     ui.where.textContent =
       `From ${result.names[i]} (${i}) head ${headName(state.head)} ${state.weighted ? "moves most from" : "looks at"} ${list}. ${then}`;
     drawPattern(i, next);
@@ -257,7 +258,8 @@
   }
 
   const arrow = () =>
-    svg("marker", { id: "play-arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, svg("path", { d: "M0,0 L8,4 L0,8z" }));
+    svg("marker", { id: "play-arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" },
+      svg("path", { d: "M0,0 L8,4 L0,8z" }));
 
   function drawPattern(i, next) {
     const { n } = result, [layer, head] = state.head, part = (patterns) => patterns.subarray(head * n * n, (head + 1) * n * n);
@@ -302,7 +304,8 @@
     const body = rows.map((row) => {
       const pick = make("button", { type: "button", className: "play-word", onclick: () => choose(row.id) }, row.name);
       pick.setAttribute("aria-pressed", row.id === target);
-      const bar = (p, kind) => svg("svg", { class: `play-bar ${kind}`, viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { width: 100 * p, height: 10 }));
+      const bar = (p, kind) => svg("svg", { class: `play-bar ${kind}`, viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
+        svg("rect", { width: 100 * p, height: 10 }));
       const cells = [make("th", { scope: "row" }, pick, row.id === next ? make("span", { className: "play-truth" }, " comes next") : "")];
       cells.push(make("td", { className: "play-bars" }, bar(row.now, "play-is"), ...(changed ? [bar(row.intact, "play-was")] : [])));
       cells.push(make("td", {}, percent(row.now)));
@@ -318,7 +321,8 @@
       tile.adds.classList.toggle("play-large", Math.abs(amount) > 0.25 * most && Math.abs(amount) >= 0.5);
     }
     ui.target.replaceChildren(
-      "Below each head: what it adds to the logit of ", make("code", { className: "play-word" }, name), " after ", make("code", { className: "play-word" }, result.names[i]),
+      "Below each head: what it adds to the logit of ", make("code", { className: "play-word" }, name), " after ",
+        make("code", { className: "play-word" }, result.names[i]),
       ` (${i}), above the mean of all tokens. The embedding alone adds ${signed(direct)}. Tap a prediction to ask for another token.`,
     );
     const loss = i < result.losses.length ? ` Loss ${nats(result.losses[i])} nats${changed ? `, intact ${nats(result.intactLosses[i])}` : ""}.` : "";
@@ -366,7 +370,9 @@
     const all = Array.from(result.losses.keys()), back = comesBack();
     const line = (name, places) => {
       const [now, was] = [mean(result.losses, places), mean(result.intactLosses, places)];
-      return make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, nats(now)), ...(edited() ? [make("td", { className: "play-was" }, nats(was)), make("td", {}, `${now < was ? "−" : "+"}${nats(Math.abs(now - was))}`)] : []));
+      return make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, nats(now)),
+        ...(edited() ? [make("td", { className: "play-was" }, nats(was)),
+          make("td", {}, `${now < was ? "−" : "+"}${nats(Math.abs(now - was))}`)] : []));
     };
     const heads = ["mean loss, nats a token", edited() ? "now" : "", ...(edited() ? ["intact", "change"] : [])];
     ui.summary.replaceChildren(
@@ -408,6 +414,10 @@
     const texts = make("div", { className: "play-texts", role: "group", "aria-label": "Prepared texts" },
       ...facts.texts.map((text, i) => make("button", { type: "button", onclick: () => prepared(i), data: { text: i } }, text.label)));
 
+    const steps = make("div", { className: "play-texts", role: "group", "aria-label": "Steps to try" }, make("span", {}, "Try"),
+      ...Array.from(root.querySelectorAll("li button[data-do]"), (button, i) =>
+        make("button", { type: "button", onclick: () => does(button) }, `${i + 1}. ${button.textContent}`)));
+
     ui.arcs = svg("svg", { class: "play-arcs", "aria-hidden": "true" });
     ui.strip = make("div", { className: "play-strip", role: "listbox", tabIndex: 0, "aria-label": "Tokens: arrow keys choose the one to look from" });
     const tokenAt = (event) => event.target.closest?.(".play-token")?.dataset.i;
@@ -415,7 +425,8 @@
     ui.strip.addEventListener("pointerover", (event) => event.pointerType === "mouse" && tokenAt(event) && hover(Number(tokenAt(event))));
     ui.strip.addEventListener("pointerleave", () => preview !== null && hover(null));
     ui.strip.addEventListener("keydown", (event) => {
-      const i = { ArrowLeft: state.at - 1, ArrowRight: state.at + 1, Home: 0, End: result.n - 1, ArrowUp: lineUp(-1), ArrowDown: lineUp(1) }[event.key];
+      const i = { ArrowLeft: state.at - 1, ArrowRight: state.at + 1, Home: 0, End: result.n - 1,
+        ArrowUp: lineUp(-1), ArrowDown: lineUp(1) }[event.key];
       if (i === undefined) return;
       event.preventDefault();
       select(i);
@@ -425,8 +436,11 @@
 
     ui.tiles = [0, 1].flatMap((layer) => Array.from({ length: facts.n_heads }, (_, head) => tile(layer, head)));
     const rows = [0, 1].map((layer) => make("div", { className: "play-layer" },
-      make("div", { className: "play-layer-name" }, `layer ${layer}`, make("button", { type: "button", className: "play-small", onclick: () => wholeLayer(layer), "aria-label": `All heads of layer ${layer} off or on` }, "all off / on")),
-      make("div", { className: "play-tiles", role: "radiogroup", "aria-label": `Heads of layer ${layer}: arrow keys choose one, x switches it off or on` },
+      make("div", { className: "play-layer-name" }, `layer ${layer}`,
+        make("button", { type: "button", className: "play-small", onclick: () => wholeLayer(layer),
+          "aria-label": `All heads of layer ${layer} off or on` }, "all off / on")),
+      make("div", { className: "play-tiles", role: "radiogroup",
+        "aria-label": `Heads of layer ${layer}: arrow keys choose one, x switches it off or on` },
         ...ui.tiles.filter((t) => t.layer === layer).map((t) => t.box))));
     ui.target = make("p", { className: "play-small" });
 
@@ -437,16 +451,19 @@
     const cut = () => edit({ cut: [..."QKV"].filter((side) => !ui.sides[side].checked).join("") });
     const [Q, K, V] = ["queries", "keys", "values"].map((text) => check(text, cut));
     ui.sides = { Q: Q[0], K: K[0], V: V[0] };
-    const [frozen, frozenLabel] = check("freeze patterns: all heads look where they look in the intact model", () => edit({ frozen: frozen.checked }));
+    const [frozen, frozenLabel] = check("freeze patterns: all heads look where they look in the intact model",
+      () => edit({ frozen: frozen.checked }));
     const [weighted, weightedLabel] = check("value-weighted: attention times the length of what is there to be moved", () => {
       state.weighted = weighted.checked;
       draw();
     });
     const options = (list) => list.map(([value, text]) => make("option", { value }, text));
     ui.frozen = frozen, ui.weighted = weighted;
-    ui.mean = make("select", { onchange: () => edit({ mean: ui.mean.value === "mean" }) }, ...options([["", "adds nothing"], ["mean", "adds its mean on held-out text"]]));
+    ui.mean = make("select", { onchange: () => edit({ mean: ui.mean.value === "mean" }) },
+      ...options([["", "adds nothing"], ["mean", "adds its mean on held-out text"]]));
     ui.from = make("select", { onchange: () => edit({ from: ui.from.value }) },
-      ...options([["", "by everything after it"], ["Q", "by the queries of layer 1 only"], ["K", "by the keys of layer 1 only"], ["V", "by the values of layer 1 only"]]));
+      ...options([["", "by everything after it"], ["Q", "by the queries of layer 1 only"],
+        ["K", "by the keys of layer 1 only"], ["V", "by the values of layer 1 only"]]));
     ui.reset = make("button", { type: "button", onclick: () => { state.edits = none(); edit({}); } }, "Reset");
     ui.edits = make("span", { className: "play-edits", role: "status" });
     ui.link = make("button", { type: "button", onclick: copyLink }, "Link to this");
@@ -457,7 +474,8 @@
       make("div", {}, ui.reset, ui.link, ui.edits));
 
     const picture = (caption) => make("figure", {}, make("figcaption", {}, caption), make("div", { className: "play-square" },
-      make("canvas", { role: "img", "aria-label": "Attention pattern: a row for each token that looks, a column for each it looks at" }), svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true" })));
+      make("canvas", { role: "img", "aria-label": "Attention pattern: a row for each token that looks, a column for each it looks at" }),
+        svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true" })));
     ui.patternNow = picture(""), ui.patternBefore = picture("intact");
     for (const figure of [ui.patternNow, ui.patternBefore]) {
       const square = figure.querySelector(".play-square"), rowAt = (event) => {
@@ -468,26 +486,31 @@
       square.addEventListener("pointerleave", () => preview !== null && hover(null));
       square.addEventListener("click", (event) => select(rowAt(event)));
     }
-    ui.patternTitle = make("h3"), ui.nextTitle = make("h3"), ui.next = make("table", { className: "play-next" }), ui.loss = make("p", { className: "play-small" });
-    ui.chart = make("canvas", { role: "img" }), ui.mark = make("div", { className: "play-mark" }), ui.summary = make("table", { className: "play-summary" });
+    ui.patternTitle = make("h3"), ui.nextTitle = make("h3"), ui.next = make("table", { className: "play-next" }),
+      ui.loss = make("p", { className: "play-small" });
+    ui.chart = make("canvas", { role: "img" }), ui.mark = make("div", { className: "play-mark" }),
+      ui.summary = make("table", { className: "play-summary" });
     ui.chartBox = make("div", { className: "play-chart" }, make("div", {}, ui.chart, ui.mark));
     const losses = make("section", {}, make("h3", {}, "Loss of each token"),
-      make("p", { className: "play-small" }, "Bars: now", make("span", { className: "play-if-edited" }, "; lines: intact"), "; full height: ", ui.most = make("span"), ". ", ui.lossOf = make("span")),
+      make("p", { className: "play-small" }, "Bars: now", make("span", { className: "play-if-edited" }, "; lines: intact"),
+        "; full height: ", ui.most = make("span"), ". ", ui.lossOf = make("span")),
       ui.chartBox, ui.summary);
-    const main = make("div", { className: "play-main" }, make("section", {}, ui.nextTitle, ui.next, ui.loss), make("div", {}, ...rows, ui.target, switches));
+    const main = make("div", { className: "play-main" }, make("section", {}, ui.nextTitle, ui.next, ui.loss),
+      make("div", {}, ...rows, ui.target, switches));
     const details = make("div", { className: "play-details" },
       make("section", {}, ui.patternTitle, make("div", { className: "play-patterns" }, ui.patternBefore, ui.patternNow),
         make("p", { className: "play-small" }, "Rows look, columns are looked at; rings: what followed last time.")), losses);
 
-    ui.chart.addEventListener("click", (event) => select(Math.floor((event.offsetX / ui.chart.clientWidth) * result.n) - 1));
-    ui.chart.addEventListener("pointermove", (event) => event.pointerType === "mouse" && hover(Math.max(0, Math.floor((event.offsetX / ui.chart.clientWidth) * result.n) - 1)));
+    const barAt = (event) => Math.max(0, Math.floor((event.offsetX / ui.chart.clientWidth) * result.n) - 1);
+    ui.chart.addEventListener("click", (event) => select(barAt(event)));
+    ui.chart.addEventListener("pointermove", (event) => event.pointerType === "mouse" && hover(barAt(event)));
     ui.chart.addEventListener("pointerleave", () => preview !== null && hover(null));
 
     app.replaceChildren(
-      texts, make("label", { htmlFor: "play-text", className: "play-label" }, "Your text "), ui.time, ui.box, ui.cut, ui.note,
+      texts, steps, make("label", { htmlFor: "play-text", className: "play-label" }, "Your text "), ui.time, ui.box, ui.cut, ui.note,
       ui.strip, ui.where, main, details,
     );
-    for (const button of root.querySelectorAll("button[data-do]")) button.addEventListener("click", () => does(JSON.parse(button.dataset.do)));
+    for (const button of root.querySelectorAll("button[data-do]")) button.addEventListener("click", () => does(button));
     new MutationObserver(() => result && redraw()).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
     let width = 0;
     new ResizeObserver(([entry]) => {
@@ -504,7 +527,8 @@
   function tile(layer, head) {
     const name = headName([layer, head]), role = facts.roles[name];
     const canvas = make("canvas", { "aria-hidden": "true" }), adds = make("span", { className: "play-adds" });
-    const pick = make("button", { type: "button", className: "play-pick", role: "radio", onclick: () => chooseHead(layer, head), title: `Head ${name}: ${facts.scores[layer][head]}` },
+    const pick = make("button", { type: "button", className: "play-pick", role: "radio", onclick: () => chooseHead(layer, head),
+      title: `Head ${name}: ${facts.scores[layer][head]}` },
       canvas, make("span", { className: "play-name" }, name), ...(role ? [make("span", { className: "play-role" }, role.split("-")[0])] : []), adds);
     pick.setAttribute("aria-label", `Head ${name}${role ? `, ${role} head` : ""}`);
     pick.addEventListener("keydown", (event) => {
@@ -516,7 +540,8 @@
       chooseHead(other.layer, other.head);
       other.pick.focus();
     });
-    const power = make("button", { type: "button", className: "play-power", tabIndex: -1, onclick: () => toggle(layer, head), "aria-label": `Head ${name}` });
+    const power = make("button", { type: "button", className: "play-power", tabIndex: -1, onclick: () => toggle(layer, head),
+      "aria-label": `Head ${name}` });
     return { layer, head, canvas, adds, pick, power, box: make("div", { className: "play-tile" }, pick, power) };
   }
 
@@ -563,14 +588,16 @@
     return run();
   }
 
-  // A step of the instructions: which prepared text, and what is switched.
-  function does({ text, edits = {}, head }) {
+  // A step of the instructions: which prepared text, and what is switched; its sentence stands above the tokens.
+  function does(button) {
+    const { text, edits = {}, head } = JSON.parse(button.dataset.do);
     state.edits = { ...none(), ...edits };
     root.classList.toggle("play-edited", Boolean(edited()));
     if (text !== undefined && state.prepared !== text) prepared(text);
     else set({ head });
     if (head) chooseHead(...head);
-    root.querySelector(".play-strip").scrollIntoView({ block: "nearest" });
+    ui.note.textContent = button.previousSibling.textContent;
+    ui.note.scrollIntoView({ block: "nearest" });
   }
 
   function copyLink() {
@@ -614,7 +641,7 @@
     let memory;
     try {
       if (!model) throw new Error("it cannot be read");
-      memory = await ask("load", { model: { config: model.config, tokenizer: model.tokenizer, means: model.means, weights: model.weights, crc32: model.crc32 } });
+      memory = await ask("load", { model });
     } catch (error) {
       return say(`The model is damaged (_static/play/model.js: ${error.message}); build the book again (make book).`, true);
     }

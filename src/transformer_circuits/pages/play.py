@@ -253,6 +253,7 @@ PAGE = """\
 
 The two-layer model of this book runs in this page, as it was trained; what you type stays here. It has {n_heads} attention heads in each layer
 and nothing else. Choose a token and a head to see where the head looks; switch heads off to see what they were for.
+Its weights, {megabytes:.0f} MB, are loaded with this page.
 
 ```{{raw}} html
 <link rel="stylesheet" href="{static}/play.css">
@@ -271,7 +272,8 @@ model, on the right without head {before}, with rings where the token is that fo
 <script defer src="{static}/engine.js"></script><script defer src="{static}/play.js"></script>
 ```
 
-## What is computed
+```{{rubric}} What is computed
+```
 
 Everything, from the weights, each time: these are the shipped ones, in half precision, computed with in single precision. Probabilities and
 logits agree with TransformerLens to rounding; a test of the book holds them to it, for each kind of switch.
@@ -292,24 +294,28 @@ In the browser's console, `await play.run("some text", {{off: [[0, 1]]}})` retur
 
 
 def step(sentence: str, button: str, does: dict[str, Any]) -> str:
-    return f'<li>{sentence} <button type="button" disabled data-do="{html.escape(json.dumps(does))}">{button}</button></li>'
+    return f'<li><span>{sentence}</span><button type="button" disabled data-do="{html.escape(json.dumps(does))}">{button}</button></li>'
 
 
-def page(model: TransformerBridge, found: Circuit) -> str:
+def page(model: TransformerBridge, found: Circuit, megabytes: float) -> str:
     looks_up, before, a, loss = head_name(found.induction), head_name(found.previous), found.attention, found.loss
     off, head = [found.previous], found.induction
     steps = [
         step(f"Turn head {before} off, and watch head {looks_up}, in the layer above: on repeated random tokens its attention to what followed last "
              f"time goes from {a['intact']:.0%} to {a['off']:.0%}, and the loss there from {loss['intact']:.2f} to {loss['off']:.2f} nats.",
              f"{before} off", {"text": 1, "edits": {"off": off}, "head": head}),
-        step(f"Was it what {before} writes into the <em>keys</em> of layer 1? Off for these alone: attention {a['missed']:.0%}, loss {loss['missed']:.2f}. "
-             "Try the queries and the values.", f"{before} off for the keys", {"text": 1, "edits": {"off": off, "from": "K"}, "head": head}),
+        step(f"Was it what {before} writes into the <em>keys</em> of layer 1? Off for these alone: attention {a['missed']:.0%}, "
+             f"loss {loss['missed']:.2f}. Try the queries and the values.",
+             f"{before} off for the keys", {"text": 1, "edits": {"off": off, "from": "K"}, "head": head}),
         step(f"Let these keys read the embedding alone, as if there were no K-composition: attention {a['keys']:.0%}, loss {loss['keys']:.2f}.",
              "no K-composition", {"text": 1, "edits": {"cut": "K"}, "head": head}),
-        step(f"Switch {before} off with the patterns frozen: head {looks_up} looks where it did, and the loss is {loss['frozen']:.2f}, not {loss['off']:.2f}.",
+        step(f"Switch {before} off with the patterns frozen: head {looks_up} looks where it did, and the loss is "
+             f"{loss['frozen']:.2f}, not {loss['off']:.2f}.",
              f"{before} off, frozen", {"text": 1, "edits": {"off": off, "frozen": True}, "head": head}),
     ]  # fmt: skip
-    return PAGE.format(n_heads=model.cfg.n_heads, static=STATIC, looks_up=looks_up, before=before, steps="\n".join(steps))
+    return PAGE.format(
+        n_heads=model.cfg.n_heads, megabytes=megabytes, static=STATIC, looks_up=looks_up, before=before, steps="\n".join(steps)
+    )
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -326,9 +332,10 @@ def main(argv: list[str] | None = None) -> None:
         facts = {"roles": found.roles, "scores": found.scores, "texts": texts(model, found, names)}
         folder = out.parent / "_static" / "play"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "model.js").write_text(script(model, means, facts), encoding="utf-8")
+        data = script(model, means, facts)
+        (folder / "model.js").write_text(data, encoding="utf-8")
         still(model, found).savefig(folder / "still.png", dpi=110)
-    out.write_text(page(model, found), encoding="utf-8")
+    out.write_text(page(model, found, len(data) / 1e6), encoding="utf-8")
 
 
 if __name__ == "__main__":
