@@ -566,17 +566,17 @@
 
   // ---- prepared texts, steps, links ------------------------------------------------------------------------------------------
 
-  function randomTokens({ length, copies }) {
-    const words = facts.vocabulary.filter((token) => /^Ġ[a-z]{3,}$/.test(token)), drawn = new Set();
+  function randomTokens({ length, copies, words }) {
+    const drawn = new Set();
     while (drawn.size < length) drawn.add(words[Math.floor(Math.random() * words.length)]);
-    return Array(copies).fill([...drawn].join("").replaceAll("Ġ", " ")).join("");
+    return Array(copies).fill([...drawn].join("")).join("");
   }
 
   function prepared(i) {
     const { random, text, note, head, at: place, target } = facts.texts[i];
     ui.note.textContent = note;
     state.prepared = i;
-    set({ text: random ? randomTokens(random) : text, head, at: place, target });
+    return set({ text: random ? randomTokens(random) : text, head, at: place, target });
   }
 
   function set({ text, head, at: place, target }) {
@@ -622,7 +622,7 @@
     const cut = [..."QKV"].filter((side) => (values.get("cut") ?? "").includes(side)).join("");
     state.edits = { off, cut, from: "QKV".includes(from) ? from : "", mean: values.has("mean"), frozen: values.has("frozen") };
     root.classList.toggle("play-edited", Boolean(edited()));
-    set({ text: values.get("text"), head: pair(values.get("head")) ?? facts.texts[0].head, at: Math.max(0, parseInt(values.get("at")) || 0) });
+    return set({ text: values.get("text"), head: pair(values.get("head")) ?? facts.texts[0].head, at: Math.max(0, parseInt(values.get("at")) || 0) });
   }
 
   // ---- from here ---------------------------------------------------------------------------------------------------------------
@@ -645,7 +645,7 @@
     } catch (error) {
       return say(`The model is damaged (_static/play/model.js: ${error.message}); build the book again (make book).`, true);
     }
-    facts = { ...model.facts, vocabulary: model.tokenizer.vocabulary, n_heads: model.config.n_heads, n_ctx: model.config.n_ctx };
+    facts = { ...model.facts, n_heads: model.config.n_heads, n_ctx: model.config.n_ctx };
     root.dataset.load = Math.round(performance.now() - began);
     root.dataset.memory = memory.bytes;
     build();

@@ -213,10 +213,11 @@ def texts(model: TransformerBridge, found: Circuit, names: tuple[str, ...]) -> l
     pattern = heads.patterns(model, ids)[found.induction[0], 0, found.induction[1]]
     best = int(pattern.gather(1, place.clamp(min=0)[:, None])[:, 0].where(place >= 0, -1.0).argmax())
     looks_up, before = head_name(found.induction), head_name(found.previous)
+    words = [names[i] for i in whole_words(names) if model.tokenizer.encode(names[i], add_special_tokens=False) == [i]]
     prepared: list[dict[str, Any]] = [
         {"label": "A made-up name", "text": NAMES, "head": found.induction, "at": best,
          "note": f"Choose a piece of a name that comes back: the arc leads to what followed it last time. Does head {looks_up} look there?"},
-        {"label": "Random tokens, three times", "random": {"length": 16, "copies": 3}, "head": found.induction, "at": 26,
+        {"label": "Random tokens, three times", "random": {"length": 16, "copies": 3, "words": words}, "head": found.induction, "at": 26,
          "note": "Drawn anew with each press. Only looking back can predict the second and third copy. Over many draws the mean loss "
                  f"of the three copies is {', '.join(f'{loss:.1f}' for loss in found.copies)} nats."},
         {"label": "Python", "text": "\n".join(passage(CODE[0]).splitlines()[: CODE[1]]) + "\n", "head": found.previous, "at": 20,
