@@ -31,7 +31,7 @@ def description(doctree) -> str:
             text = re.sub(r"\s+", " ", paragraph.astext()).strip()
             if len(text) <= LENGTH:
                 return text
-            cut = text[:LENGTH]
+            cut = text[: LENGTH - 2]
             return cut[: cut.rindex(". ") + 1] if ". " in cut[LENGTH // 2 :] else f"{cut.rsplit(' ', 1)[0]} …"
     return ""
 

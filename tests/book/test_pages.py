@@ -10,6 +10,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from transformer_circuits.build import Book
+from transformer_circuits.pages import figures
 from transformer_circuits.paths import ROOT
 
 PAGES = [f"{name}.html" for name in Book(ROOT).files()]  # those of single heads are looked at without a browser below
@@ -92,6 +93,85 @@ def test_every_page_is_light_with_links_that_lead_somewhere_and_asks_for_nothing
             assert file.is_file(), f"{path.name}: {link['href']!r} leads nowhere"
             if fragment and file in anchors:
                 assert unquote(fragment) in anchors[file], f"{path.name}: {link['href']!r} names a place that is not there"
+
+
+def test_every_page_has_a_title_a_description_and_a_preview_picture_in_its_head(html):
+    seen = {}
+    for name in Book(ROOT).files():
+        page = soup(html / f"{name}.html")
+        tags = {tag.get("property") or tag.get("name"): tag["content"] for tag in page.head.select("meta[content]")}
+        assert page.title.get_text(strip=True) and tags["og:title"] and tags["twitter:card"], name
+        about = tags["description"]
+        assert 20 <= len(about) <= 200 and about == tags["og:description"] and about not in seen, f"{name} and {seen.get(about)}: {about!r}"
+        seen[about] = name
+        picture = re.fullmatch(r"https://.*/raw/main/(.*)", tags["og:image"])
+        assert picture and (ROOT / picture[1]).is_file()
+
+
+# The contrast of each element's text with what is behind it (WCAG 2.1), the lowest first; what has no size is left out.
+CONTRAST = """selector => {
+  const rgb = text => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(c => c / 255).map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if ((c[3] ?? 1) > 0.5) return c; }
+    return [255, 255, 255]; };
+  return [...document.querySelectorAll(selector)].filter(e => e.offsetParent && e.innerText?.trim()).map(e => {
+    const [a, b] = [light(rgb(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
+    return [(a + 0.05) / (b + 0.05), e.innerText.slice(0, 40)];
+  }).sort((x, y) => x[0] - y[0]);
+}"""
+READ = "article p, article li, article td, article th, article dd, figcaption .caption-text, code.token, .tc-verdict, .tc-cell, summary"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["notebooks/04_skip_trigrams", "book/scoreboard", "book/figures", "book/models"])
+def test_text_can_be_read_in_both_themes(html, watched, name, theme):
+    watched.page.add_init_script(f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')")
+    page = watched.page
+    page.goto((html / f"{name}.html").as_uri())
+    assert page.locator("html").get_attribute("data-theme") == theme
+    found = page.evaluate(CONTRAST, READ)
+    assert len(found) > 20 and found[0][0] >= 4.5, found[:5]
+    grounds = page.evaluate("() => [...document.querySelectorAll('article figure img, .tc-figure-ours img')].map(i => getComputedStyle(i).filter)")
+    assert set(grounds) <= {"none"}, "figures are not to be dimmed"
+
+
+def test_a_wide_table_says_that_it_scrolls_and_keeps_its_first_column(html, watched):
+    page = watched.page
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.goto((html / "book" / "models.html").as_uri())
+    wide = page.locator(".tc-scrolls")
+    assert wide.count() >= 1 and "scrolls" in wide.first.evaluate("e => getComputedStyle(e, '::before').content")
+    silent = "e => e.scrollWidth - e.clientWidth > 4 && !e.classList.contains('tc-scrolls')"
+    assert not page.evaluate(f"() => [...document.querySelectorAll('article .pst-scrollable-table-container')].some({silent})")
+    first = wide.first.locator("td").first
+    before = first.bounding_box()["x"]
+    wide.first.evaluate("e => { e.scrollLeft = 200 }")
+    assert abs(first.bounding_box()["x"] - before) < 2
+
+
+def test_a_page_is_printed_without_sidebars_and_folded_code(html, watched):
+    page = watched.page
+    page.goto((html / "notebooks" / "07_induction_heads.html").as_uri())
+    assert page.locator(".search-button__button:visible").count() == 1, "one search is enough"
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    for gone in (".bd-sidebar-primary", ".bd-sidebar-secondary", ".bd-header-article", "details.hide:not([open])", ".prev-next-area"):
+        assert page.locator(f"{gone}:visible").count() == 0, gone
+    assert page.locator("article details:not(.hide):not(.tc-criterion):not([open])").count() == 0
+    assert page.locator("article figure img:visible").count() >= 5
+    assert page.pdf(format="A4")[:5] == b"%PDF-"
+
+
+def test_the_page_of_figures_shows_each_with_ours_and_stays_light(html):
+    page, listed = soup(html / "book" / "figures.html"), figures.load(ROOT / "book" / "figures.yml")
+    assert [entry.strong.get_text() for entry in page.select(".tc-figure")] == [figure.title for figure in listed.figures()]
+    for entry, figure in zip(page.select(".tc-figure"), listed.figures(), strict=True):
+        shown = entry.select(".tc-figure-ours img, .tc-figure-ours table")
+        assert len(shown) == (0 if figure.none else len(figure.cell)), figure.title
+        assert [a["href"].rpartition("#")[2] for a in entry.select("li a")] == figure.claims
+    pictures = {image["src"] for image in page.select(".tc-figure img")}
+    assert sum((html / "book" / source).resolve().stat().st_size for source in pictures) < 1_500_000
 
 
 def test_every_figure_has_a_number_of_its_own_a_caption_and_every_chapter_a_button_for_colab(html):

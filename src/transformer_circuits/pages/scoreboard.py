@@ -164,11 +164,11 @@ def headlines(results: Results) -> str:
     identities = [claim.id for claim in ledger.load_claims().values() if claim.kind == "identity"]
     others = len(ledger.load_claims()) - len(identities)
     text = (
-        "**This book trains small attention-only transformers and judges every claim of *A Mathematical Framework for Transformer Circuits* by "
-        f"code: of the paper's {len(identities)} exact identities {results.count(Verdict.HOLDS)} hold here, of its {others} claims about trained "
-        f"models {results.count(Verdict.REPRODUCED)} are reproduced and {results.count(Verdict.PARTLY)} in part; the best head of our two-layer "
+        "This book trains small attention-only transformers and judges every claim of *A Mathematical Framework for Transformer Circuits* by "
+        f"code: **of the paper's {len(identities)} exact identities {results.count(Verdict.HOLDS)} hold here, of its {others} claims about trained "
+        f"models {results.count(Verdict.REPRODUCED)} are reproduced and {results.count(Verdict.PARTLY)} in part**; the best head of our two-layer "
         f"model puts {results.value('T8', 'induction_2l')} of its attention on what followed last time, in random tokens that it never saw "
-        f"together, and the best of one layer {results.value('T8', 'induction_1l')}.**"
+        f"together, and the best of one layer {results.value('T8', 'induction_1l')}."
     )
     return f"{text}\n\n{headline_table(results)}"
 
