@@ -159,7 +159,7 @@ def test_a_tokenizer_has_the_checksum_that_the_manifest_says(repository):
         file.write_text(text)
 
 
-@pytest.mark.parametrize("content", ["", "garbage", "{}", '{"model": {"type": "BPE", "vocab": 3}}', "\x00" * 100])
+@pytest.mark.parametrize("content", ["", "garbage", "{}", '{"model": {"type": "BPE", "vocab": 3}}', "\x00\x01"])
 def test_a_tokenizer_that_is_none_or_too_large_is_one_sentence(repository, content):
     folder = repository / "weights" / "shipped-a"
     (folder / "tokenizer.json").write_text(content)
