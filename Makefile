@@ -17,7 +17,7 @@ test: $(READY)      ## every test: code, identities, notebooks, the built pages 
 	$(RUN) -m pytest
 
 lab: $(READY)       ## the notebooks in JupyterLab, from chapter 0 on
-	$(RUN) -m jupyterlab notebooks/00_how_to_read.ipynb
+	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab notebooks/00_how_to_read.ipynb  # tqdm asks for ipywidgets, which nothing needs
 
 train: $(READY)     ## make train ARGS="--config attn-only-2l --data corpus --out runs/attn-only-2l"
 	$(RUN) -m transformer_circuits.training.train $(ARGS)
