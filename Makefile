@@ -8,7 +8,7 @@ ifneq "$(shell cat $(READY) 2>/dev/null)" "$(CURDIR)"
 .PHONY: $(READY)
 endif
 
-.PHONY: book test lab train corpus bench constraints stamp outputs accept clean
+.PHONY: book test lab train corpus bench colab constraints stamp outputs accept clean
 
 book: $(READY)      ## the book, into _build/html/index.html
 	$(RUN) -m transformer_circuits.build
@@ -16,8 +16,8 @@ book: $(READY)      ## the book, into _build/html/index.html
 test: $(READY)      ## every test: code, identities, notebooks, the built pages in a browser
 	$(RUN) -m pytest
 
-lab: $(READY)       ## the notebooks in JupyterLab
-	$(RUN) -m jupyterlab notebooks
+lab: $(READY)       ## the notebooks in JupyterLab, from chapter 0 on
+	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab notebooks/00_how_to_read.ipynb  # tqdm asks for ipywidgets, which nothing needs
 
 train: $(READY)     ## make train ARGS="--config attn-only-2l --data corpus --out runs/attn-only-2l"
 	$(RUN) -m transformer_circuits.training.train $(ARGS)
@@ -27,6 +27,9 @@ corpus: $(READY)    ## fetch, check, split and tokenize the training corpus
 
 bench: $(READY)     ## each benchmark, one after the other
 	for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done
+
+colab: $(READY)     ## every chapter with the releases of Google Colab, in an environment of its own: half an hour and 6 GB
+	$(RUN) .ci/colab
 
 constraints: $(READY)
 	$(RUN) .ci/stamp.py --resolve

@@ -30,6 +30,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -329,13 +330,13 @@ def made(book: Book, cache: Cache, name: str) -> Path:
     """
     folder = cache.made / Path(name).name
     if not folder.is_dir():
-        partial = folder.with_name(f".{folder.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        command = [sys.executable, "-m", GENERATED[name], str(partial / f"{folder.name}.md")]
-        if subprocess.run(command, env=os.environ | {"TRANSFORMER_CIRCUITS_ROOT": str(book.root)}).returncode:
-            raise BuildError(f"{name}.md could not be made: see the message above.")
-        partial.rename(folder)
+        with own_folder(folder.parent, ".made-") as own:
+            partial = own / folder.name
+            partial.mkdir()
+            command = [sys.executable, "-m", GENERATED[name], str(partial / f"{folder.name}.md")]
+            if subprocess.run(command, env=os.environ | {"TRANSFORMER_CIRCUITS_ROOT": str(book.root)}).returncode:
+                raise BuildError(f"{name}.md could not be made: see the message above.")
+            partial.rename(folder)
     return folder
 
 
@@ -390,6 +391,16 @@ def copy_scripts(book: Book) -> None:
         write_whole(book.root / "book" / "_static" / name, text)
 
 
+@contextlib.contextmanager
+def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A folder that no other build writes to, not even what a killed one has left running; folders of killed ones are removed."""
+    parent.mkdir(parents=True, exist_ok=True)
+    for left in parent.glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
 def write_whole(path: Path, text: str) -> None:
     """A file that is the old or the new one, whatever happens meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -416,7 +427,7 @@ def write_pages(book: Book, cache: Cache) -> Path:
 
     BuildError if jupyter-book has anything to complain of.
     """
-    html, fresh, old = book.build / "html", book.build / "pages", book.build / "pages.old"
+    html, old = book.build / "html", book.build / "pages.old"
     results = f"cache/{cache.folder.name}/executed/executed"
     sources = digest(book.root, PAGES) + digest(book.build, ["toc.yml", results]) + cache.fingerprint
 
@@ -427,18 +438,18 @@ def write_pages(book: Book, cache: Cache) -> Path:
     if stamp.is_file() and stamp.read_text() == state(html):
         print("the pages are up to date", flush=True)
         return html / "index.html"
-    for folder in (fresh, old):
-        shutil.rmtree(folder, ignore_errors=True)
-    paths = [book.root, book.build / "toc.yml", cache.executed, fresh / "html"]
-    environment = os.environ | {"TRANSFORMER_CIRCUITS_BOOK": "1"}
-    if subprocess.run([sys.executable, "-c", JUPYTER_BOOK, *map(str, paths)], cwd=book.root, env=environment).returncode:
-        raise BuildError("jupyter-book reported warnings or errors: see above; each must be mended.")
-    (fresh / "html" / ".complete").write_text(state(fresh / "html"))
-    if html.exists():
-        html.rename(old)
-    (fresh / "html").rename(html)
-    for folder in (fresh, old):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+    with own_folder(book.build, "pages-") as own:
+        fresh = own / "html"
+        paths = [book.root, book.build / "toc.yml", cache.executed, fresh]
+        environment = os.environ | {"TRANSFORMER_CIRCUITS_BOOK": "1"}
+        if subprocess.run([sys.executable, "-c", JUPYTER_BOOK, *map(str, paths)], cwd=book.root, env=environment).returncode:
+            raise BuildError("jupyter-book reported warnings or errors: see above; each must be mended.")
+        (fresh / ".complete").write_text(state(fresh))
+        if html.exists():
+            html.rename(old)
+        fresh.rename(html)
+    shutil.rmtree(old, ignore_errors=True)
     return html / "index.html"
 
 

@@ -135,9 +135,9 @@ def test_a_killed_build_leaves_nothing_that_counts_as_done(book, capfd):
     command = [sys.executable, "-m", "transformer_circuits.build", "--root", str(book)]
     write(book / "notebooks" / "02_two.ipynb", COUNT, "import time; time.sleep(3)", CLAIM.format("P1", 1e-7))
     shutil.rmtree(book / "_build"), (book / "runs").unlink()
-    for until in ("runs", "_build/pages/html"):
+    for until in ("runs", "_build/pages-*/html"):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while not (book / until).exists() and process.poll() is None:
+        while not list(book.glob(until)) and process.poll() is None:
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

@@ -145,6 +145,38 @@ def test_a_missing_tokenizer_is_named_and_one_of_another_size_is_not_used(reposi
     assert load_model("shipped-a").to_tokens("the").shape[1] >= 2
 
 
+def test_a_tokenizer_has_the_checksum_that_the_manifest_says(repository):
+    text = (repository / "data" / "tokenizer.json").read_text()
+    folder = repository / "weights" / "shipped-a"
+    for own in (False, True):
+        save_model(make(), folder, "shipped-a", {}, tokenizer=text, own_tokenizer=own)
+        assert len(load_model("shipped-a", "cpu").tokenizer) == 300
+        file = (folder if own else repository / "data") / "tokenizer.json"
+        assert file.read_text() == text
+        file.write_text(text.replace('"the"', '"teh"', 1))
+        with pytest.raises(WeightsError, match=r"tokenizer.json is not the tokenizer that .*shipped-a was trained with: its SHA-256 is .* expected"):
+            load_model("shipped-a", "cpu")
+        file.write_text(text)
+
+
+@pytest.mark.parametrize("content", ["", "garbage", "{}", '{"model": {"type": "BPE", "vocab": 3}}', "\x00\x01"])
+def test_a_tokenizer_that_is_none_or_too_large_is_one_sentence(repository, content):
+    folder = repository / "weights" / "shipped-a"
+    (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(WeightsError, match="tokenizer.json is not a readable tokenizer .*; fetch it again") as error:
+        load_model("shipped-a", "cpu")
+    assert "\n" not in str(error.value)
+    save_model(make(d_vocab=299), folder, "shipped-a", {}, tokenizer=(repository / "data" / "tokenizer.json").read_text())
+    with pytest.raises(WeightsError, match="has token ids up to 299, but the model's vocabulary has 299; put the model's own"):
+        load_model("shipped-a", "cpu")
+
+
+def test_a_log_that_is_damaged_is_one_sentence(repository):
+    (repository / "weights" / "shipped-a" / "training.jsonl").write_text('{"name": "shipped-a"}\n{"step": 0, "held')
+    with pytest.raises(WeightsError, match="training.jsonl is not a readable log"):
+        training_log("shipped-a")
+
+
 # --- the hub -----------------------------------------------------------------------------------------------------------
 
 
@@ -305,12 +337,39 @@ def test_learned_positions_are_not_lost_by_saving(tmp_path):
         (dict(use_attn_scale=False), "use_attn_scale"),
         (dict(attn_scale=1.0), "attn_scale = 1.0"),
         (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx"),
+        (dict(use_local_attn=True, window_size=4, attn_types=["local", "local"]), "use_local_attn = True"),
+        (dict(final_rms=True), "final_rms = True"),
+        (dict(post_embedding_ln=True), "post_embedding_ln = True"),
+        (dict(use_qk_norm=True), "use_qk_norm = True"),
+        (dict(attn_scores_soft_cap=50.0), "attn_scores_soft_cap = 50.0"),
+        (dict(output_logits_soft_cap=30.0), "output_logits_soft_cap = 30.0"),
+        (dict(use_normalization_before_and_after=True), "use_normalization_before_and_after = True"),
+        (dict(eps="small"), "eps = 'small'"),
+        (dict(n_heads=4), "has n_heads = 3, its configuration says 4"),
+        (dict(n_key_value_heads=1), "n_key_value_heads"),
+        (dict(alibi=True, colour="red"), r"settings that are not known here \(alibi, colour\); remove them"),
     ],
 )
 def test_old_checkpoints_of_other_kinds_are_declined(tmp_path, change, message):
     write_old(tmp_path / "old", old_state(), OLD | change)
     with pytest.raises(WeightsError, match=message):
         load_model("old", folder=tmp_path)
+
+
+def test_all_settings_that_the_old_class_wrote_are_known(tmp_path):
+    from transformer_lens.config import TransformerBridgeConfig  # has them all, at the old class's defaults
+
+    shape = dict(d_model=32, d_head=8, n_heads=3, n_layers=2, n_ctx=20, d_vocab=50)
+    new = ("architecture", "layer_norm_folding", "uses_rms_norm", "split_attention_weights", "qk_norm_after_rope", "rotary_interleaved_cos_sin",
+           "per_layer_head_dim", "per_layer_num_key_value_heads", "attn_implementation", "tokenizer_appends_eos")  # fmt: skip
+    fields = vars(TransformerBridgeConfig(**shape, initializer_range=0.02))
+    old = {key: value for key, value in fields.items() if key not in new and not key.startswith(("is_", "vision_", "mm_", "_"))}
+    settings = json.loads(json.dumps(old | OLD, default=str))
+    assert len(settings) > 60
+    state = old_state()
+    tokens = torch.randint(50, (2, 15))
+    model = legacy.read_legacy(write_old(tmp_path / "old", state, settings))
+    torch.testing.assert_close(model(tokens), old_forward(state, tokens, False), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("bias", ["blocks.1.attn.b_V", "blocks.0.attn.b_O", "unembed.b_U"])
@@ -331,14 +390,33 @@ def test_incomplete_and_foreign_old_checkpoints_are_declined(tmp_path):
         legacy.read_legacy(write_old(tmp_path / "b", state | {"blocks.0.mlp.W_in": torch.ones(32, 8)}))
     with pytest.raises(WeightsError, match="has no config.json"):
         legacy.read_legacy(write_old(tmp_path / "c", state, settings=None))
+    with pytest.raises(WeightsError, match="has no tensor blocks.0.ln1.w"):  # the old class normalized unless told otherwise
+        legacy.read_legacy(write_old(tmp_path / "h", state, settings={key: value for key, value in OLD.items() if key != "normalization_type"}))
     with pytest.raises(WeightsError, match="do not fit its configuration"):
         legacy.read_legacy(write_old(tmp_path / "d", state | {"blocks.1.attn.W_V": torch.ones(2, 32, 8)}))
+    for name, (tensor, message) in enumerate([
+        (torch.ones(32, 24), r"blocks.1.attn.W_Q in .* is \(32, 24\), expected \[head, d_model, d_head\]"),
+        (torch.full((3, 32, 8), torch.nan), "blocks.1.attn.W_Q in .* is no table of finite numbers"),
+        (torch.ones(3, 32, 8, dtype=torch.int64), "blocks.1.attn.W_Q in .* is no table of finite numbers"),
+    ]):  # fmt: skip
+        with pytest.raises(WeightsError, match=message):
+            legacy.read_legacy(write_old(tmp_path / f"g{name}", state | {"blocks.1.attn.W_Q": tensor}))
     with pytest.raises(WeightsError, match=r"positions in .* are \(20, 30\), expected \(20, 32\)"):
         legacy.read_legacy(write_old(tmp_path / "f", state | {"pos_embed.W_pos": torch.ones(20, 30)}))
     write_old(tmp_path / "e", state)
     torch.save(state, tmp_path / "e" / "second.pth")
     with pytest.raises(WeightsError, match="must hold one state dict .* it holds 2"):
         legacy.read_legacy(tmp_path / "e")
+
+
+@pytest.mark.parametrize("file", ["model.pth", "model.safetensors", "config.json"])
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x04K", b"\xff" * 1000, b"[" * 100_000])
+def test_garbage_in_an_old_checkpoint_is_one_sentence(tmp_path, file, content):
+    write_old(tmp_path / "old", old_state(), file=file if file != "config.json" else "model.pth")
+    (tmp_path / "old" / file).write_bytes(content)
+    with pytest.raises(WeightsError, match="is not a (state dict of tensors|readable configuration)") as error:
+        load_model("old", folder=tmp_path)
+    assert "\n" not in str(error.value)
 
 
 def test_pickled_code_is_not_run(tmp_path):

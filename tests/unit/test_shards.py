@@ -3,6 +3,9 @@
 import dataclasses
 import hashlib
 import json
+import shutil
+import subprocess
+import sys
 
 import pytest
 import safetensors.torch
@@ -170,7 +173,56 @@ def test_missing_things_are_named(saved, tmp_path):
         read_model(saved)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"shards": [{}]}', "not json"])
+MEMORY = """
+import resource, sys
+from transformer_circuits.models.shards import WeightsError, read_model
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for folder in sys.argv[1:]:
+    try:
+        read_model(folder)
+    except WeightsError as error:
+        print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+def test_sizes_that_no_tensor_has_are_refused_before_anything_is_allocated(saved, tmp_path):
+    sizes = [{"n_layers": 1_000_000}, {"d_vocab": 10**9}, {"d_model": 10**8}, {"d_model": 10**12}, {"n_ctx": 10**10}]
+    folders = [shutil.copytree(saved, tmp_path / str(i)) for i in range(len(sizes))]
+    for folder, size in zip(folders, sizes):
+        edit_manifest(folder, lambda manifest, size=size: manifest["config"].update(size))
+    done = subprocess.run([sys.executable, "-c", MEMORY, *map(str, folders)], capture_output=True, text=True)
+    *sentences, megabytes = done.stdout.splitlines()
+    assert len(sentences) == len(sizes) and all(str(folder) in sentence for folder, sentence in zip(folders, sentences)), done.stderr
+    assert "n_ctx = 10,000,000,000; at most" in sentences[-1] and float(megabytes) < 200
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(saved, wrong):
+    shard = read_manifest(saved)["shards"][0]
+    tensors = safetensors.torch.load((saved / shard["file"]).read_bytes())
+    tensors[shard["tensors"][0]][3, 4] = wrong
+    content = safetensors.torch.save(tensors)
+    (saved / shard["file"]).write_bytes(content)
+    edit_manifest(saved, lambda manifest: manifest["shards"][0].update(sha256=hashlib.sha256(content).hexdigest()))
+    with pytest.raises(WeightsError, match=f"{shard['tensors'][0]} in .* holds values that are not finite numbers"):
+        read_model(saved)
+
+
+def test_files_that_cannot_be_read_are_named(saved, monkeypatch):
+    def unreadable(path, *_, **__):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("transformer_circuits.models.shards.Path.read_bytes", unreadable)
+    with pytest.raises(WeightsError, match=r"safetensors cannot be read \(Permission denied\); mend its permissions"):
+        read_model(saved)
+    monkeypatch.setattr("transformer_circuits.models.shards.Path.read_text", unreadable)
+    with pytest.raises(WeightsError, match="is not a readable manifest .*Permission denied"):
+        read_model(saved)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"shards": [{}]}', "not json", "[" * 100_000, '{"shards": 3}'])
 def test_a_manifest_that_is_none_is_refused(saved, text):
     (saved / MANIFEST).write_text(text)
     with pytest.raises(WeightsError, match="is not a readable manifest"):
@@ -191,6 +243,10 @@ def test_a_manifest_cannot_reach_outside_its_folder(saved):
         (lambda m: m["config"].update(d_vocab=99), r"head.weight is \(100, 32\), expected \(99, 32\)"),
         (lambda m: m["config"].update(colour="red"), "unusable configuration"),
         (lambda m: m["config"].update(normalization="RMS"), "unusable configuration"),
+        (lambda m: m["config"].update(n_layers=2.0), "n_layers must be a whole number, not 2.0"),
+        (lambda m: m["config"].update(d_mlp=-1), "d_mlp must be at least 0, not -1"),
+        (lambda m: m["config"].update(smeared_keys="no"), "smeared_keys must be true or false"),
+        (lambda m: m["shards"].append(m["shards"][0]), "has .* in two shards"),
         (lambda m: m["shards"].pop(), "do not fit its configuration"),
         (lambda m: m["shards"][0]["tensors"].append("extra"), "its manifest says"),
         (lambda m: m.update(dtype="float32"), "holds float16, its manifest says float32"),

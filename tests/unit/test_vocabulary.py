@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from transformer_circuits.data import held_out_windows, passage
 from transformer_circuits.paths import DATA
 from transformer_circuits.training.corpus import train_tokenizer
-from transformer_circuits.training.vocabulary import first_tokens, narrow, own_tokenizer, packed, pieces
+from transformer_circuits.training.vocabulary import first_tokens, narrow, packed, pieces, tokenizer_of
 
 FAMILY = json.loads((DATA / "tokenizer.json").read_text(encoding="utf8"))
 
@@ -53,15 +53,16 @@ def test_windows_in_a_smaller_vocabulary_hold_the_same_text():
 def test_packed_tokens_are_narrowed_once_and_only_where_the_corpus_has_more(tmp_path):
     np.save(tmp_path / "train.npy", np.array([0, 4000, 5], dtype=np.uint16))
     assert packed(tmp_path, "train", 2048) == tmp_path / "train.npy"  # nothing is known of these tokens
-    assert own_tokenizer(tmp_path, 2048) is None
+    assert tokenizer_of(tmp_path, 2048) == (None, False)
     (tmp_path / "tokenizer.json").write_text(json.dumps(FAMILY), encoding="utf8")
-    assert packed(tmp_path, "train", 4096) == tmp_path / "train.npy" and own_tokenizer(tmp_path, 4096) is None
+    assert packed(tmp_path, "train", 4096) == tmp_path / "train.npy" and tokenizer_of(tmp_path, 4096) == (json.dumps(FAMILY, ensure_ascii=False, separators=(",", ":")), False)
     path = packed(tmp_path, "train", 2048)
     assert np.load(path).tolist() == [0, *pieces(FAMILY, 2048)[4000], 5]
     written = path.stat().st_mtime_ns
     assert packed(tmp_path, "train", 2048) == path and path.stat().st_mtime_ns == written
     assert packed(tmp_path, "held_out", 2048) == tmp_path / "held_out.npy"  # missing: the trainer says so
-    assert len(json.loads(own_tokenizer(tmp_path, 2048))["model"]["vocab"]) == 2048
+    text, smaller = tokenizer_of(tmp_path, 2048)
+    assert len(json.loads(text)["model"]["vocab"]) == 2048 and smaller
     assert {path.name for path in tmp_path.iterdir()} == {"train.npy", "train-2048.npy", "tokenizer.json"}
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Callable
 
 import torch
@@ -42,9 +43,16 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.normalization not in (None, "LN"):
             raise ValueError(f"normalization must be None or 'LN', not {self.normalization!r}")
-        for name, least in {"n_layers": 0, "d_model": 2, "n_heads": 1, "d_head": 1, "d_vocab": 1, "n_ctx": 1}.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        least = {"n_layers": 0, "d_model": 2, "n_heads": 1, "d_head": 1, "d_vocab": 1, "n_ctx": 1}
+        for name, smallest in (least if self.d_mlp is None else least | {"d_mlp": 0}).items():
+            size = getattr(self, name)
+            if not isinstance(size, numbers.Integral) or isinstance(size, bool):
+                raise ValueError(f"{name} must be a whole number, not {size!r}")
+            if size < smallest:
+                raise ValueError(f"{name} must be at least {smallest}, not {size}")
+        for name in ("smeared_keys", "standard_positions"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, not {getattr(self, name)!r}")
         if self.d_model % 2:
             raise ValueError(f"d_model must be even, for sine and cosine pairs, not {self.d_model}")
 

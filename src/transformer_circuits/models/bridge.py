@@ -39,6 +39,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import PreTrainedTokenizerFast
 
 from .architecture import BOS, ModelConfig, Transformer
+from .shards import WeightsError
 
 START = "<|start|>"  # the text of token BOS
 
@@ -127,7 +128,8 @@ def as_pretrained(tokenizer_file: str | Path) -> PreTrainedTokenizerFast:
     """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once. Never looks on the network.
 
     `<|start|>` also separates documents and pads, so it is the bos, eos and pad token; a byte-level vocabulary needs no
-    unknown token. Raises ValueError for a missing file or one in which token 0 is not `<|start|>`.
+    unknown token. Raises ValueError for a missing file or one in which token 0 is not `<|start|>`, and WeightsError for one that
+    holds no tokenizer.
     """
     from tokenizers import Tokenizer
     from tokenizers.processors import TemplateProcessing
@@ -135,7 +137,10 @@ def as_pretrained(tokenizer_file: str | Path) -> PreTrainedTokenizerFast:
     path = Path(tokenizer_file)
     if not path.is_file():
         raise ValueError(f"there is no tokenizer file {path}")
-    tokenizer = Tokenizer.from_file(str(path))
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more particular
+        raise WeightsError(f"{path} is not a readable tokenizer ({str(error).splitlines()[0]}); fetch it again") from error
     if tokenizer.token_to_id(START) != BOS:
         raise ValueError(f"{path} does not have {START} as token {BOS}, which these models start every context with")
     tokenizer.post_processor = TemplateProcessing(single=f"{START} $A", special_tokens=[(START, BOS)])

@@ -5,6 +5,7 @@ TransformerLens is imported when a model is loaded, not before, so that machines
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import torch
 
 from . import legacy
 from .architecture import Transformer
-from .shards import MANIFEST, WeightsError, read_manifest, read_model
+from .shards import MANIFEST, TOKENIZER, WeightsError, read_manifest, read_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,8 +47,8 @@ def load_model(
     `device`: None takes CUDA where there is one. The tokenizer is the model's own `tokenizer.json` if it has one, else
     the repository's; it is None where neither fits (set `bridge.tokenizer`).
 
-    Raises WeightsError, in one sentence, for an unknown name and for missing, damaged or unsuitable weights; SHA-256 sums
-    are checked before anything is built. Raises ValueError for a device or dtype that cannot be used.
+    Raises WeightsError, in one sentence, for an unknown name and for missing, damaged or unsuitable weights, and for a tokenizer that is not
+    the model's; SHA-256 sums are checked before anything is built. Raises ValueError for a device or dtype that cannot be used.
     """
     device = _usable(device)
     if dtype not in _FLOATS:
@@ -71,7 +72,10 @@ def training_log(name: str) -> pd.DataFrame:
     path = _find(name, None) / "training.jsonl"
     if not path.is_file():
         raise WeightsError(f"{name!r} has no training.jsonl: it came without the log of its training")
-    return pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf8").splitlines()[1:]])
+    try:
+        return pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf8").splitlines()[1:]])
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{path} is not a readable log ({error}); fetch it again (git checkout)") from error
 
 
 def _folders() -> list[Path]:
@@ -131,11 +135,11 @@ def _from_hub(name: str) -> Path:
                 f"from the Hugging Face hub: {first}"
             ) from error
 
-    folder = fetch(MANIFEST, "config.json", "tokenizer.json")
+    folder = fetch(MANIFEST, "config.json", TOKENIZER)
     if (folder / MANIFEST).is_file():
-        return fetch(MANIFEST, "tokenizer.json", *(shard["file"] for shard in read_manifest(folder)["shards"]))
+        return fetch(MANIFEST, TOKENIZER, *(shard["file"] for shard in read_manifest(folder)["shards"]))
     legacy.read_settings(folder, legacy.PUBLISHED_WITHOUT_CONFIG.get(name))
-    return fetch("config.json", "tokenizer.json", *(f"*{suffix}" for suffix in legacy.SUFFIXES))
+    return fetch("config.json", TOKENIZER, *(f"*{suffix}" for suffix in legacy.SUFFIXES))
 
 
 def _read(source: Path, name: str) -> Transformer:
@@ -145,19 +149,32 @@ def _read(source: Path, name: str) -> Transformer:
 
 
 def _tokenizer(source: Path, d_vocab: int):
+    """The tokenizer in the model's folder, else the repository's; None if it is of another family, or of another size than the model."""
     from ..paths import DATA
     from .bridge import as_pretrained
 
-    own = source / "tokenizer.json"
-    if not own.is_file() and not (DATA / "tokenizer.json").is_file():
-        raise WeightsError(f"there is no {DATA / 'tokenizer.json'}; fetch it again (git checkout)")
-    if own.is_file():
-        try:
-            return as_pretrained(own)
-        except ValueError:  # another family's tokenizer, which starts texts in its own way
-            return None
-    tokenizer = as_pretrained(DATA / "tokenizer.json")
-    return tokenizer if len(tokenizer) == d_vocab else None
+    own = (source / TOKENIZER).is_file()
+    file = source / TOKENIZER if own else DATA / TOKENIZER
+    if not file.is_file():
+        raise WeightsError(f"there is no {file}; fetch it again (git checkout)")
+    expected = read_manifest(source).get(TOKENIZER) if (source / MANIFEST).is_file() else None
+    try:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        raise WeightsError(f"{file} cannot be read ({error.strerror}); mend its permissions, or fetch it again") from error
+    if expected and digest != expected["sha256"]:
+        raise WeightsError(
+            f"{file} is not the tokenizer that {source} was trained with: its SHA-256 is {digest}, expected {expected['sha256']}; "
+            f"fetch it again, or put the right one into the model's folder as {TOKENIZER}"
+        )
+    try:
+        tokenizer = as_pretrained(file)
+    except ValueError:  # another family's tokenizer, which starts texts in its own way
+        return None
+    last = max(tokenizer.get_vocab().values())
+    if own and last >= d_vocab:
+        raise WeightsError(f"{file} has token ids up to {last}, but the model's vocabulary has {d_vocab}; put the model's own tokenizer there")
+    return tokenizer if own or len(tokenizer) == d_vocab else None
 
 
 def _usable(device: str | torch.device | None) -> torch.device:

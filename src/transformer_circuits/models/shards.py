@@ -3,9 +3,9 @@
     <folder>/manifest.json
     <folder>/weights-00001-of-0000n.safetensors ...
 
-The manifest names the model, its `ModelConfig`, the stored dtype, and per shard its file, size, SHA-256 and tensors;
-under `training` it carries whatever the trainer wants to say. Tensor names are those of `Transformer.state_dict()` without
-`pos.weight`, which is computed. This file imports only torch, safetensors and the standard library, so that a bare
+The manifest names the model, its `ModelConfig`, the stored dtype, per shard its file, size, SHA-256 and tensors, and the SHA-256 of the
+`tokenizer.json` that belongs to the model, be it in the folder or the repository's; under `training` it carries whatever the trainer
+wants to say. Tensor names are those of `Transformer.state_dict()` without `pos.weight`, which is computed. This file imports only torch, safetensors and the standard library, so that a bare
 training machine can write models.
 """
 
@@ -30,6 +30,8 @@ from .architecture import ModelConfig, Transformer, sinusoids
 MANIFEST = "manifest.json"
 SHARD_BYTES = 15_000_000  # of a shard at most, so that files stay small enough for a repository
 COMPUTED = "pos.weight"  # the one tensor of a state dict that is not stored
+TOKENIZER = "tokenizer.json"
+MOST_POSITIONS = 1 << 17  # no stored tensor tells the context, so that a manifest could ask for a table of any size
 
 
 class WeightsError(RuntimeError):
@@ -37,9 +39,17 @@ class WeightsError(RuntimeError):
 
 
 def save_model(
-    model: Transformer, folder: str | Path, name: str, training: dict[str, Any], shard_bytes: int = SHARD_BYTES
+    model: Transformer,
+    folder: str | Path,
+    name: str,
+    training: dict[str, Any],
+    shard_bytes: int = SHARD_BYTES,
+    tokenizer: str | None = None,
+    own_tokenizer: bool = True,
 ) -> dict[str, Any]:
     """Write `model` in float16 to `folder` and return the manifest.
+
+    `tokenizer`: the content of its `tokenizer.json`; written to the folder too, unless `own_tokenizer` is False (it is the repository's).
 
     The same weights always give the same bytes. Whoever looks into `folder` meanwhile, or after a kill, finds the old
     model, none, or the new one, never a mixture; other files in there (a training log) are left alone.
@@ -79,13 +89,12 @@ def save_model(
             _write(partial / file, content)
             digest = hashlib.sha256(content).hexdigest()
             shards.append({"file": file, "bytes": len(content), "sha256": digest, "tensors": list(group)})
-        manifest = {
-            "name": name,
-            "config": dataclasses.asdict(model.config),
-            "dtype": "float16",
-            "shards": shards,
-            "training": training,
-        }
+        manifest = {"name": name, "config": dataclasses.asdict(model.config), "dtype": "float16", "shards": shards}
+        if tokenizer is not None:
+            manifest[TOKENIZER] = {"sha256": hashlib.sha256(tokenizer.encode()).hexdigest()}
+            if own_tokenizer:
+                _write(partial / TOKENIZER, tokenizer.encode())
+        manifest["training"] = training
         _write(partial / MANIFEST, (json.dumps(manifest, indent=1, allow_nan=False) + "\n").encode())
         _put_in_place(partial, folder)
     finally:
@@ -97,8 +106,8 @@ def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
     """The model in `folder`, in float32 on the CPU, and its manifest.
 
     Every shard's SHA-256 is checked before anything is built. The random number generator is left as it was.
-    Raises WeightsError for a missing folder, manifest or shard, a damaged shard, or tensors that do not fit the
-    manifest's configuration.
+    Raises WeightsError for a missing folder, manifest or shard, a damaged shard, tensors that do not fit the manifest's configuration,
+    or weights that are not numbers.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -116,6 +125,8 @@ def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
             raise WeightsError(
                 f"{folder / shard['file']} holds {', '.join(sorted(wrong))}, its manifest says {manifest['dtype']}"
             )
+        if twice := tensors.keys() & found.keys():
+            raise WeightsError(f"{folder / MANIFEST} has {min(twice)} in two shards; fetch or export the model again")
         tensors |= found
     try:
         config = ModelConfig(**manifest["config"])
@@ -133,13 +144,13 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise WeightsError(f"{folder} has no {MANIFEST}; export a model into it with save_model, or fetch it again")
     try:
-        manifest = json.loads(path.read_text())
+        manifest = json.loads(path.read_text(encoding="utf-8"))
         for shard in manifest["shards"]:
-            shard["tensors"], shard["sha256"], shard["bytes"]
+            shard["sha256"], int(shard["bytes"]), sorted(map(str.lower, shard["tensors"]))
             if Path(shard["file"]).name != shard["file"]:
                 raise ValueError(f"shard {shard['file']!r} lies outside the folder")
-        manifest["name"], dict(manifest["config"]), manifest["dtype"]
-    except (ValueError, KeyError, TypeError) as error:
+        manifest["name"], dict(manifest["config"]), manifest["dtype"], manifest.get(TOKENIZER, {"sha256": ""})["sha256"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise WeightsError(f"{path} is not a readable manifest ({error!r}); fetch or export the model again") from error
     return manifest
 
@@ -147,10 +158,16 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 def build(config: ModelConfig, tensors: dict[str, Tensor], where: str) -> Transformer:
     """A Transformer that holds these tensors (not copies). `where` names their origin in the error.
 
-    Raises WeightsError, before any weight is set, if names or shapes do not fit `config`.
+    Raises WeightsError, before any weight is set, if names or shapes do not fit `config`, or if a weight is not a finite number. What is
+    allocated depends on the sizes of the tensors, not on those in `config`.
     """
-    with torch.device("meta"):  # no random initialization, whose draws would disturb the caller's generator
-        model = Transformer(config)
+    layers = len({key.split(".")[1] for key in tensors if key.startswith("layers.")})
+    checked = dataclasses.replace(config, n_layers=min(config.n_layers, layers + 1))  # one more than there are tells that too many are asked for
+    try:
+        with torch.device("meta"):  # no memory, and no random initialization, whose draws would disturb the caller's generator
+            model = Transformer(checked)
+    except (RuntimeError, OverflowError) as error:  # a size that overflows
+        raise WeightsError(f"the configuration of {where} has sizes that no model has: {config}") from error
     expected = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items() if key != COMPUTED}
     found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
     if found != expected:
@@ -161,6 +178,10 @@ def build(config: ModelConfig, tensors: dict[str, Tensor], where: str) -> Transf
         ]
         more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
         raise WeightsError(f"the tensors in {where} do not fit its configuration: {'; '.join(differences[:3])}{more}")
+    if broken := [key for key, tensor in tensors.items() if not tensor.isfinite().all()]:
+        raise WeightsError(f"{broken[0]} in {where} holds values that are not finite numbers; fetch or export the model again")
+    if config.n_ctx > MOST_POSITIONS:
+        raise WeightsError(f"the configuration of {where} has n_ctx = {config.n_ctx:,}; at most {MOST_POSITIONS:,} positions can be made")
     positions = sinusoids(config.n_ctx, config.d_model).to(tensors["head.weight"])
     model.pos.weight = nn.Parameter(positions, requires_grad=False)
     model.load_state_dict(tensors | {COMPUTED: positions}, assign=True)
@@ -172,7 +193,10 @@ def _verified(folder: Path, shard: dict[str, Any]) -> bytes:
     path = folder / shard["file"]
     if not path.is_file():
         raise WeightsError(f"{path} is missing, though {MANIFEST} names it; fetch the model's folder again")
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read ({error.strerror}); mend its permissions, or fetch that file again") from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != shard["sha256"]:
         raise WeightsError(

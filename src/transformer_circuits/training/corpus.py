@@ -31,6 +31,7 @@ import numpy as np
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import BOS
+from transformer_circuits.training.vocabulary import compact
 
 HERE = Path(__file__).parent
 KINDS = {".md": "docs", ".rst": "docs", ".txt": "docs", ".py": "python", ".html": "html", ".tex": "latex"}
@@ -306,7 +307,7 @@ def ship(out: Path, data: Path) -> None:
     np.savez_compressed(data / "bigrams.npz", **count_bigrams(np.asarray(tokens), d_vocab))
     np.savez_compressed(data / "held_out.npz", tokens=held_out)
     tokenizer = json.loads((out / "tokenizer.json").read_text(encoding="utf8"))
-    (data / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")), encoding="utf8")
+    (data / "tokenizer.json").write_text(compact(tokenizer), encoding="utf8")
     (data / "held_out_documents.json").write_text((out / "held_out_documents.json").read_text())
     (data / "corpus.json").write_text((out / "report.json").read_text())
 

@@ -51,7 +51,7 @@ from transformer_circuits.training.scores import (
     repeated_random_tokens,
     start_token_score,
 )
-from transformer_circuits.training.vocabulary import own_tokenizer, packed
+from transformer_circuits.training.vocabulary import packed, tokenizer_of
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -475,21 +475,19 @@ def _train(name: str, shape: ModelConfig, config: TrainingConfig, data: Path, ou
         accelerator.print(f"stopped at step {step} of {steps}; {checkpoint} holds it, and the same command goes on from there")
         raise SystemExit(128 + stopped[0])
     if step == steps and accelerator.is_main_process:
-        export(plain, name, out, accelerator, own_tokenizer(data, shape.d_vocab))
+        export(plain, name, out, accelerator, *tokenizer_of(data, shape.d_vocab))
 
 
-def export(model: Transformer, name: str, out: Path, accelerator: Accelerator, tokenizer: str | None = None) -> None:
+def export(model: Transformer, name: str, out: Path, accelerator: Accelerator, tokenizer: str | None, own_tokenizer: bool) -> None:
     """`out/model`: the weights as the book ships them, with the log and its last row in the manifest.
 
-    `tokenizer`: content of the model's `tokenizer.json`, where it is not the corpus's own.
+    `tokenizer`: content of its `tokenizer.json`, which is written beside it where it is its own, not the corpus's; the manifest has its checksum.
     """
     lines = [json.loads(line) for line in (out / "training.jsonl").read_text().splitlines()]
     training = {"run": lines[0], "result": lines[-1]}
     largest = max(2 * p.numel() for p in model.parameters())  # bytes in half precision; a wide model's W_E is larger than a shard
-    save_model(model, out / "model", name, training, shard_bytes=max(SHARD_BYTES, largest))
+    save_model(model, out / "model", name, training, max(SHARD_BYTES, largest), tokenizer, own_tokenizer)
     write_atomically(out / "model" / "training.jsonl", lambda p: p.write_text((out / "training.jsonl").read_text()))
-    if tokenizer is not None:
-        write_atomically(out / "model" / "tokenizer.json", lambda p: p.write_text(tokenizer, encoding="utf8"))
     rate = lines[-1]["tokens"] / max(lines[-1]["seconds"], 0.1)  # evaluations included
     accelerator.print(json.dumps(training["result"]))
     accelerator.print(f"{rate:,.0f} tokens/s, {rate * flops_per_token(model.config) / 1e12:.3g} TFLOP/s")

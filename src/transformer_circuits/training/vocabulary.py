@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,25 +60,30 @@ def narrow(tokens: np.ndarray, table: Sequence[Sequence[int]]) -> np.ndarray:
 def packed(folder: Path, side: str, d_vocab: int) -> Path:
     """The file of packed tokens in a corpus folder, `side` "train" or "held_out", for a model of `d_vocab` tokens.
 
-    Where the folder's tokenizer has more tokens than that, the file is made the first time and kept beside the other.
+    Where the folder's tokenizer has more tokens than that, the file is made from the other and kept beside it, until that is a newer one.
     """
     whole, tokenizer = folder / f"{side}.npy", _larger(folder, d_vocab)
     if tokenizer is None or not whole.exists():
         return whole
     path = folder / f"{side}-{d_vocab}.npy"
-    if not path.exists():
-        partial = path.with_suffix(".partial.npy")
+    if not path.exists() or path.stat().st_mtime_ns < max(whole.stat().st_mtime_ns, (folder / "tokenizer.json").stat().st_mtime_ns):
+        partial = path.with_suffix(f".{os.getpid()}.partial.npy")  # of this process: two trainers may share a corpus
         np.save(partial, narrow(np.load(whole, mmap_mode="r"), pieces(tokenizer, d_vocab)))
         partial.replace(path)
     return path
 
 
-def own_tokenizer(folder: Path, d_vocab: int) -> str | None:
-    """The `tokenizer.json` of a model of `d_vocab` tokens, if it is not that of its corpus folder."""
-    tokenizer = _larger(folder, d_vocab)
-    if tokenizer is None:
-        return None
-    return json.dumps(first_tokens(tokenizer, d_vocab), ensure_ascii=False, separators=(",", ":"))
+def compact(tokenizer: dict[str, Any]) -> str:
+    """The text of a `tokenizer.json` as it is shipped, so that its checksum is the same wherever it was made."""
+    return json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":"))
+
+
+def tokenizer_of(folder: Path, d_vocab: int) -> tuple[str | None, bool]:
+    """The `tokenizer.json` of a model of `d_vocab` tokens, None if its corpus folder has none; and whether it is smaller than the folder's."""
+    if larger := _larger(folder, d_vocab):
+        return compact(first_tokens(larger, d_vocab)), True
+    path = folder / "tokenizer.json"
+    return (compact(json.loads(path.read_text(encoding="utf8"))) if path.exists() else None), False
 
 
 def _larger(folder: Path, d_vocab: int) -> dict[str, Any] | None:
