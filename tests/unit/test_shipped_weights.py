@@ -17,8 +17,9 @@ OTHER_SHAPES = {
     "small-2l-standard-positions": {"n_layers": 2, "standard_positions": True},
     "small-2l-mlp": {"n_layers": 2, "normalization": "LN", "d_mlp": 768},
 }
+MANY_HEADS = "attn-only-1l-32h"
 MELODIES = ["melodies-1l", "melodies-2l", "melodies-2l-no-direction"]
-SHIPPED = [*FAMILY, *SEEDS, *OTHER_SHAPES, *MELODIES]
+SHIPPED = [*FAMILY, MANY_HEADS, *SEEDS, *OTHER_SHAPES, *MELODIES]
 TEXT = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
     "wife. def add(self, other):\n    return self.value + other.value\n\\begin{equation} x^2 \\end{equation}"
