@@ -160,7 +160,7 @@ def headline_table(results: Results) -> str:
 
 
 def headlines(results: Results) -> str:
-    """What the front page includes: the result in a sentence, and the table of headlines."""
+    """What the front page includes: the result in a sentence, and the table of headlines; a comment between them, for a figure to come there."""
     identities = [claim.id for claim in ledger.load_claims().values() if claim.kind == "identity"]
     others = len(ledger.load_claims()) - len(identities)
     text = (
@@ -170,7 +170,7 @@ def headlines(results: Results) -> str:
         f"model puts {results.value('T8', 'induction_2l')} of its attention on what followed last time, in random tokens that it never saw "
         f"together, and the best of one layer {results.value('T8', 'induction_1l')}."
     )
-    return f"{text}\n\n{headline_table(results)}"
+    return f"{text}\n\n% the table\n\n{headline_table(results)}"
 
 
 def page(results: Results) -> str:
