@@ -268,8 +268,9 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(page):
     page.locator("button[data-do]").first.click()
     expect(page.locator(".play-edits")).not_to_have_text("all heads on")
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    small = page.locator(".play-app button:visible, .play-app input:visible, .play-app select:visible").evaluate_all(
-        "e => e.filter(b => Math.max(b.offsetHeight, b.closest('label')?.offsetHeight ?? 0) < 22).map(b => b.outerHTML)"
+    small = page.evaluate(  # in one go: predictions may be drawn anew between two calls
+        """() => [...document.querySelectorAll('.play-app button, .play-app input, .play-app select')].filter(b => b.checkVisibility()
+            && Math.max(b.offsetHeight, b.closest('label')?.offsetHeight ?? 0) < 22).map(b => b.outerHTML)"""
     )
     assert small == [], "too small for a finger"
 
