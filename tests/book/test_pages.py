@@ -17,7 +17,7 @@ PAGES = [f"{name}.html" for name in Book(ROOT).files()]  # those of single heads
 
 # What a reader must never see: unfinished maths, roles and directives, an object's name in place of the thing, a traceback.
 RAW = re.compile(
-    r"\$\$|\\\(|\\\[|\\begin\{|\{[a-z:]+\}`|^:::|np\.float64|Traceback \(most recent call last\)|\[\d;\d+m|WARNING"
+    r"\$\$|\$[^\s$][^$\n]{0,60}\$|\\\(|\\\[|\\begin\{|\{[a-z:]+\}`|^:::|np\.float64|Traceback \(most recent call last\)|\[\d;\d+m|WARNING"
     r"|<(Figure size|Axes|matplotlib|IPython|transformer_circuits|pandas)\b",
     re.MULTILINE,
 )
