@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+import zipfile
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -298,14 +299,22 @@ def count_bigrams(tokens: np.ndarray, d_vocab: int) -> dict[str, np.ndarray]:
     return {"successors": successors.astype(np.uint16), "gap": gap.astype(np.uint16), "count": totals[pairs]}
 
 
+def save_arrays(file: Path, **arrays: np.ndarray) -> None:
+    """An .npz that `np.load` reads like any other, by LZMA a quarter smaller than what `np.savez_compressed` writes."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
+
+
 def ship(out: Path, data: Path) -> None:
     """Copies to `data` what the book needs of a corpus: tokenizer, held-out text, bigram counts and the report."""
     data.mkdir(parents=True, exist_ok=True)
     tokens = np.load(out / "train.npy", mmap_mode="r")
     held_out = np.load(out / "held_out.npy")
     d_vocab = json.loads((out / "report.json").read_text())["d_vocab"]
-    np.savez_compressed(data / "bigrams.npz", **count_bigrams(np.asarray(tokens), d_vocab))
-    np.savez_compressed(data / "held_out.npz", tokens=held_out)
+    save_arrays(data / "bigrams.npz", **count_bigrams(np.asarray(tokens), d_vocab))
+    save_arrays(data / "held_out.npz", tokens=held_out)
     tokenizer = json.loads((out / "tokenizer.json").read_text(encoding="utf8"))
     (data / "tokenizer.json").write_text(compact(tokenizer), encoding="utf8")
     (data / "held_out_documents.json").write_text((out / "held_out_documents.json").read_text())
