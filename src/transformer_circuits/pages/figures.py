@@ -25,6 +25,7 @@ from pydantic import ValidationError
 
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Strict
+from transformer_circuits.pages import raw
 from transformer_circuits.pages.scoreboard import Results
 
 ROWS = 3  # of a table
@@ -281,13 +282,9 @@ def page(listed: Listed, cells: Cells, results: Results, folder: Path) -> str:
                 links.append((f"{figure.page}.html", "on its own page"))
             links = [link for i, link in enumerate(links) if link[1] not in {label for _, label in links[:i]}]
             rows.append((figure, pictures, links, [(ledger.claim_of(id), results.verdict(id)) for id in figure.claims]))
-        parts += [f"\n## {section.section}\n\n", raw("figures", rows=rows)]
+        parts += [f"\n## {section.section}\n\n", raw(show.html(TEMPLATES.get_template("figures"), rows=rows))]
     own = others(listed, cells)
     count = sum(map(len, own.values()))
-    parts += ["\n## Beyond the paper\n\n", raw("others", count=count, chapters=list(own.items()))]
+    folded = show.html(TEMPLATES.get_template("others"), count=count, chapters=list(own.items()))
+    parts += ["\n## Beyond the paper\n\n", raw(folded)]
     return "".join(parts)
-
-
-def raw(template: str, **variables: object) -> str:
-    """A filled template inside of MyST, handed through as it is."""
-    return f"```{{raw}} html\n{show.html(TEMPLATES.get_template(template), **variables)}\n```\n"

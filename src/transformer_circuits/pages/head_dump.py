@@ -26,6 +26,7 @@ from transformer_circuits.circuits.words import akin_to, word_of
 from transformer_circuits.data import bigram_counts, held_out_windows, vocabulary
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.models import list_models, load_model
+from transformer_circuits.pages import raw
 
 MODELS = ("attn-only-1l", "attn-only-1l-32h")  # with one layer: a second one reads more than tokens
 N_SOURCES, K = 300, 10  # of each page; the Parquet file has all sources
@@ -79,11 +80,6 @@ def table(rows: pd.DataFrame, names: Sequence[str], akin: Akin) -> str:
         for row in rows.itertuples()
     )
     return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
-
-
-def raw(markup: str) -> str:
-    """HTML inside of MyST, handed through as it is."""
-    return f"```{{raw}} html\n{markup}\n```\n"
 
 
 HEAD_PAGE = """\

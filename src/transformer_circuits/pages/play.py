@@ -238,13 +238,12 @@ def texts(model: TransformerBridge, found: Circuit, names: tuple[str, ...]) -> l
 def still(model: TransformerBridge, found: Circuit) -> Figure:
     """For readers without scripts: the induction head on the first text, intact and without the previous-token head."""
     ids = model.to_tokens(NAMES)
-    words, (to, at) = model.to_str_tokens(ids[0]), induction.after_earlier(ids[0]).nonzero().T
+    words, rings = model.to_str_tokens(ids[0]), induction.after_earlier(ids[0])
     fig, axes = plt.subplots(1, 2, figsize=(9.6, 4.6))
     looks_up, before = head_name(found.induction), head_name(found.previous)
     for ax, hooks, label in zip(axes, ([], heads.without_heads([found.previous])), (f"head {looks_up}", f"head {looks_up} without {before}")):
         pattern = heads.patterns(model, ids, hooks)[found.induction[0], 0, found.induction[1]]
-        plots.heatmap(pattern, x=words, y=words, label=f"attention of {label}", limits=(0, 1), ax=ax)
-        ax.plot(at, to, "o", markerfacecolor="none", markeredgecolor="C2", markersize=7, linestyle="none")
+        plots.heatmap(pattern, x=words, y=words, label=f"attention of {label}", limits=(0, 1), rings=rings, ax=ax)
         ax.tick_params(labelsize=7)
     return fig
 

@@ -30,9 +30,7 @@ def draw(one: str = "attn-only-1l", two: str = "attn-only-2l", rows: int = 30) -
     tokens = models["two layers"].to_tokens(TEXT)
     words = models["two layers"].to_str_tokens(tokens[0])
     pattern = heads.patterns(models["two layers"], tokens)[layer, 0, head]
-    plots.heatmap(pattern, x=words, y=words, label=f"attention of head {layer}.{head}", limits=(0, 1), ax=attention)
-    to, at = induction.after_earlier(tokens[0]).nonzero().T
-    attention.plot(at, to, "o", markerfacecolor="none", markeredgecolor="C2", markersize=7, linestyle="none")
+    plots.heatmap(pattern, x=words, y=words, label=f"attention of head {layer}.{head}", limits=(0, 1), rings=induction.after_earlier(tokens[0]), ax=attention)
     attention.tick_params(labelsize=7)
     return fig
 

@@ -10,6 +10,7 @@ import jinja2
 
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Claim, Record, Verdict
+from transformer_circuits.pages import raw
 
 # The claims that a reader wants to know first: what the paper says in a few words, and what to show of what was measured, with its unit
 # or, after "n_", without.
@@ -144,9 +145,8 @@ class Results:
         return shown.replace(" ", "\u00a0").replace("-", "\u2212")
 
 
-def raw(template: str, **variables: object) -> str:
-    """A filled template inside of MyST, handed through as it is."""
-    return f"```{{raw}} html\n{show.html(TEMPLATES.get_template(template), **variables)}\n```\n"
+def filled(template: str, **variables: object) -> str:
+    return raw(show.html(TEMPLATES.get_template(template), **variables))
 
 
 def headline_table(results: Results) -> str:
@@ -156,7 +156,7 @@ def headline_table(results: Results) -> str:
         names = {name: results.value(id, name) for plain in claim.quantities for name in (plain, f"n_{plain}")}
         shown = here.format(**names) if id in results.records else claim.not_run
         rows.append((claim, says, shown, results.verdict(id), results.links.get(id)))
-    return raw("headlines", rows=rows, scoreboard="scoreboard.html")
+    return filled("headlines", rows=rows, scoreboard="scoreboard.html")
 
 
 def headlines(results: Results) -> str:
@@ -179,10 +179,10 @@ def page(results: Results) -> str:
 
     def table(chosen: Sequence[Claim]) -> str:
         rows = [(c, results.records.get(c.id), results.verdict(c.id), results.links.get(c.id), results.shown.get(c.id)) for c in chosen]
-        return raw("table", rows=rows)
+        return filled("table", rows=rows)
 
     sections = [(title, list(group)) for title, group in itertools.groupby(claims, key=lambda claim: claim.section)]
-    glance = raw(
+    glance = filled(
         "glance",
         sections=[(title, [(claim, results.verdict(claim.id)) for claim in group]) for title, group in sections],
         counts=[(verdict, n) for verdict in Verdict if (n := results.count(verdict))],
@@ -195,8 +195,8 @@ def page(results: Results) -> str:
     holding = sum(results.verdict(claim.id) is Verdict.HOLDS for claim in identities)
     parts += [
         f"\n## Identities\n\n{holding} of {len(identities)} hold.\n\n",
-        "```{raw} html\n<details class=\"tc-folded\"><summary>Each identity with its error</summary>\n```\n",
+        raw('<details class="tc-folded"><summary>Each identity with its error</summary>'),
         table(identities),
-        "```{raw} html\n</details>\n```\n",
-    ]  # fmt: skip
+        raw("</details>"),
+    ]
     return "".join(parts)
