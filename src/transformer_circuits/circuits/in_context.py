@@ -1,7 +1,7 @@
 """In-context learning: which tokens the text before them can tell, and from when on in training something holds.
 
 Paper: "Where Does This Leave Us?", and its sequel, "In-context Learning and Induction Heads" (Olsson et al. 2022). Claims W1 and W2.
-A training log is what `models.registry.training_log` returns: a row a snapshot, scores of heads as nested lists [layer][head].
+What is read off a training log (`models.registry.training_log`) is a Series with a value a snapshot, its index the tokens seen.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Int
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 GROUPS = ("new token", "token seen, pair new", "pair seen")
@@ -45,43 +45,29 @@ class Milestone(NamedTuple):
     before: float
 
 
-def met_from(tokens: Sequence[float], met: ArrayLike) -> Milestone | None:
-    """From when on something holds at every snapshot to the end; None if it does not hold at the end.
-
-    Raises ValueError for a log without snapshots, or tokens that do not rise.
-    """
-    tokens, met = _log(tokens, met)
-    failed = np.flatnonzero(met == 0)
-    at = int(failed[-1]) + 1 if len(failed) else 0
-    return None if at == len(met) else Milestone(float(tokens[at]), float(tokens[max(at - 1, 0)]))
+def met_from(met: pd.Series) -> Milestone:
+    """From when on something holds at every snapshot to the end; NaN, NaN if it does not hold at the end."""
+    failed = np.flatnonzero(~met.to_numpy(dtype=bool))
+    return _milestone(met, failed[-1] + 1 if len(failed) else 0)
 
 
-def milestone(tokens: Sequence[float], score: Sequence[float], share: float) -> Milestone:
+def milestone(score: pd.Series, share: float) -> Milestone:
     """The first snapshot at which `score` is at least `share` of its FINAL value (claim W2).
 
-    Raises ValueError as `met_from`, for a share outside 0 to 1, or a final score that is not above zero.
+    Raises ValueError for a share outside 0 to 1, or a final score that is not above zero.
     """
-    tokens, score = _log(tokens, score)
     if not 0 < share <= 1:
         raise ValueError(f"a milestone is a share of the final score, above 0 and up to 1, not {share}")
-    if not score[-1] > 0:
-        raise ValueError(f"the final score is {score[-1]:g}: shares of it mean nothing")
-    at = int(np.argmax(score >= share * score[-1]))
-    return Milestone(float(tokens[at]), float(tokens[max(at - 1, 0)]))
+    if not score.iloc[-1] > 0:
+        raise ValueError(f"the final score is {score.iloc[-1]:g}: shares of it mean nothing")
+    return _milestone(score, np.argmax(score >= share * score.iloc[-1]))
 
 
-def share_of_fall(tokens: Sequence[float], score: Sequence[float], start: float, end: float) -> float:
-    """Part of a score's fall, from its highest to its final value, that lies between two snapshots (claim W2).
-
-    Raises ValueError if the score never falls, or `start` and `end` are not tokens of snapshots.
-    """
-    tokens, score = _log(tokens, score)
-    if not score.max() > score[-1]:
-        raise ValueError("the score ends at its highest value: it has no fall to take a share of")
-    if missing := [wanted for wanted in (start, end) if wanted not in tokens]:
-        raise ValueError(f"the log has no snapshot at {missing[0]:g} tokens")
-    first, last = (score[tokens == wanted][0] for wanted in (start, end))
-    return float((first - last) / (score.max() - score[-1]))
+def _milestone(log: pd.Series, at: int) -> Milestone:
+    tokens = log.index
+    if not (len(tokens) and tokens.is_monotonic_increasing and tokens.is_unique):
+        raise ValueError("a log needs snapshots in the order of the tokens seen")
+    return Milestone(tokens[at], tokens[max(at - 1, 0)]) if at < len(tokens) else Milestone(np.nan, np.nan)
 
 
 def best_of_heads(scores: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
@@ -89,10 +75,3 @@ def best_of_heads(scores: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
     if not all(layers and all(layers) for layers in scores):
         raise ValueError("there is no best head: the model has none")
     return np.array([max(map(max, layers)) for layers in scores])
-
-
-def _log(tokens: Sequence[float], values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    tokens, values = np.asarray(tokens, dtype=float), np.asarray(values, dtype=float)
-    if not len(tokens) or tokens.shape != values.shape or (np.diff(tokens) <= 0).any():
-        raise ValueError("a log needs snapshots, with one value each, in the order of the tokens seen")
-    return tokens, values

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullLocator
 from numpy.typing import ArrayLike
 
 from transformer_circuits.figures.style import diverging
@@ -29,11 +31,13 @@ def heatmap(
     signed: bool | None = None,
     limits: tuple[float, float] | None = None,
     numbers: str | None = None,
+    rings: ArrayLike | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """A matrix as colours, rows downwards. `x`, `y`: a name for each column and row (tokens are made visible), or one for the axis.
 
     `signed`: red below zero, blue above (default: if there are negative numbers). `numbers`: a format such as "{:.1f}" to print in each cell.
+    `rings`: [row, column], where to draw rings around cells.
     """
     values = np.asarray(values, dtype=float)
     if ax is None:
@@ -53,6 +57,9 @@ def heatmap(
         for (row, column), value in np.ndenumerate(values):
             dark = abs(value) > 0.6 * image.norm.vmax if signed else value < middle
             ax.text(column, row, numbers.format(value), ha="center", va="center", fontsize=7, color="white" if dark else "black")
+    if rings is not None:
+        at, to = np.nonzero(np.asarray(rings).T)
+        ax.plot(at, to, "o", markerfacecolor="none", markeredgecolor="C2", markersize=7, linestyle="none")
     ax.figure.colorbar(image, ax=ax, label=label, fraction=0.05)
     ax.grid(False)
     return ax
@@ -109,7 +116,30 @@ def bars(
         ax.legend()
     if reference is not None:
         ax.axhline(reference, color="0.4", linestyle="--", linewidth=1)
-    turn = 60 if max(map(len, names)) * len(names) > 70 else 0
+    room = ax.get_position().width * ax.figure.get_figwidth()  # inches; a character takes about 0.07 of one
+    turn = 60 if 0.07 * max(map(len, names)) * len(names) > room else 0
     ax.set_xticks(place, [label_of(name) for name in names], rotation=turn, ha="right" if turn else "center")
     ax.set_ylabel(label)
     return ax
+
+
+def token_axis(ax: Axes) -> Axes:
+    """A logarithmic axis of million tokens seen, in plain numbers, named where it is the lowest of its column."""
+    ax.set(xscale="log", xlabel="million tokens seen" if ax.get_subplotspec().is_last_row() else "")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_locator(NullLocator())
+    return ax
+
+
+def over_training(curves: Mapping[str, pd.Series], *, mark: float | None = None, ax: Axes, **line: object) -> Axes:
+    """Numbers of a training log from the second snapshot on; the index of each is the million tokens seen. "one layer" is drawn in grey.
+
+    `mark`: a line to compare with; `line`: how all curves are drawn, as for `Axes.plot`.
+    """
+    for name, curve in curves.items():
+        grey = {"color": "0.5", "ls": "-"} if name == "one layer" else {}
+        ax.plot(curve.iloc[1:], label=name, **grey, **line)
+    if mark is not None:
+        ax.axhline(mark, color="0.3", ls="--", lw=0.8)
+    return token_axis(ax)
