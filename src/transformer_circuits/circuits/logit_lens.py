@@ -1,4 +1,4 @@
-"""The logit lens: the residual stream read through the unembedding after the embedding and after each layer, and through other readers.
+"""The logit lens: the residual stream read through the unembedding after the embedding and after each layer.
 
 Paper: "Virtual Weights and the Residual Stream as a Communication Channel" (claim W9). The reading after layer i is the sum of the paths
 that have ended by then. Stages are those of `cache.accumulated_resid()`: 0 after the embedding, i after i layers.
@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-
-from transformer_circuits.circuits.heads import check_head
 
 BATCH = 4  # windows read together: logits of 512 positions and 4,096 tokens take 34 MB a stage
 
@@ -34,18 +32,6 @@ def reading_losses(
         for rows, own in zip(streams.flatten(0, -3).split(BATCH), wanted.split(BATCH))
     ]
     return torch.cat(found).unflatten(0, streams.shape[:-2])
-
-
-def key_lens(
-    model: Any, residual: Float[Tensor, "*pos d_model"], layer: int, head: int
-) -> Float[Tensor, "*pos d_vocab"]:
-    """The stream read through a head's keys: for each position the score that every token would give it as a query, positions left out.
-
-    x W_K W_Q^T W_E^T / sqrt(d_head). Raises ValueError for a head that does not exist.
-    """
-    check_head(model, layer, head)
-    keys = residual @ model.W_K[layer, head] / model.cfg.d_head**0.5
-    return keys @ (model.W_E @ model.W_Q[layer, head]).T
 
 
 def linear_map(

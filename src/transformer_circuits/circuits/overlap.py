@@ -1,7 +1,7 @@
 """Do heads share what they read, and where they write? Overlaps of subspaces, and what to compare them with.
 
 Paper: where it wonders about copying heads that share part of their OV matrices, and talking-heads attention (claim W10). What a head
-reads is the span of the columns of W_V, where it writes the span of the rows of W_O; `torch.linalg.qr` gives orthonormal bases.
+reads is the span of the columns of W_V, where it writes the span of the rows of W_O.
 """
 
 from __future__ import annotations
@@ -11,24 +11,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def overlaps(bases: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "head head"]:
-    """Mean squared cosine between the subspaces of all pairs of heads: |Q1^T Q2|^2 / d_head (claim W10).
+def overlaps(spans: Float[Tensor, "*batch head d_model d_head"]) -> Float[Tensor, "*batch head head"]:
+    """Mean squared cosine between the column spaces of all pairs of heads: |Q1^T Q2|^2 / d_head with orthonormal bases (claim W10).
 
-    1: the same subspace, 0: orthogonal; random ones have d_head / d_model on average, exactly. Raises ValueError for bases that are
-    not orthonormal.
+    1: the same subspace, 0: orthogonal; random ones have d_head / d_model on average, exactly.
     """
-    eye = torch.eye(bases.shape[-1], dtype=bases.dtype, device=bases.device)
-    if (bases.mT @ bases - eye).abs().max() > 1e-3:
-        raise ValueError("the columns of each basis must be orthonormal: take those of torch.linalg.qr")
-    return torch.einsum("ami,bmj->abij", bases, bases).square().sum(dim=(-2, -1)) / bases.shape[-1]
+    Q = torch.linalg.qr(spans).Q
+    return torch.einsum("...ami,...bmj->...abij", Q, Q).square().sum(dim=(-2, -1)) / Q.shape[-1]
 
 
-def between_pairs(matrix: Float[Tensor, "head head"]) -> Float[Tensor, "pair"]:
+def between_pairs(matrix: Float[Tensor, "*batch head head"]) -> Float[Tensor, "*batch pair"]:
     """The entries of all pairs of different heads, each once. Raises ValueError for fewer than two heads."""
-    if len(matrix) < 2:
-        raise ValueError(f"pairs need at least two heads, not {len(matrix)}")
-    i, j = torch.triu_indices(*matrix.shape, offset=1, device=matrix.device)
-    return matrix[i, j]
+    if matrix.shape[-1] < 2:
+        raise ValueError(f"pairs need at least two heads, not {matrix.shape[-1]}")
+    i, j = torch.triu_indices(*matrix.shape[-2:], offset=1, device=matrix.device)
+    return matrix[..., i, j]
 
 
 def root_covariance(vectors: Float[Tensor, "token d_model"]) -> Float[Tensor, "d_model d_model"]:

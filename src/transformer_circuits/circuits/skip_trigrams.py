@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 import torch.nn.functional as F
 import yaml
 from jaxtyping import Bool, Float, Int
+from scipy.stats import bootstrap
 from torch import Tensor
 from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
@@ -88,6 +90,10 @@ class Hits:
         boost = by_head(entries, self.rows, sources, sources)
         return (by_head(ranks, self.rows, sources, sources) - boost / (2 * boost.abs().max())).argmin(dim=0)
 
+    def top_outs(self, k: int) -> Int[Tensor, "head d_vocab k"]:
+        """The outs that each head raises most, by source, largest boost first (claim S2)."""
+        return torch.stack([top_k(self.rows[head], k).indices.cpu() for head in range(len(self.rows.A))])
+
 
 def by_head(read: Callable[..., Ids], circuit: FactoredMatrix, rows: Ids, columns: Ids) -> Float[Tensor, "head n"]:
     """`factored.entries` or `factored.ranks` of every head's circuit, wherever it lies; ids and result are on the CPU."""
@@ -106,12 +112,12 @@ def lifts(counts: BigramCounts, after: Iterable[int]) -> Float[Tensor, " d_vocab
     return (followed / total.clamp(min=1) / (followed.sum() / total.sum()).clamp(min=1e-300)).float()
 
 
-def of_like_frequency(frequency: Float[Tensor, " d_vocab"], token: int, n: int = 100) -> Ids:
-    """The n tokens nearest to this one in the order of frequency, itself left out (claim S1)."""
+def of_like_frequency(frequency: Float[Tensor, " d_vocab"], tokens: Int[Tensor, "*shape"], n: int = 100) -> Int[Tensor, "*shape n"]:
+    """For each token the n nearest to it in the order of frequency, itself left out (claim S1)."""
     order = frequency.argsort(descending=True, stable=True)
-    start = int((order == token).nonzero()) - n // 2
-    near = order[max(min(start, len(order) - n - 1), 0) :][: n + 1]
-    return near[near != token]
+    own = order.argsort()[tokens][..., None]
+    near = (own - n // 2).clamp(0, len(order) - n - 1) + torch.arange(n)
+    return order[near + (near >= own)]
 
 
 class Splits(NamedTuple):
@@ -148,16 +154,21 @@ def broken_words(names: Sequence[str], encode: Callable[[str], list[int]]) -> Sp
     return Splits.of(rows)
 
 
-def four_patterns(
-    names: Sequence[str], outs: Int[Tensor, "head d_vocab k"], splits: Splits, attended: Bool[Tensor, "head n"]
-) -> Bool[Tensor, "4 head d_vocab"]:
+PATTERNS = {
+    "exact": "[b] ... [a] → [b]",
+    "akin": "[b] ... [a] → [b']",
+    "split_exact": "[ab] ... [a] → [b]",
+    "split_akin": "[ab] ... [a] → [b']",
+}  # as claim S2 names them, and as the paper writes them
+
+
+def four_patterns(hits: Hits, names: Sequence[str], outs: Int[Tensor, "head d_vocab k"]) -> Bool[Tensor, "4 head d_vocab"]:
     """Which (head, source) pairs show each of the paper's four patterns of copying (claim S2), in the paper's order:
 
     [b] ... [a] -> [b], the source is among its outs; -> [b'], another token akin to it is; [ab] ... [a] -> [b] and -> [b'], the rest b
-    of a source, or a token akin to it, where the piece a attends. `outs`: the k that each head raises most, by source; `splits`: the
-    ways in which sources fall apart, `attended`: in which heads the piece attends to the whole.
+    of a source (`all_splits`), or a token akin to it, where the piece a attends. `outs`: the k that each head raises most, by source.
     """
-    akin = akin_to(names)
+    akin, splits = akin_to(names), all_splits(names)
     most = max(1, *map(len, akin))
     akin = torch.tensor([[*others] + [-1] * (most - len(others)) for others in akin])
     own = torch.arange(len(names))
@@ -168,7 +179,7 @@ def four_patterns(
     found = torch.zeros(4, *outs.shape[:2], dtype=torch.bool)
     found[0], found[1] = among(outs, own[:, None]), among(outs, akin)
     for kind, wanted in ((2, splits.rest[:, None]), (3, akin[splits.rest])):
-        head, way = (among(outs[:, splits.whole], wanted) & attended).nonzero(as_tuple=True)
+        head, way = (among(outs[:, splits.whole], wanted) & hits.attended(splits.whole, splits.piece)).nonzero(as_tuple=True)
         found[kind, head, splits.whole[way]] = True
     return found
 
@@ -198,7 +209,7 @@ Forms = tuple[Sequence[int], Sequence[int], Sequence[int]]  # source, destinatio
 
 
 def paper_examples() -> dict[str, Any]:
-    """The paper's examples as data: `copying` (S1), `split_words` (S3), `others` (S4) and `bugs` (S6)."""
+    """The paper's examples as data: `copying` (S1), `split_words` (S3), `others` (S4) and `bugs` (S6); and `kinds` of words (S8)."""
     return yaml.safe_load(PAPER_LIST.read_text(encoding="utf8"))
 
 
@@ -206,9 +217,9 @@ class Triple(NamedTuple):
     """One skip-trigram of the paper, in all the forms that our vocabulary has for it."""
 
     group: str
-    text: tuple[str, str | None, str]  # as the paper writes it; None: it leaves the destination open
+    paper: str  # as the paper writes it
     forms: Forms
-    pieces: dict[str, list[str]]  # into what the vocabulary splits the tokens that it lacks in either form
+    pieces: list[str]  # into what the vocabulary splits the tokens that it lacks in either form: "str|ft|ime"
 
 
 def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> list[Triple]:
@@ -223,8 +234,8 @@ def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> list
             for text in ((source, destination, out) for out in outs):
                 ours = {t: examples["as"].get(t, t) for t in text if t is not None}
                 forms = [tuple(ids[f] for f in (ours[t], " " + ours[t]) if f in ids) if t in ours else () for t in text]
-                pieces = {t: [names[i] for i in encode(ours[t])] for t, f in zip(text, forms) if t in ours and not f}
-                triples.append(Triple(group, text, tuple(forms), pieces))
+                pieces = ["|".join(names[i] for i in encode(ours[t])) for t, f in zip(text, forms) if t in ours and not f]
+                triples.append(Triple(group, f"{source} ... {destination or '(any)'} → {text[2]}", tuple(forms), pieces))
     return triples
 
 
@@ -237,11 +248,32 @@ def count_hits(hits: Hits, forms: Sequence[Forms]) -> Bool[Tensor, "head triple"
 
 
 def exchanged_hits(hits: Hits, forms: Sequence[Forms], shuffles: int, seed: int = 0) -> Float[Tensor, " shuffle"]:
-    """How many triples are hits once destinations and outs have been exchanged between them, each on its own (claim S4)."""
+    """How many triples are hits once destinations and outs have been exchanged between them, each on its own (claim S4).
+
+    Triples without a form are left out.
+    """
+    forms = [triple for triple in forms if all(triple)]
     generator, n = torch.Generator().manual_seed(seed), len(forms)
     deals = [torch.randperm(n, generator=generator).tolist() for _ in range(2 * shuffles)]
     dealt = [(forms[i][0], forms[a][1], forms[b][2]) for d, o in zip(deals[::2], deals[1::2]) for i, a, b in zip(range(n), d, o)]
     return count_hits(hits, dealt).any(dim=0).view(shuffles, n).sum(dim=1).float()
+
+
+def nearest(hits: Hits, forms: Sequence[Forms], names: Sequence[str]) -> pd.DataFrame:
+    """Where triples come nearest to a hit: for each the form and the head in which the worse of the two shares is best; nearest first.
+
+    Columns tokens (three strings), head ("0.7"), above d (%) and above o (%): the share of tokens that rank above destination and out.
+    The index says which triple it is; those without a form are left out.
+    """
+    rows = {}
+    for i, triple in enumerate(forms):
+        if all(triple):
+            ways = torch.cartesian_prod(*map(torch.tensor, triple))
+            above = 100 * hits.above(*ways.T)  # [2, head, way]
+            head, way = divmod(int(above.amax(dim=0).argmin()), len(ways))
+            rows[i] = [names[token] for token in ways[way]], f"0.{head}", *above[:, head, way].tolist()
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=["tokens", "head", "above d (%)", "above o (%)"])
+    return table.loc[table.iloc[:, 2:].max(axis=1).sort_values(kind="stable").index]
 
 
 # --- clusters of columns (S8) -----------------------------------------------------------------------------------------------
@@ -305,12 +337,13 @@ def crossed(right: Bool[Tensor, "*batch d o"], wrong: Bool[Tensor, "*batch d o"]
     return wrong & (right.float() @ wrong.float().mT @ right.float() > 0.5)
 
 
-def partner_in_bug(right: Bool[Tensor, "d o"], wrong: Bool[Tensor, "d o"], d: int, o: int) -> tuple[int, int]:
-    """For a crossed triple (d, o) the (d', o') of a bug that it is part of: (d, o') and (d', o) right, (d', o') wrong."""
-    bugs = wrong & right[:, [o]] & right[d]
-    if not (wrong[d, o] and bugs.any()):
-        raise ValueError(f"the triple at ({d}, {o}) is part of no bug: choose one that `crossed` marks")
-    return divmod(int(bugs.int().argmax()), right.shape[1])
+def partners_in_bugs(right: Bool[Tensor, "n d o"], wrong: Bool[Tensor, "n d o"], d: Ids, o: Ids) -> tuple[Ids, Ids]:
+    """For crossed triples (d, o) the (d', o') of a bug that each is part of: (d, o') and (d', o) right, (d', o') wrong. On the CPU."""
+    i = torch.arange(len(d))
+    bugs = wrong & right[i, :, o][:, :, None] & right[i, d][:, None]
+    if not (wrong[i, d, o] & bugs.any(dim=(1, 2))).all():
+        raise ValueError("there is a triple that is part of no bug: choose those that `crossed` marks")
+    return torch.unravel_index(bugs.flatten(1).int().argmax(dim=1).cpu(), bugs.shape[1:])
 
 
 class Boosts(NamedTuple):
@@ -359,19 +392,11 @@ def cost_alone(logits: Float[Tensor, "position d_vocab"], targets: Int[Tensor, "
     return -((1 - p) + p * (-at.amount.double()).exp()).log() - at.amount * (targets[at.position] == at.out)
 
 
-class Place(NamedTuple):
-    """Where a skip-trigram comes nearest to a hit, and the shares of tokens above its destination and its out there."""
+def per_thousand_tokens(nats: Float[Tensor, " text"], lengths: Int[Tensor, " text"]) -> pd.Series:
+    """What sums over texts come to in nats per 1,000 tokens: `cost`, and the ends of its 95 % interval over resampled texts (claim S6)."""
 
-    head: int
-    tokens: tuple[int, ...]
-    above: list[float]
+    def ratio(nats: Any, lengths: Any, axis: int = 0) -> Any:
+        return 1000 * nats.sum(axis) / lengths.sum(axis)
 
-
-def nearest(hits: Hits, forms: Forms) -> Place:
-    """The head and form in which the worse of the two shares is best. Raises ValueError for a triple without forms."""
-    rows = list(itertools.product(*forms))
-    if not rows:
-        raise ValueError("this skip-trigram has no form: the vocabulary splits one of its tokens")
-    above = hits.above(*torch.tensor(rows).T)
-    head, form = divmod(int(above.amax(dim=0).argmin()), len(rows))
-    return Place(head, rows[form], above[:, head, form].tolist())
+    drawn = bootstrap((nats, lengths), ratio, paired=True, n_resamples=2000, method="percentile", rng=0).confidence_interval
+    return pd.Series({"cost": ratio(nats, lengths).item(), "cost_low": drawn.low, "cost_high": drawn.high})
