@@ -1,5 +1,7 @@
 """Skip-trigrams on weights made by hand, where the answer is known."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -46,8 +48,14 @@ def test_hits_read_a_column_of_qk_and_a_row_of_ov(keep):
     column = entries(hits.columns[0], source, every).sort(descending=True).values
     assert column[1] > hits.least_score[0, 0] > column[2]  # the bound lies between two entries
     assert torch.allclose(hits.above(ids(0, 0), ids(1, 2), ids(4, 3)), torch.tensor([[[0, 1 / N]], [[1 / N, 0]]]))
-    place = st.nearest(hits, ((5, 0), (1,), (4,)))
-    assert (place.head, place.tokens, place.above) == (0, (0, 1, 4), pytest.approx([0, 1 / N]))
+    assert hits.top_outs(2)[0, 0].tolist() == [3, 4]
+
+
+def test_where_triples_come_nearest_to_a_hit(keep):
+    forms = [((0,), (3,), (3,)), ((0,), (), (3,)), ((5, 0), (1,), (4,))]
+    table = st.nearest(st.Hits.of(keep, TWO), forms, "abcdef")
+    assert table.index.tolist() == [2, 0] and table.tokens.tolist() == [["a", "b", "e"], ["a", "d", "d"]] and set(table["head"]) == {"0.0"}
+    assert table.loc[2].tolist()[2:] == pytest.approx([0, 100 / N]) and table.loc[0, "above o (%)"] == 0
 
 
 def test_the_best_copier_is_the_head_in_which_a_source_ranks_highest():
@@ -64,8 +72,6 @@ def test_bad_input_is_refused(keep):
     for rows in (ids(0, 1), ids(0, 1).view(2, 1)):
         with pytest.raises(ValueError, match="a row for each of the 1 heads"):
             st.Candidates.of(keep, rows, TWO)
-    with pytest.raises(ValueError, match="has no form"):
-        st.nearest(st.Hits.of(keep, TWO), ((0,), (), (1,)))
 
 
 def counts_of(text: list[int], d_vocab: int) -> BigramCounts:
@@ -85,8 +91,7 @@ def test_lifts():
 
 def test_tokens_of_like_frequency():
     frequency = torch.tensor([0.5, 0.2, 0.1, 0.09, 0.06, 0.05])
-    near = {token: sorted(st.of_like_frequency(frequency, token, n=2).tolist()) for token in (0, 2, 5)}
-    assert near == {0: [1, 2], 2: [1, 3], 5: [3, 4]}
+    assert st.of_like_frequency(frequency, ids(0, 2, 5), n=2).sort().values.tolist() == [[1, 2], [1, 3], [3, 4]]
 
 
 WORDS = [" Ralph", "R", "alph", "Alph", " ", " dog", "dog", " dogs", "s", "d", "og", "x"]
@@ -110,11 +115,11 @@ def test_four_patterns():
     outs[0, way("dog")[0]] = torch.tensor(way("dog", " dogs"))  # itself, and one akin to it
     outs[0, way(" dog")[0], 0] = way("dog")[0]  # only one akin to it
     outs[0, way(" Ralph")[0], 0] = way("Alph")[0]  # akin to the rest
-    splits = st.Splits.of([way(" Ralph", "R", "alph")])
-    found = st.four_patterns(WORDS, outs, splits, torch.tensor([[True]]))
+    hits = lambda attended: SimpleNamespace(attended=lambda whole, piece: ((whole == way(" Ralph")[0]) & attended)[None])
+    found = st.four_patterns(hits(True), WORDS, outs)
     assert [[WORDS[i] for i in pairs[0].nonzero().flatten()] for pairs in found] == [["dog", "x"], [" dog", "dog"], [], [" Ralph"]]
     outs[0, way(" Ralph")[0], 1] = way("alph")[0]
-    assert [st.four_patterns(WORDS, outs, splits, torch.tensor([[a]]))[2].sum() for a in (True, False)] == [1, 0]
+    assert [st.four_patterns(hits(a), WORDS, outs)[2].sum() for a in (True, False)] == [1, 0]
 
 
 def test_exchanged_words_are_found_where_the_others_pieces_fit():
@@ -132,16 +137,16 @@ def test_the_papers_list_in_our_tokens():
     tokenizer, names = load_tokenizer(), vocabulary()
     triples = st.paper_list(names, lambda text: tokenizer.encode(text, add_special_tokens=False))
     assert len(triples) == 68
-    assert all(all(t.forms) or t.pieces or t.text[1] is None for t in triples), "what cannot be expressed says why"
-    assert all(len(pieces) > 1 for t in triples for pieces in t.pieces.values())
-    deeper = next(t for t in triples if t.text[2] == "else")
+    assert all(all(t.forms) or t.pieces or "(any)" in t.paper for t in triples), "what cannot be expressed says why"
+    assert all("|" in pieces for t in triples for pieces in t.pieces)
+    deeper = next(t for t in triples if t.paper.endswith("→ else"))
     assert [names[form[0]] for form in deeper.forms[:2]] == ["\n" + " " * 11, "\n" + " " * 7]
 
 
 def test_a_triple_is_a_hit_in_any_of_its_forms_and_by_chance_only_if_exchanged_so(keep):
     hits, forms = st.Hits.of(keep, 1.2 / N), [((5, 0), (1,), (3,)), ((0,), (2,), (3,)), ((0,), (), (3,))]
     assert st.count_hits(hits, forms).tolist() == [[True, False, False]]
-    assert st.exchanged_hits(hits, forms[:1], shuffles=4).tolist() == [1.0] * 4  # nothing to exchange with
+    assert st.exchanged_hits(hits, forms[::2], shuffles=4).tolist() == [1.0] * 4  # nothing to exchange with
     assert st.exchanged_hits(hits, [((0,), (1,), (5,)), ((4,), (5,), (3,))], shuffles=50).max() == 1.0
 
 
@@ -160,11 +165,11 @@ def test_bugs_against_a_count_by_hand():
                 if r[d, o] and r[e, p] and w[d, p] and w[e, o]]  # fmt: skip
         assert n == len(bugs)
         assert set(map(tuple, marked.nonzero().tolist())) == {x for d, o, e, p in bugs for x in ((d, p), (e, o))}
-        for d, o in marked.nonzero().tolist():
-            e, p = st.partner_in_bug(r, w, d, o)
-            assert r[d, p] and r[e, o] and w[e, p]
+        d, o = marked.nonzero().T
+        e, p = st.partners_in_bugs(r.expand(len(d), -1, -1), w.expand(len(d), -1, -1), d, o)
+        assert (r[d, p] & r[e, o] & w[e, p]).all()
         with pytest.raises(ValueError, match="is part of no bug"):
-            st.partner_in_bug(r, w, *r.nonzero()[0].tolist())
+            st.partners_in_bugs(r[None], w[None], *r.nonzero()[:1].T)
 
 
 def test_bugs_are_counted_exactly_beyond_the_digits_of_single_precision():
@@ -181,3 +186,10 @@ def test_boosts_need_the_source_before_the_destination(keep):
     assert at.position.tolist() == [[2]] and at.out.tolist() == [[3, 4]] and at.triple.tolist() == [[0, 1]]
     row = keep.W_V[0, 0, 0]
     assert torch.allclose(at.amount, 0.5 * (row[3:5] - row.mean()))  # from both places of the source
+
+
+def test_costs_per_thousand_tokens():
+    lengths = torch.tensor([100, 300, 600])
+    same = st.per_thousand_tokens(0.002 * lengths, lengths)  # two nats in each thousand of every text
+    assert same.tolist() == pytest.approx([2, 2, 2])
+    assert st.per_thousand_tokens(torch.tensor([0.0, 0.0, 6.0]), lengths).tolist() == pytest.approx([6, 0, 10])

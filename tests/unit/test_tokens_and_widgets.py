@@ -54,6 +54,11 @@ def test_tables_hold_lists_and_choose_token_columns():
     assert "&lt;Heads&gt;" in table._repr_html_()
 
 
+def test_what_is_missing_in_a_table_is_left_blank():
+    frame = pd.DataFrame({"token": [" a", float("nan")], "share": [0.5, float("nan")]})
+    assert cells(token_table(frame, tokens=["token"])) == [["·a", "0.50"], ["", ""]]
+
+
 def test_tables_decline_nothing_and_unknown_columns():
     with pytest.raises(ValueError, match="no rows"):
         token_table([])

@@ -154,12 +154,8 @@ def broken_words(names: Sequence[str], encode: Callable[[str], list[int]]) -> Sp
     return Splits.of(rows)
 
 
-PATTERNS = {
-    "exact": "[b] ... [a] → [b]",
-    "akin": "[b] ... [a] → [b']",
-    "split_exact": "[ab] ... [a] → [b]",
-    "split_akin": "[ab] ... [a] → [b']",
-}  # as claim S2 names them, and as the paper writes them
+# What claim S2 calls the four patterns of copying, and how the paper writes them.
+PATTERNS = {"exact": "[b] ... [a] → [b]", "akin": "[b] ... [a] → [b']", "split_exact": "[ab] ... [a] → [b]", "split_akin": "[ab] ... [a] → [b']"}
 
 
 def four_patterns(hits: Hits, names: Sequence[str], outs: Int[Tensor, "head d_vocab k"]) -> Bool[Tensor, "4 head d_vocab"]:
@@ -234,7 +230,7 @@ def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> list
             for text in ((source, destination, out) for out in outs):
                 ours = {t: examples["as"].get(t, t) for t in text if t is not None}
                 forms = [tuple(ids[f] for f in (ours[t], " " + ours[t]) if f in ids) if t in ours else () for t in text]
-                pieces = ["|".join(names[i] for i in encode(ours[t])) for t, f in zip(text, forms) if t in ours and not f]
+                pieces = ["|".join(names[i] for i in encode(ours[t])) for t, f in dict(zip(text, forms)).items() if t in ours and not f]
                 triples.append(Triple(group, f"{source} ... {destination or '(any)'} → {text[2]}", tuple(forms), pieces))
     return triples
 

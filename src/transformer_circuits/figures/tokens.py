@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -47,7 +48,7 @@ class Table:
         if isinstance(value, str):
             return show_token(value) if column in self.token_columns else value
         if isinstance(value, float):
-            return f"{value:.{self.digits}f}"
+            return "" if math.isnan(value) else f"{value:.{self.digits}f}"
         if isinstance(value, Iterable):
             return "  ".join(self._text(column, v) for v in value)
         return str(value)
@@ -88,7 +89,7 @@ def token_table(
     """A table for a notebook, from a DataFrame or a list of rows; everything in it appears literally.
 
     Args:
-        rows: cells hold strings, numbers, or lists of either (a list of tokens is shown as one token after another).
+        rows: cells hold strings, numbers, or lists of either (a list of tokens is shown as one token after another); NaN is left blank.
         tokens: names of the columns whose strings are tokens, shown with visible whitespace; None means every column of strings.
         digits: decimals of numbers that are not whole.
         caption: shown above the table.
