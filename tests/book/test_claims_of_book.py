@@ -1,10 +1,14 @@
-"""The claims of the book as it was just built: all verdicts accepted, no identity fails, the scoreboard says the same."""
+"""The claims of the book as it was just built: all verdicts accepted, no identity fails, and every page shows the same numbers."""
+
+import json
+import re
 
 import pytest
 from bs4 import BeautifulSoup
 
 from transformer_circuits.build import Book, Cache, records
 from transformer_circuits.claims import Verdict, ledger, show
+from transformer_circuits.pages import scoreboard
 from transformer_circuits.paths import ROOT
 
 
@@ -14,9 +18,18 @@ def recorded(html):
     return {record.id: record for found in records(book, Cache(book)).values() for record in found}
 
 
+def soup(path):
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+
+
 @pytest.fixture(scope="module")
 def page(html):
-    return BeautifulSoup((html / "book" / "scoreboard.html").read_text(encoding="utf-8"), "html.parser")
+    return soup(html / "book" / "scoreboard.html")
+
+
+@pytest.fixture(scope="module")
+def front(html):
+    return soup(html / "book" / "intro.html")
 
 
 def test_no_verdict_changed_unseen_and_no_identity_fails(recorded):
@@ -27,19 +40,71 @@ def test_no_verdict_changed_unseen_and_no_identity_fails(recorded):
 
 
 def test_the_built_scoreboard_shows_what_was_recorded_and_leads_to_it(recorded, page, html):
-    rows = {row["id"]: row for row in page.select(".tc-scoreboard tbody tr")}
-    assert sorted(rows) == sorted(ledger.load_claims())
+    cards = {card["id"]: card for card in page.select(".tc-scoreboard .tc-claim")}
+    assert sorted(cards) == sorted(ledger.load_claims())
     chapters = {}
     for id, record in recorded.items():
-        assert rows[id].select_one("td .tc-verdict").text.split(maxsplit=1)[1].strip() == record.verdict
-        assert [value.text for value in rows[id].select("td dd")] == [value for _, value in show.show_values(record.claim, record.values)]
-        file, _, box = rows[id].select_one("td a")["href"].partition("#")
+        assert (
+            cards[id].select_one(".tc-head .tc-verdict").text.split(maxsplit=1)[1].strip() == record.verdict
+        )
+        values = [
+            value
+            for chance in (False, True)
+            for _, value in show.show_values(record.claim, record.values, chance)
+        ]
+        assert [value.text for value in cards[id].select(".tc-values dd")] == values
+        file, _, box = cards[id].select_one(".tc-where a")["href"].partition("#")
         if file not in chapters:
-            chapters[file] = BeautifulSoup((html / "book" / file).resolve().read_text(encoding="utf-8"), "html.parser")
-        assert chapters[file].find(id=box), f"{file} has no box of {id}"
+            chapters[file] = soup((html / "book" / file).resolve())
+        assert chapters[file].find(id=box), f"{file} has no card of {id}"
 
 
-def test_the_front_page_and_the_scoreboard_have_the_headlines(page, html):
-    front = BeautifulSoup((html / "book" / "intro.html").read_text(encoding="utf-8"), "html.parser")
-    assert len(front.select(".tc-headlines tbody tr")) == len(page.select(".tc-headlines tbody tr")) == 10
-    assert any("scoreboard.css" in link["href"] for link in front.select("link[rel=stylesheet]")), "_config.yml must list scoreboard.css"
+def test_the_front_page_shows_the_tallies_and_its_table_every_kind_of_outcome(recorded, page, front):
+    rows = front.select(".tc-headlines tbody tr")
+    assert len(rows) == len(page.select(".tc-headlines tbody tr")) >= len(scoreboard.HEADLINES)
+    shown = [row.a["href"].partition("#")[2] for row in rows]
+    failed = [
+        id for id, r in recorded.items() if r.verdict is Verdict.NOT_REPRODUCED and r.claim.group == "finding"
+    ]
+    assert not failed or set(failed) & set(shown), "the front page must show a failure"
+    for id, row in zip(shown, rows, strict=True):
+        if recorded[id].verdict in (Verdict.PARTLY, Verdict.NOT_REPRODUCED):
+            assert re.search(r"Not met: .* the criterion requires |Not met: not measured", row.text), id
+    assert front.select_one(".tc-tallies").text == page.select_one(".tc-tallies").text
+    assert any("scoreboard.css" in link["href"] for link in front.select("link[rel=stylesheet]")), (
+        "_config.yml must list scoreboard.css"
+    )
+
+
+def headline(html, chapter):
+    return " ".join(soup(html / "notebooks" / f"{chapter}.html").select_one(".tc-headline").text.split())
+
+
+def on_card(html, name, row):
+    """The value and the head in a row of the table of the family's models."""
+    table = soup(html / "book" / "models.html").table
+    column = [cell.text.strip() for cell in table.select("thead th")].index(name)
+    cells = {
+        line.td.text.strip(): line.select("td")[column].text.strip() for line in table.select("tbody tr")
+    }
+    value, layer, head = re.fullmatch(r"([\d.]+) \(head (\d+)\.(\d+)\)", cells[row]).groups()
+    return float(value), int(layer), int(head)
+
+
+def test_one_score_of_one_head_is_the_same_number_on_every_page(recorded, front, page, html):
+    """Best induction score: front page, scoreboard, chapters 0 and 7, model card, Play; previous-token score: chapter 0, model card, Play."""
+    score = recorded["T8"].values["induction_2l"]
+    precise, rounded = show.show_quantity(score, "share"), f"{score:.0%}"
+    assert precise in front.select_one("article p strong").text
+    assert any(value.text.startswith(precise) for value in page.find(id="T8").select(".tc-values dd"))
+    for chapter in ("00_how_to_read", "07_induction_heads"):
+        words = headline(html, chapter)
+        assert re.search(rf"head 1\.\d+ puts {rounded}|tokens, {rounded} of its attention", words), words
+    script = (html / "_static" / "play" / "model.js").read_text(encoding="utf-8")
+    play = json.loads(re.match(r"window\.playModel = (.*);\n", script)[1])["facts"]["scores"]
+    value, layer, head = on_card(html, "attn-only-2l", "best induction score")
+    assert value == round(score, 3) and f"induction score {score:.2f}" in play[layer][head]
+    value, layer, head = on_card(html, "attn-only-2l", "best previous-token score")
+    shown = re.search(r"(\d+)% of its attention on the previous token", play[layer][head])[1]
+    assert f"on held-out text, {shown}% of its attention" in headline(html, "00_how_to_read")
+    assert abs(value - int(shown) / 100) < 0.0056

@@ -1,4 +1,4 @@
-"""The paper's claims: what each says, how it is measured and judged, and what came out."""
+"""The paper's claims: what each states, how it is measured and judged, and the result."""
 
 from transformer_circuits.claims.ledger import LedgerError, Record, Verdict, judge
 from transformer_circuits.claims.show import verdicts

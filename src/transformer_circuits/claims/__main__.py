@@ -17,11 +17,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("action", choices=["check", "accept"])
     action = parser.parse_args(arguments).action
     if not VERDICTS.is_file():
-        print("There are no verdicts yet: run `make book` first.", file=sys.stderr)
+        print("no verdicts yet; run `make book` first", file=sys.stderr)
         return 1
-    now = {id: ledger.Verdict(verdict) for id, verdict in json.loads(VERDICTS.read_text(encoding="utf-8")).items()}
+    now = {
+        id: ledger.Verdict(verdict)
+        for id, verdict in json.loads(VERDICTS.read_text(encoding="utf-8")).items()
+    }
     changes = ledger.changed(now, ledger.read_accepted())
-    print("\n".join(f"{id}: accepted '{old}', now '{new}'" for id, old, new in changes) or "every verdict is the accepted one")
+    print(
+        "\n".join(f"{id}: {old} → {new}" for id, old, new in changes) or "every verdict is the accepted one"
+    )
     if action == "accept":
         ledger.accept(now)
         return 0

@@ -1,4 +1,4 @@
-"""How claims look in a notebook, and how its outputs carry them: numbers in words, boxes, JSON. Everything is escaped."""
+"""How claims look in a notebook, and how its outputs carry them: numbers in words, cards, JSON. Everything is escaped."""
 
 from __future__ import annotations
 
@@ -15,93 +15,161 @@ SYMBOLS = {
     Verdict.NOT_REPRODUCED: "✗",
     Verdict.HOLDS: "✓",
     Verdict.FAILS: "✗",
+    Verdict.NOTED: "·",
     Verdict.NOT_RUN: "–",
 }
-# Where no style sheet of the book is loaded (JupyterLab, Colab) only this line at the box's edge has a colour.
+# Where the book's style sheet is not loaded (JupyterLab, Colab), only this line at the card's edge has a color.
 EDGES = {
     Verdict.REPRODUCED: "#0b5cad",
     Verdict.PARTLY: "#8a5a00",
     Verdict.NOT_REPRODUCED: "#b3261e",
     Verdict.HOLDS: "#00665e",
     Verdict.FAILS: "#b3261e",
+    Verdict.NOTED: "#5a6270",
     Verdict.NOT_RUN: "#5a6270",
 }
+DIGITS = 3  # of a measured number
+YES_OR_NO = "yes or no"
 
 
-def show_number(x: float) -> str:
-    """A number in at most four digits; whole numbers without a point, tiny ones as 1.2e-6."""
-    if x == 0:
-        return "0"
-    if abs(x) >= 1000:
-        return f"{x:,.0f}"
-    if x == int(x):
-        return f"{x:.0f}"
-    if abs(x) < 1e-3:
-        mantissa, exponent = f"{x:.1e}".split("e")
-        return f"{mantissa}e{int(exponent)}"
-    return f"{x:.4g}" if abs(x) >= 1 else f"{x:.3g}"
+def show_number(x: float, digits: int = DIGITS) -> str:
+    """Write a number in a few digits: whole numbers and large ones without a point, tiny ones as 1.2e−6."""
+    if x == int(x) or abs(x) >= 1000:
+        text = f"{x:z,.0f}"
+    elif abs(x) < 1e-3:
+        mantissa, exponent = f"{x:.{digits - 2}e}".split("e")
+        text = f"{mantissa}e{int(exponent)}"
+    else:
+        text = f"{x:.{digits}g}"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
-def show_quantity(x: float, unit: str = "") -> str:
-    """A number with its unit; a share of one in per cent."""
+def show_quantity(x: float, unit: str = "", digits: int = DIGITS) -> str:
+    """Write a number with its unit; a share in percent, 1 and 0 of unit "yes or no" as words."""
+    if unit == YES_OR_NO:
+        return "yes" if x else "no"
     if unit == "share":
-        return f"{show_number(100 * x)} %"
+        return f"{show_number(100 * x, digits)}%"
     if x == 1 and unit.isalpha():
         unit = unit.removesuffix("s")  # 1 head, but 1 million tokens
-    return f"{show_number(x)} {unit}".strip()
+    return f"{show_number(x, digits)} {unit}".strip()
 
 
-def show_values(claim: Claim, values: dict[str, float]) -> list[tuple[str, str]]:
-    """What was measured, and how much: pairs of words."""
+def show_values(
+    claim: Claim, values: Mapping[str, float], chance: bool | None = None
+) -> list[tuple[str, str]]:
+    """Return what was measured and how much, as pairs of words; a standard error follows its value.
+
+    `chance`: only values that are what chance gives, or only the others.
+    """
     if claim.kind == "identity":
-        return [(claim.error if name == "error" else f"error, {name}", show_number(x)) for name, x in values.items()]
-    return [(claim.quantities[name].what, show_quantity(x, claim.quantities[name].unit)) for name, x in values.items()]
+        names = {name: claim.error if name == "error" else f"error, {name}" for name in values}
+        return [] if chance else [(names[name], show_number(x)) for name, x in values.items()]
+    shown = []
+    for name, x in values.items():
+        quantity, error = claim.quantities[name], values.get(claim.errors.get(name, ""))
+        if name not in claim.errors.values() and chance in (None, quantity.chance):
+            text = show_quantity(x, quantity.unit)
+            if error is not None:
+                text += f" ± {show_quantity(error, quantity.unit, digits=2)}"
+            shown.append((quantity.what, text))
+    return shown
 
 
-BOUNDS = {ast.GtE: "at least", ast.Gt: "more than", ast.LtE: "at most", ast.Lt: "less than", ast.Eq: "just"}
+# ---- criteria in words ----------------------------------------------------------------------------------------------------
+
+BOUNDS = {
+    ast.GtE: "at least",
+    ast.Gt: "more than",
+    ast.LtE: "at most",
+    ast.Lt: "less than",
+    ast.Eq: "exactly",
+}
+OPERATORS = {ast.Add: "plus", ast.Sub: "minus", ast.Mult: "times", ast.Div: "divided by"}
+FUNCTIONS = {"min": "the lowest of", "max": "the highest of", "abs": "the absolute value of"}
 
 
-def shortfalls(record: Record) -> list[str]:
-    """Why a claim was not reproduced: each condition of its criterion that is not met, in words, with what was measured."""
-    claim = record.claim
+def unmet_conditions(record: Record, brief: bool = False) -> list[str]:
+    """Say why a claim was not reproduced: each condition of its criterion that is not met, with both numbers.
+
+    `brief`: leave out how a threshold is computed from other values.
+    """
     if record.verdict not in (Verdict.PARTLY, Verdict.NOT_REPRODUCED):
         return []
-    return [condition_in_words(claim, condition, record.values) for condition in unmet(claim.reproduced, record.values)]
+    conditions = unmet(record.claim.reproduced, record.values)
+    return [condition_in_words(record.claim, condition, record.values, brief) for condition in conditions]
 
 
-def condition_in_words(claim: Claim, condition: ast.expr, values: Mapping[str, float]) -> str:
-    """For example "largest composition ratio: 1.2 times random, needed: at least 2 times random"."""
+def expression_in_words(claim: Claim, expression: ast.expr) -> str:
+    """Write arithmetic with the labels of its values, in quotation marks."""
+    match expression:
+        case ast.Name(id=name):
+            return f"“{claim.quantities[name].what}”"
+        case ast.Constant(value=value):
+            return show_number(value)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            sides = [expression_in_words(claim, side) for side in (left, right)]
+            return f" {OPERATORS[type(op)]} ".join(sides)
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return f"{FUNCTIONS[name]} {' and '.join(expression_in_words(claim, arg) for arg in args)}"
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return f"minus {expression_in_words(claim, operand)}"
+    return ast.unparse(expression)
+
+
+def condition_in_words(
+    claim: Claim, condition: ast.expr, values: Mapping[str, float], brief: bool = False
+) -> str:
+    """Write a condition that is not met: "best induction score is 40.7%; the criterion requires at least 50%"."""
     text = ast.unparse(condition)
     if absent := [claim.quantities[name].what for name in sorted(names_in(text) - values.keys())]:
         return f"not measured: {', '.join(absent)}"
-    if not (isinstance(condition, ast.Compare) and len(condition.ops) == 1 and type(condition.ops[0]) in BOUNDS):
+    if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.Or):
+        return ", or ".join(condition_in_words(claim, part, values, brief) for part in condition.values)
+    if not (
+        isinstance(condition, ast.Compare) and len(condition.ops) == 1 and type(condition.ops[0]) in BOUNDS
+    ):
         return f"not met: {text}"
 
-    left, right = (ast.unparse(side) for side in (condition.left, condition.comparators[0]))
-    units = {claim.quantities[name].unit for name in names_in(left)}
+    left, right = condition.left, condition.comparators[0]
+    here, required = (float(compute(ast.unparse(side), values)) for side in (left, right))
+    units = {claim.quantities[name].unit for name in names_in(ast.unparse(left))}
     unit = units.pop() if len(units) == 1 else ""
+    digits = DIGITS  # a number is never rounded onto its threshold
+    while here != required and digits < 15 and show_number(here, digits) == show_number(required, digits):
+        digits += 1
+    shown = [show_quantity(x, unit, digits) for x in (here, required)]
 
-    def in_words(side: str) -> str:
-        return claim.quantities[side].what if side in claim.quantities else side
-
-    here, needed = (show_quantity(float(compute(side, values)), unit) for side in (left, right))
-    reason = f" ({in_words(right)})" if names_in(right) else ""
-    return f"{in_words(left)}: {here}, needed: {BOUNDS[type(condition.ops[0])]} {needed}{reason}"
+    what = expression_in_words(claim, left)
+    if isinstance(left, ast.Name):
+        what = what.strip("“”") + ("," if "," in what else "")
+    if unit == YES_OR_NO:
+        return f"{what}: {shown[0]}; the criterion requires {shown[1]}"
+    computed = names_in(ast.unparse(right)) and not brief
+    source = f" ({expression_in_words(claim, right)})" if computed else ""
+    bound = BOUNDS[type(condition.ops[0])]
+    return f"{what} is {shown[0]}; the criterion requires {bound} {shown[1]}{source}"
 
 
 def css_class(verdict: Verdict) -> str:
     return "tc-" + verdict.replace(" ", "-")
 
 
-def box_text(record: Record) -> str:
-    """The box as plain text."""
+def verdict_in_words(record: Record) -> str:
+    return f"{record.verdict}{', within error of the threshold' if record.within_error else ''}"
+
+
+def card_text(record: Record) -> str:
+    """Return the card as plain text."""
     claim = record.claim
-    lines = [f"{record.id} {claim.title}: {record.verdict}"]
+    lines = [f"{record.id} {claim.title}: {verdict_in_words(record)}"]
     lines += [f"  {what}: {value}" for what, value in show_values(claim, record.values)]
-    lines += [f"  short of reproduced: {shortfall}" for shortfall in shortfalls(record)]
+    lines += [f"  not met: {condition}" for condition in unmet_conditions(record)]
     lines += [f"  {record.detail}"] if record.detail else []
     return "\n".join(lines)
 
+
+# ---- the card of a claim --------------------------------------------------------------------------------------------------
 
 TEMPLATES = jinja2.Environment(
     autoescape=True,
@@ -112,50 +180,96 @@ TEMPLATES = jinja2.Environment(
         {
             "badge": """\
 <span class="tc-verdict {{ verdict|css_class }}"><span aria-hidden="true">{{ symbols[verdict] }}</span> {{ verdict }}</span>
+{% if within_error is defined and within_error %}
+<span class="tc-within">within error of the threshold</span>
+{% endif %}
 """,
             "values": """\
+{% if shown %}
 <dl class="tc-values">
-{% for what, value in claim|show_values(values) %}
+{% for what, value in shown %}
 <div><dt>{{ what }}</dt><dd>{{ value }}</dd></div>
 {% endfor %}
 </dl>
+{% endif %}
 """,
-            "shortfalls": """\
-{% for shortfall in record|shortfalls %}
-<p class="tc-short">{{ "Short of reproduced. " if loop.first else "" }}{{ shortfall }}</p>
+            "unmet": """\
+{% for condition in record|unmet_conditions %}
+<p class="tc-unmet">Not met: {{ condition }}.</p>
 {% endfor %}
+""",
+            "rule": """\
+{% if claim.kind == "identity" %}
+Holds if the {{ claim.error }} is below {{ claim.tolerance|show_number }}.
+{% elif claim.kind == "note" %}
+A note: measured and shown, not judged.
+{% else %}
+{{ claim.in_words }}
+{% endif %}
 """,
             "criterion": """\
-<details class="tc-criterion"><summary>How it is judged</summary>
+<details class="tc-criterion"><summary>How it is measured{{ " and judged" if claim.judged else "" }}</summary>
 <p>{{ claim.metric }}</p>
-{% if claim.kind == "identity" %}
-<p>The identity holds if the largest error is below <code>{{ claim.tolerance|show_number }}</code>.</p>
-{% else %}
+{% if claim.judged %}
 <p>Reproduced if <code>{{ claim.reproduced }}</code>.</p>
-<p>Partly if <code>{{ claim.partly }}</code>.</p>
-<p>Here {% for name, quantity in claim.quantities.items() %}<code>{{ name }}</code> is {{ quantity.what }}{{ "; " if not loop.last else "." }}{% endfor %}</p>
+<p>Partly reproduced if <code>{{ claim.partly }}</code>.</p>
+{% endif %}
+{% if claim.quantities %}
+<p>{% for name, quantity in claim.quantities.items() %}<code>{{ name }}</code>: {{ quantity.what }}{{ "; " if not loop.last else "." }}{% endfor %}</p>
+{% endif %}
+{% if claim.why %}
 <p>{{ claim.why }}</p>
 {% endif %}
+</details>
+{% if claim.amended %}
+<details class="tc-criterion tc-amended"><summary>Criterion amended: the old one, its result, and the reason</summary>
 {% for old in claim.amended %}
-<p><strong>Amended.</strong> Before: {{ old.was }}. Result then: {{ old.result }}. {{ old.reason }}</p>
+<p><strong>Before.</strong> {{ old.was }}</p>
+<p><strong>Result then.</strong> {{ old.result }}</p>
+{% if old.now %}
+<p><strong>New criterion, same models.</strong> {{ old.now }}</p>
+{% endif %}
+<p><strong>Reason.</strong> {{ old.reason }}</p>
 {% endfor %}
 </details>
+{% endif %}
+""",
+            "facts": """\
+<p class="tc-rule">{% include "rule" %}</p>
+<dl class="tc-facts">
+<div><dt>{{ "Question" if claim.group == "question" else "Paper" }}</dt><dd>{{ paper }}</dd></div>
+<div><dt>Here</dt><dd>
+{% if record %}
+{% set shown = claim|show_values(record.values, chance=False) %}
+{% include "values" %}
+{% include "unmet" %}
+{% if record.detail %}
+<p class="tc-detail">{{ record.detail }}</p>
+{% endif %}
+{% else %}
+<p>{{ claim.without_record }}</p>
+{% endif %}
+</dd></div>
+{% set shown = claim|show_values(record.values, chance=True) if record else [] %}
+{% if shown or claim.chance %}
+<div><dt>Chance</dt><dd>
+{% include "values" %}
+{% if claim.chance %}
+<p>{{ claim.chance }}</p>
+{% endif %}
+</dd></div>
+{% endif %}
+</dl>
+{% include "criterion" %}
 """,
             "list": """\
 <section class="tc-claims" aria-label="Claims of this chapter">
 {% for record in records %}
-{% set claim, values, verdict, detail = record.claim, record.values, record.verdict, record.detail %}
+{% set claim, verdict, within_error = record.claim, record.verdict, record.within_error %}
+{% set paper = claim.paper or claim.statement %}
 <div class="tc-claim {{ verdict|css_class }}" id="claim-{{ claim.id }}" style="border-left: 5px solid {{ edges[verdict] }}; padding: 0.2em 1em; margin: 0.6em 0">
 <p class="tc-head"><strong>{{ claim.id }} · {{ claim.title }}</strong> {% include "badge" %}</p>
-{% include "values" %}
-{% include "shortfalls" %}
-{% if claim.paper %}
-<p class="tc-paper">The paper: {{ claim.paper }}</p>
-{% endif %}
-{% if detail %}
-<p class="tc-detail">{{ detail }}</p>
-{% endif %}
-{% include "criterion" %}
+{% include "facts" %}
 </div>
 {% endfor %}
 </section>
@@ -163,12 +277,17 @@ TEMPLATES = jinja2.Environment(
         }
     ),
 )
-TEMPLATES.filters.update(show_number=show_number, show_values=show_values, css_class=css_class, shortfalls=shortfalls)
+TEMPLATES.filters.update(
+    show_number=show_number,
+    show_values=show_values,
+    css_class=css_class,
+    unmet_conditions=unmet_conditions,
+)
 TEMPLATES.globals.update(symbols=SYMBOLS, edges=EDGES)
 
 
 def html(template: jinja2.Template, **variables: object) -> str:
-    """A template filled in, without blank lines and backticks, so that it may stand inside Markdown."""
+    """Fill in a template, without blank lines and backticks, so that Markdown may contain it."""
     text = template.render(**variables)
     return "\n".join(line for line in text.replace("`", "&#96;").splitlines() if line.strip())
 
@@ -183,7 +302,7 @@ class Verdicts:
         self.records = list(records)
 
     def __repr__(self) -> str:
-        return "\n".join(box_text(record) for record in self.records)
+        return "\n".join(card_text(record) for record in self.records)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
         return {
@@ -194,12 +313,12 @@ class Verdicts:
 
 
 def records_in(notebook: Mapping) -> Iterator[Record]:
-    """What the outputs of an executed notebook carry. Raises ValueError (pydantic's) for what is no record."""
+    """Yield the records that the outputs of an executed notebook carry. Raises pydantic's ValueError for malformed ones."""
     for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
             yield from (Record.model_validate(entry) for entry in output.get("data", {}).get(MIME, []))
 
 
 def verdicts(*records: Record) -> Verdicts:
-    """Show what `judge` said of a chapter's claims: the last value of a cell near its end."""
+    """Show what `judge` found for a chapter's claims: the last value of a cell near its end."""
     return Verdicts(records)
