@@ -1,0 +1,68 @@
+"""Scores that are read from attention patterns [..., head, destination, source], and the thresholds that name a head."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from transformer_circuits.measures.repeats import Repeated
+
+PREVIOUS_TOKEN_HEAD = 0.4  # mean attention to the previous token; uniform attention gives about 1%
+POSITIONAL_HEAD = 0.5  # mean attention to the current and previous token together; uniform attention gives 2%
+INDUCTION_HEAD = 0.3  # induction score; uniform attention gives about 1%, a perfect head 1
+RESTING = 0.95  # mean attention to the start token: the head moves almost nothing
+RESTING_PARTLY = 0.3  # the looser condition of claim T6
+RECENT_TOKENS_HEAD = (
+    0.5  # mean attention to the five tokens before the current one; uniform attention gives about 5%
+)
+CERTAIN = 0.9  # attention to its target from which an induction head is certain (claim T15)
+
+
+def previous_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
+    """Return the mean attention to the previous token; average it over held-out text.
+
+    Destinations 0 and 1 are left out, because they can attend to little else.
+    """
+    return patterns.diagonal(offset=-1, dim1=-2, dim2=-1)[..., 1:].mean(dim=-1)
+
+
+def current_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
+    """Return the mean attention of each token to itself, destinations 0 and 1 left out."""
+    return patterns.diagonal(dim1=-2, dim2=-1)[..., 2:].mean(dim=-1)
+
+
+def recent_tokens_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
+    """Return the mean attention to the five tokens before the current one; destinations before the fifth are left out."""
+    back = [patterns.diagonal(offset=-k, dim1=-2, dim2=-1)[..., 5 - k :] for k in range(1, 6)]
+    return torch.stack(back).sum(dim=0).mean(dim=-1)
+
+
+def start_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
+    """Return the mean attention to the start token from the positions after it. A head at RESTING or above is a resting head."""
+    return patterns[..., 1:, 0].mean(dim=-1)
+
+
+def induction_score(
+    patterns: Float[Tensor, "row head dest src"], repeated: Repeated
+) -> Float[Tensor, " head"]:
+    """Return the mean attention from each token of the second copy to the token after its first occurrence.
+
+    Raises ValueError if the patterns do not have the positions of `repeated`.
+    """
+    if patterns.shape[-1] != repeated.tokens.shape[1]:
+        raise ValueError(
+            f"patterns must have {repeated.tokens.shape[1]} positions, got {patterns.shape[-1]}; run the model on these tokens"
+        )
+    return patterns[repeated.rows, :, repeated.destinations, repeated.targets].mean(dim=0)
+
+
+def over_draws(
+    scores: Float[Tensor, "draw *heads"],
+) -> tuple[Float[Tensor, "*heads"], Float[Tensor, "*heads"]]:
+    """Return the mean over draws of random tokens, and its standard error. Raises ValueError for fewer than two draws."""
+    if len(scores) < 2:
+        raise ValueError(
+            f"a standard error needs at least 2 draws, got {len(scores)}; pass one Repeated for each seed"
+        )
+    return scores.mean(dim=0), scores.std(dim=0) / len(scores) ** 0.5

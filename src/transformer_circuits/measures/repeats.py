@@ -1,0 +1,130 @@
+"""Random tokens that occur twice: the text on which induction heads are found (paper: "Induction Heads"; claims T8, T9, T14)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from transformer_circuits.models.architecture import BOS
+
+SHORTEST = 20  # tokens of the shortest segment
+DRAWS = 4  # independent draws that every reported induction score averages over
+ROWS = 16  # rows of each draw
+
+
+def row_length(n_ctx: int) -> int:
+    """Return the tokens of a row on which a model is measured: its context, or 256 for contexts over 512, to save time in deep models."""
+    return n_ctx if n_ctx <= 512 else 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeated:
+    """Rows of `start token, noise, segment, segment, noise`.
+
+    The tokens of the noise before the segment and of the segment all differ, so that only the first copy predicts the second. Lengths
+    and offsets differ from row to row, so that a head that looks a fixed number of tokens back is right in few rows.
+    """
+
+    tokens: Int[Tensor, "row pos"]
+    start: Int[Tensor, " row"]  # where the first copy begins
+    length: Int[Tensor, " row"]  # of the segment
+
+    def _inside(self, copy: int, skip: int = 0) -> tuple[Int[Tensor, " token"], Int[Tensor, " token"]]:
+        """Return (row, position) of the tokens of one copy, its first `skip` tokens left out."""
+        steps = (
+            torch.arange(self.tokens.shape[1], device=self.tokens.device)
+            - self.start[:, None]
+            - copy * self.length[:, None]
+        )
+        row, position = ((steps >= skip) & (steps < self.length[:, None])).nonzero(as_tuple=True)
+        return row, position
+
+    @property
+    def rows(self) -> Int[Tensor, " token"]:
+        """The row of each token of the second copies."""
+        return self._inside(1)[0]
+
+    @property
+    def destinations(self) -> Int[Tensor, " token"]:
+        """The position of each token of the second copies."""
+        return self._inside(1)[1]
+
+    @property
+    def targets(self) -> Int[Tensor, " token"]:
+        """For each token of the second copies, the position after its first occurrence: where an induction head attends."""
+        row, position = self._inside(1)
+        return position - self.length[row] + 1
+
+    def by_copy(self, values: Float[Tensor, "row pos-1"]) -> Float[Tensor, "copy=2"]:
+        """Return the mean over each copy of a value per predicted token, such as a loss; the first token of a copy is left out.
+
+        `values[row, p]` belongs to the prediction of the token at position p + 1, as `prediction.losses` returns it.
+        """
+        first, second = (
+            values[row, position - 1].mean()
+            for row, position in (self._inside(0, skip=1), self._inside(1, skip=1))
+        )
+        return torch.stack([first, second])
+
+    def select(self, rows: Int[Tensor, " n"]) -> Repeated:
+        """Return some of the rows."""
+        return Repeated(self.tokens[rows], self.start[rows], self.length[rows])
+
+    def with_start(self, start: int) -> Repeated:
+        """Return the same rows for a model whose start token is `start`, which changes places with BOS: it comes first and nowhere else."""
+        if start == BOS:
+            return self
+        tokens = torch.where(self.tokens == start, BOS, torch.where(self.tokens == BOS, start, self.tokens))
+        return Repeated(tokens, self.start, self.length)
+
+    def to(self, device: torch.device | str) -> Repeated:
+        return Repeated(self.tokens.to(device), self.start.to(device), self.length.to(device))
+
+
+def repeated_random_tokens(
+    d_vocab: int,
+    n_ctx: int,
+    rows: int = ROWS,
+    shortest: int = SHORTEST,
+    seed: int = 0,
+    frequency: Float[Tensor, " d_vocab"] | None = None,
+) -> Repeated:
+    """Draw segments of `shortest` to (n_ctx - 1) / 2 tokens, uniformly and without replacement, and write each twice in a row of n_ctx tokens.
+
+    `frequency`: draw tokens in these proportions instead. The start token comes first and is never drawn.
+    Raises ValueError if the context or the vocabulary is too small for two copies.
+    """
+    weights = torch.ones(d_vocab) if frequency is None else frequency.float().cpu().clone()
+    weights[BOS] = 0
+    different = int((weights > 0).sum())
+    longest = min((n_ctx - 1) // 2, different)
+    if longest < shortest:
+        raise ValueError(
+            f"two copies of {shortest} different tokens must fit, got a context of {n_ctx} and {different} tokens to draw from; lower `shortest`"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.multinomial(
+        weights.expand(rows, -1), n_ctx, replacement=True, generator=generator
+    )  # all noise
+    tokens[:, 0] = BOS
+    starts, lengths = [], []
+    for row in tokens:
+        length = int(torch.randint(shortest, longest + 1, (), generator=generator))
+        free = min(n_ctx - 1 - 2 * length, different - length)
+        before = int(torch.randint(free + 1, (), generator=generator))
+        drawn = torch.multinomial(weights, before + length, generator=generator)
+        row[1 : 1 + before + 2 * length] = torch.cat([drawn[:before], drawn[before:], drawn[before:]])
+        starts.append(1 + before)
+        lengths.append(length)
+    return Repeated(tokens, torch.tensor(starts), torch.tensor(lengths))
+
+
+def repeated_draws(d_vocab: int, n_ctx: int, device: torch.device | str = "cpu") -> list[Repeated]:
+    """Return the DRAWS draws of ROWS rows behind every induction score that the book reports, so that it is the same number everywhere."""
+    return [
+        repeated_random_tokens(d_vocab, n_ctx, shortest=min(SHORTEST, (n_ctx - 1) // 2), seed=seed).to(device)
+        for seed in range(DRAWS)
+    ]

@@ -1,0 +1,118 @@
+"""Scores that are read from weights alone: positivity, composition ratios, and what random heads give for both.
+
+A head's circuits are products of two thin matrices, as TransformerLens's FactoredMatrix holds them: OV = `A @ B` with A = W_V and
+B = W_O, QK with A = W_Q and B = W_K^T. Only small products are formed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+COPYING_DEVIATIONS = (
+    5  # standard deviations of random heads; a normal variable exceeds them once in three million
+)
+COMPOSES = 2.0  # composition ratio from which a pair of heads composes; 1 is what random matrices give
+NEAR_CHANCE = 1.5  # composition ratio below which a pair is near chance (T14): halfway to COMPOSES
+CORNER = 0.5  # positivity of both circuits from which a head is in the corner of claim T10
+RANDOM_HEADS = 400
+
+SIDES = ("Q", "K", "V")  # what a later head can read with: queries, keys, values
+
+
+class Product(NamedTuple):
+    """A low-rank matrix A @ B, where TransformerLens is not imported (the trainer)."""
+
+    A: Float[Tensor, "*batch d_model d_head"]
+    B: Float[Tensor, "*batch d_head d_model"]
+
+
+class Factored(Protocol):
+    """A FactoredMatrix or a Product."""
+
+    A: Tensor
+    B: Tensor
+
+
+def positivity(eigenvalues: Complex[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    """Return the sum of the eigenvalues divided by the sum of their absolute values (claims E1, T10).
+
+    1 if all are positive, -1 if all are negative, about 0 for a random matrix.
+    """
+    return eigenvalues.real.sum(dim=-1) / eigenvalues.abs().sum(dim=-1)
+
+
+def factored_positivity(
+    first: Float[Tensor, "*batch large small"], second: Float[Tensor, "*batch small large"]
+) -> Float[Tensor, "*batch"]:
+    """Return the positivity of `first @ second` from the eigenvalues of the small `second @ first`, which are the same except for zeros."""
+    return positivity(torch.linalg.eigvals((second @ first).double())).float()
+
+
+def random_positivities(
+    W_E: Float[Tensor, "d_vocab d_model"],
+    W_U: Float[Tensor, "d_model d_vocab"],
+    d_head: int,
+    n: int = RANDOM_HEADS,
+    seed: int = 0,
+) -> Float[Tensor, " n"]:
+    """Return the positivity of OV circuits with random W_V and W_O between this model's own embedding and unembedding.
+
+    This is chance for everything that goes through the vocabulary. Trained embeddings alone make positivity several times as wide as
+    random matrices do (the Ginibre ensemble has a standard deviation of about 1.5 / d_head).
+    """
+    tokens = (
+        W_U.double() @ W_E.double()
+    ).cpu()  # what each direction of the stream becomes when read as tokens and embedded again
+    V, O = _random_pair(len(tokens), d_head, n, seed)
+    return positivity(torch.linalg.eigvals(O @ tokens @ V)).float()
+
+
+def random_match_positivities(
+    W_E: Float[Tensor, "d_vocab d_model"], d_head: int, n: int = RANDOM_HEADS, seed: int = 0
+) -> Float[Tensor, " n"]:
+    """Return the positivity of K-composition circuits W_E W_QK W_OV^T W_E^T with random heads and this model's own embedding (claim T10)."""
+    tokens = (W_E.double().mT @ W_E.double()).cpu()
+    Q, K = _random_pair(len(tokens), d_head, n, seed)
+    V, O = _random_pair(len(tokens), d_head, n, seed + 1)
+    return positivity(torch.linalg.eigvals(V.mT @ tokens @ Q @ (K @ O.mT))).float()
+
+
+def copying_threshold(
+    W_E: Float[Tensor, "d_vocab d_model"], W_U: Float[Tensor, "d_model d_vocab"], d_head: int
+) -> float:
+    """Return the positivity above which a head is a copying head: COPYING_DEVIATIONS standard deviations of `random_positivities`."""
+    return COPYING_DEVIATIONS * float(random_positivities(W_E, W_U, d_head).std())
+
+
+def composition_ratios(
+    writer_OV: Factored, reader_QK: Factored, reader_OV: Factored
+) -> Float[Tensor, "side=3 reader writer"]:
+    """Return how strongly each reader's queries, keys, and values (SIDES) read what each writer writes, as a multiple of chance (claims O5, T3).
+
+    |W_OV W_in| / (|W_OV| |W_in|) in Frobenius norms, times sqrt(d_model); 1 is the root mean square of random matrices.
+    Arguments have one batch dimension, the heads.
+    """
+    sides = []
+    for A, B in ((reader_QK.A, reader_QK.B), (reader_QK.B.mT, reader_QK.A.mT), (reader_OV.A, reader_OV.B)):
+        middle = (
+            writer_OV.B[None] @ A[:, None]
+        )  # [reader, writer, d_head, d_head]: where the writer's output meets the reader's input
+        product = _norm(writer_OV.A[None], middle @ B[:, None])
+        sides.append(product / (_norm(A, B)[:, None] * _norm(writer_OV.A, writer_OV.B)[None]))
+    return torch.stack(sides) * writer_OV.B.shape[-1] ** 0.5
+
+
+def _norm(A: Tensor, B: Tensor) -> Tensor:
+    """Return the Frobenius norm of A @ B without forming it: tr(A^T A B B^T)."""
+    return ((A.mT @ A) * (B @ B.mT)).sum(dim=(-2, -1)).clamp(min=0).sqrt()
+
+
+def _random_pair(d_model: int, d_head: int, n: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    A = torch.randn(n, d_model, d_head, generator=generator, dtype=torch.float64)
+    B = torch.randn(n, d_head, d_model, generator=generator, dtype=torch.float64)
+    return A, B
