@@ -1,11 +1,11 @@
-"""Kill builds and trainings at random moments, and see that the same command again ends as if nothing had happened.
+"""Kill builds and trainings at random moments, and check that the same command then ends as if nothing had happened.
 
     .venv/bin/python .ci/kills.py                         20 kills while notebooks run, 20 while pages are written, 10 of the trainer
     .venv/bin/python .ci/kills.py --notebooks 3 --pages 0 --no-trainer --seed 1
 
-The book is a small one of three notebooks, in a temporary folder. Every second kill takes the build alone and leaves what it started running,
-the others take all of it. Pages and records are compared by content with those of an undisturbed build. At the end two builds start at once.
-Exit status 1 at the first difference. Half an hour on two free cores, so no part of `make test`.
+The book is a small one of three notebooks, in a temporary folder. Every second kill ends the build alone and leaves running what it started;
+the others end all of it. Pages and records are compared by content with those of an undisturbed build. At the end two builds start together.
+Exit status 1 at the first difference. This takes half an hour on two free cores and is therefore not part of `make test`.
 """
 
 from __future__ import annotations
@@ -47,10 +47,18 @@ def finish(root: Path) -> dict[str, str]:
 
 def content(root: Path) -> dict[str, str]:
     html, book = root / "_build" / "html", build.Book(root)
-    found = {path.relative_to(html).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in html.rglob("*") if path.is_file()}
+    found = {
+        path.relative_to(html).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in html.rglob("*")
+        if path.is_file()
+    }
     found.pop(".complete")  # a checksum of the rest and of what it was made from
     recorded = build.records(book, build.Cache(book))
-    return found | {"the records": json.dumps({name: [r.model_dump(mode="json") for r in records] for name, records in recorded.items()})}
+    return found | {
+        "the records": json.dumps(
+            {name: [r.model_dump(mode="json") for r in records] for name, records in recorded.items()}
+        )
+    }
 
 
 def differences(one: dict[str, str], other: dict[str, str]) -> list[str]:
@@ -59,7 +67,13 @@ def differences(one: dict[str, str], other: dict[str, str]) -> list[str]:
 
 def killed(root: Path, started: Path, after: float, alone: bool) -> bool:
     """Start a build and kill it `after` seconds from when `started` is there; False if it ended before."""
-    process = subprocess.Popen(command(root), cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        command(root),
+        cwd=REPOSITORY,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     while not started.exists() and process.poll() is None:
         time.sleep(0.01)
     time.sleep(after)
@@ -93,15 +107,23 @@ def kill_builds(root: Path, notebooks: int, pages: int, moments: random.Random) 
     if not differences(undisturbed["A"], undisturbed["B"]):
         sys.exit("the two texts give the same pages: this would show nothing")
     shutil.rmtree(state)
-    while_running = seconds_of(root, state / "cache", state / "toc.yml")  # the notebooks have all run when this is written
+    while_running = seconds_of(
+        root, state / "cache", state / "toc.yml"
+    )  # the notebooks have all run when this is written
     if wrong := differences(content(root), undisturbed["A"]):
         sys.exit(f"two undisturbed builds differ in {', '.join(wrong)}: nothing can be compared")
-    print(f"an undisturbed build: {len(undisturbed['A']) - 1} files; the notebooks take {while_running:.1f} s", flush=True)
+    print(
+        f"an undisturbed build: {len(undisturbed['A']) - 1} files; the notebooks take {while_running:.1f} s",
+        flush=True,
+    )
 
     def check(what: str, number: int, text: str, start: float) -> None:
         if wrong := differences(finish(root), undisturbed[text]):
             sys.exit(f"after kill {number} while {what} the build differs in {', '.join(wrong)}")
-        print(f"kill {number} while {what}: same pages and records, {time.monotonic() - start:.0f} s", flush=True)
+        print(
+            f"kill {number} while {what}: same pages and records, {time.monotonic() - start:.0f} s",
+            flush=True,
+        )
 
     number = 0
     while number < notebooks:
@@ -128,9 +150,15 @@ def kill_builds(root: Path, notebooks: int, pages: int, moments: random.Random) 
             while_writing *= 0.8
 
     shutil.rmtree(state)
-    both = [subprocess.Popen(command(root, *o), cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) for o in ([], ["--run"])]  # `--run`: tests do
+    both = [
+        subprocess.Popen(command(root, *o), cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        for o in ([], ["--run"])
+    ]  # `--run`: tests do
     printed = [process.communicate()[0] for process in both]
-    if any(process.returncode for process in both) or sum("waiting until it has ended" in text for text in printed) != 1:
+    if (
+        any(process.returncode for process in both)
+        or sum("waiting until it has ended" in text for text in printed) != 1
+    ):
         sys.exit(f"two builds at once: {printed}")
     if wrong := differences(content(root), undisturbed[text]):
         sys.exit(f"after two builds at once the book differs in {', '.join(wrong)}")
@@ -138,7 +166,9 @@ def kill_builds(root: Path, notebooks: int, pages: int, moments: random.Random) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, count in (("notebooks", 20), ("pages", 20), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=count)
     parser.add_argument("--no-trainer", action="store_true")
@@ -152,7 +182,9 @@ def main() -> None:
     trained = 0 if options.no_trainer else 10  # in the test of the trainer that kills it
     if trained:
         test = REPOSITORY / "tests" / "unit" / "test_train.py"
-        done = subprocess.run([sys.executable, "-m", "pytest", "-q", str(test), "-k", "kills_at_random_moments"], cwd=REPOSITORY)
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", str(test), "-k", "kills_at_random_moments"], cwd=REPOSITORY
+        )
         if done.returncode:
             sys.exit("a killed training differs from an undisturbed one")
     print(f"{options.notebooks + options.pages + trained} passed, 0 failed")

@@ -33,7 +33,9 @@ SIZES = {8_192: 8_192, 50_257: 8_192}  # d_vocab: how many rows
 
 def circuit(d_vocab: int) -> FactoredMatrix:
     generator = torch.Generator().manual_seed(0)
-    A, B = (torch.randn(*shape, generator=generator) for shape in ((SIZES[d_vocab], D_HEAD), (D_HEAD, d_vocab)))
+    A, B = (
+        torch.randn(*shape, generator=generator) for shape in ((SIZES[d_vocab], D_HEAD), (D_HEAD, d_vocab))
+    )
     return FactoredMatrix(A, B)
 
 
@@ -71,7 +73,9 @@ def peak_memory(way: str, d_vocab: int) -> float:
 
 def print_peak(way: str, d_vocab: int) -> None:
     matrix = circuit(d_vocab)
-    WAYS[way](FactoredMatrix(matrix.A[:2], matrix.B[:, :2000]))  # what every way needs once: threads, the library's own buffers
+    WAYS[way](
+        FactoredMatrix(matrix.A[:2], matrix.B[:, :2000])
+    )  # what every way needs once: threads, the library's own buffers
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of importing
     before = resident_peak()
     WAYS[way](matrix)
@@ -80,7 +84,9 @@ def print_peak(way: str, d_vocab: int) -> None:
 
 def resident_peak() -> float:
     """MB. Not `getrusage`, whose peak a process inherits from the one that starts it."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    (line,) = (
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
     return int(line.split()[1]) / 1024
 
 
@@ -96,14 +102,18 @@ def times(ways: dict[str, Callable[[FactoredMatrix], None]], matrix: FactoredMat
 
 
 def main() -> None:
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32, d_head {D_HEAD}, k = {K}, median of {ROUNDS}")
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32, d_head {D_HEAD}, k = {K}, median of {ROUNDS}"
+    )
     for d_vocab, rows in SIZES.items():
         ways = {way: run for way, run in WAYS.items() if run is not dense or d_vocab * rows < 10**8}
         found = times(ways, circuit(d_vocab))
         print(f"\n{rows:,} rows of {d_vocab:,} columns ({4e-6 * rows * d_vocab:,.0f} MB if formed whole)")
         for way, seconds in found.items():
             ratio = seconds / found["products alone"]
-            print(f"  {way:26} {seconds:8.3f} s   {ratio:6.2f} x products   peak memory {peak_memory(way, d_vocab):6.0f} MB")
+            print(
+                f"  {way:26} {seconds:8.3f} s   {ratio:6.2f} x products   peak memory {peak_memory(way, d_vocab):6.0f} MB"
+            )
 
 
 if __name__ == "__main__":

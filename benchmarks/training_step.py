@@ -40,7 +40,9 @@ def compare(name: str, ways: dict[str, Callable[[], None]]) -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, bf16, {BATCH} x {N_CTX} tokens, median of {ROUNDS}\n")
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, bf16, {BATCH} x {N_CTX} tokens, median of {ROUNDS}\n"
+    )
     q, k, v = (torch.randn(BATCH, N_HEADS, N_CTX, D_HEAD).bfloat16().requires_grad_() for _ in range(3))
     compare("attention", {
         "fused kernel": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward(),

@@ -31,7 +31,9 @@ def median_seconds(run: Callable[[], object], device: torch.device, rounds: int,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--config", default="attn-only-2l")
     parser.add_argument("--batch", type=int, nargs="+")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
@@ -44,7 +46,9 @@ def main() -> None:
     n = 8192 if cuda else 1024
     a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16) for _ in range(2))
     peak = 2 * n**3 / median_seconds(lambda: a @ b, device, args.rounds, warm=2) / 1e12
-    print(f"{torch.cuda.get_device_name() if cuda else 'CPU'}, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(
+        f"{torch.cuda.get_device_name() if cuda else 'CPU'}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    )
     print(f"one {n} x {n} x {n} bf16 product: {peak:.3g} TFLOP/s")
     print(f"{name}, context {shape.n_ctx}: {flops_per_token(shape) / 1e6:.1f} million operations a token\n")
     print("batch  tokens/s   TFLOP/s  of the product's rate")

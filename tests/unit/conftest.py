@@ -1,7 +1,10 @@
+import importlib.util
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from transformer_circuits.paths import ROOT
 
 TEXT = "the cat sat on the mat, the dog sat on the cat; def f(x): return x\n"
 
@@ -18,8 +21,28 @@ def tiny_tokenizer_file(tmp_path_factory) -> Path:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([TEXT + "".join(chr(97 + (i * j) % 26) for j in range(60)) for i in range(26)], trainer)
+    tokenizer.train_from_iterator(
+        [TEXT + "".join(chr(97 + (i * j) % 26) for j in range(60)) for i in range(26)], trainer
+    )
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     tokenizer.save(str(path))
     assert tokenizer.get_vocab_size() == 300
     return path
+
+
+def script(name: str):
+    """Return the script `.ci/<name>.py` as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def stamp():
+    return script("stamp")
+
+
+@pytest.fixture(scope="session")
+def colab():
+    return script("colab")

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer, causal_attention, sinusoids
+from transformer_circuits.models.architecture import ModelConfig, Transformer, causal_attention, sinusoids
 
 SMALL = dict(d_model=32, n_heads=4, d_head=8, d_vocab=50, n_ctx=40)
 
 
 def random_model(n_layers: int, dtype: torch.dtype = torch.float64, **options) -> Transformer:
-    """Weights of order one, so that no term can hide."""
+    """Return a model with weights of order one, so that no term can hide."""
     torch.manual_seed(n_layers)
     model = Transformer(ModelConfig(n_layers, **(SMALL | options))).to(dtype).eval()
     for name, parameter in model.named_parameters():
@@ -45,11 +45,6 @@ def test_causal_attention_and_its_gradients_equal_the_explicit_computation(n):
         torch.testing.assert_close(mine.grad, explicit.grad, rtol=1e-10, atol=1e-10)
 
 
-def test_causal_attention_does_not_depend_on_the_block_size():
-    q, k, v = torch.randn(3, 1, 2, 77, 8, dtype=torch.float64)
-    torch.testing.assert_close(causal_attention(q, k, v, block=10), causal_attention(q, k, v), rtol=1e-12, atol=1e-12)
-
-
 def test_sinusoids():
     positions = sinusoids(40, 32)
     assert positions.shape == (40, 32)
@@ -67,16 +62,9 @@ def test_sinusoids():
 def test_initial_scales():
     torch.manual_seed(0)
     model = Transformer(ModelConfig(1, d_model=128, n_heads=2, d_head=32, d_vocab=600, n_ctx=16, d_mlp=256))
-    expected = {
-        "tok_embed": 0.3,
-        "layers.0.attn.q": 0.5 / 128**0.5,
-        "layers.0.attn.k": 0.5 / 128**0.5,
-        "layers.0.attn.v": 0.5 / 128**0.5,
-        "layers.0.attn.o": 0.3 / 64**0.5,
-        "layers.0.mlp.fc_in": 1 / 128**0.5,
-        "layers.0.mlp.fc_out": 0.3 / 256**0.5,
-        "head": 0.02,
-    }
+    expected = {f"layers.0.attn.{part}": 0.5 / 128**0.5 for part in "qkv"}
+    expected |= {"tok_embed": 0.3, "layers.0.attn.o": 0.3 / 64**0.5, "head": 0.02}
+    expected |= {"layers.0.mlp.fc_in": 1 / 128**0.5, "layers.0.mlp.fc_out": 0.3 / 256**0.5}
     for name, std in expected.items():
         weight = model.get_submodule(name).weight
         assert weight.std().item() == pytest.approx(std, rel=0.05), name
@@ -84,13 +72,7 @@ def test_initial_scales():
     assert not model.layers[0].mlp.fc_in.bias.any()
 
 
-def test_defaults_are_the_shape_of_the_paper():
-    config = ModelConfig(2)
-    assert (config.d_model, config.n_heads, config.d_head) == (768, 12, 64)
-    assert (config.normalization, config.d_mlp, config.smeared_keys, config.standard_positions) == (None, None, False, False)
-
-
-@pytest.mark.parametrize("n_layers", [0, 1, 2, 3])
+@pytest.mark.parametrize("n_layers", [0, 2])
 def test_forward_equals_sums_over_heads_written_out(n_layers):
     model = random_model(n_layers)
     tokens = torch.randint(50, (2, 17))
@@ -108,9 +90,10 @@ def test_forward_equals_sums_over_heads_written_out(n_layers):
     torch.testing.assert_close(model(tokens), residual @ model.head.weight.T, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"normalization": "LN"}, {"d_mlp": 24}, {"normalization": "LN", "d_mlp": 24}, {"smeared_keys": True}, {"standard_positions": True}]
-)
+OPTIONS = [{}, {"normalization": "LN", "d_mlp": 24}, {"smeared_keys": True}, {"standard_positions": True}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 def test_later_tokens_change_nothing_before_them(options):
     model = random_model(2, **options)
     tokens = torch.randint(50, (1, 20))
@@ -119,21 +102,6 @@ def test_later_tokens_change_nothing_before_them(options):
     difference = (model(tokens) - model(changed)).abs().amax(-1)[0]
     assert difference[:12].max() < 1e-12
     assert difference[12:].min() > 1e-6
-
-
-def test_positions_never_enter_values():
-    """Where attention is uniform, the order of the tokens that came before makes no difference."""
-    model = random_model(1)
-    tokens = torch.tensor([[BOS, 3, 14, 15, 9, 26]])
-    permuted = torch.tensor([[BOS, 15, 9, 3, 14, 26]])
-
-    def last_output(ids, uniform: bool):
-        residual, positions = model.tok_embed(ids), model.pos(torch.arange(6)[None])
-        freeze = (lambda pattern: torch.ones_like(pattern).tril() / 6) if uniform else None
-        return model.layers[0].attn(residual, positions, pattern_fn=freeze)[0][0, -1]
-
-    torch.testing.assert_close(last_output(tokens, uniform=True), last_output(permuted, uniform=True))
-    assert not torch.allclose(last_output(tokens, uniform=False), last_output(permuted, uniform=False))
 
 
 def test_standard_positions_enter_the_stream_and_so_the_values():
@@ -148,77 +116,39 @@ def test_standard_positions_enter_the_stream_and_so_the_values():
     torch.testing.assert_close(model(tokens), residual @ model.head.weight.T, rtol=1e-11, atol=1e-11)
 
 
-def test_pattern_and_scores_functions_see_what_is_computed_and_can_replace_it():
-    model = random_model(1)
-    attention, residual, positions = model.layers[0].attn, torch.randn(2, 9, 32).double(), model.W_pos[:9]
-    plain, no_pattern = attention(residual, positions)
-    assert no_pattern is None
-    seen = {}
-
-    def keep(name):
-        return lambda tensor: seen.setdefault(name, tensor)
-
-    out, pattern = attention(residual, positions, pattern_fn=keep("pattern"), scores_fn=keep("scores"))
-    torch.testing.assert_close(out, plain, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(seen["scores"].softmax(-1), pattern)
-    assert torch.equal(seen["pattern"], pattern)
-    assert torch.equal(seen["scores"][0, 0].isinf(), torch.ones(9, 9).triu(1).bool())
-    out, _ = attention(residual, positions, pattern_fn=torch.zeros_like)
-    assert not out.any()
-
-
 def test_smeared_keys_equal_the_scores_written_out():
     model = random_model(1, smeared_keys=True)
     attention, tokens = model.layers[0].attn, torch.randint(50, (1, 12))
     with_positions = model.tok_embed.weight[tokens[0]] + model.W_pos[:12]
     seen = {}
-    model.layers[0].attn(model.tok_embed(tokens), model.W_pos[None, :12], lambda p: p, lambda s: seen.setdefault("scores", s))
+    keep = [lambda pattern: pattern, lambda scores: seen.setdefault("scores", scores)]
+    attention(model.tok_embed(tokens), model.W_pos[None, :12], *keep)
     for h, own in enumerate(attention.smear.sigmoid()):
         rows = slice(8 * h, 8 * h + 8)
-        queries, keys = with_positions @ attention.q.weight[rows].T, with_positions @ attention.k.weight[rows].T
-        for i in range(12):
-            for j in range(i + 1):
-                key = own * keys[j] + (1 - own) * keys[j - 1] if j else keys[0]
-                torch.testing.assert_close(seen["scores"][0, h, i, j], queries[i] @ key / math.sqrt(8), rtol=1e-10, atol=1e-10)
+        queries, keys = (with_positions @ linear.weight[rows].T for linear in (attention.q, attention.k))
+        mixed = torch.stack([keys[0], *(own * keys[j] + (1 - own) * keys[j - 1] for j in range(1, 12))])
+        expected = (queries @ mixed.T / math.sqrt(8)).tril()
+        torch.testing.assert_close(seen["scores"][0, h].tril(), expected, rtol=1e-10, atol=1e-10)
 
 
-def test_a_smeared_head_does_induction_alone():
-    """One layer: keys that hold the token before, queries that hold the present one, and no composition (claim W4)."""
-    n, vocabulary = 21, 30
-    model = Transformer(ModelConfig(1, d_model=32, n_heads=1, d_head=32, d_vocab=vocabulary, n_ctx=n, smeared_keys=True))
-    attention = model.layers[0].attn
-    with torch.no_grad():
-        model.tok_embed.weight.copy_(torch.eye(vocabulary, 32))
-        model.pos.weight.zero_()
-        attention.q.weight.copy_(100 * torch.eye(32))
-        attention.k.weight.copy_(torch.eye(32))
-        attention.smear.fill_(-10)  # the key of the token before alone
-    tokens = torch.cat([torch.zeros(1, dtype=torch.long), torch.arange(1, 11), torch.arange(1, 11)])[None]
-    pattern = attention(model.tok_embed(tokens), model.W_pos[None, :n], lambda p: p)[1][0, 0]
-    for second in range(11, 20):
-        assert pattern[second, second - 9] > 0.99  # the token that followed the earlier copy
+def test_a_width_may_be_odd():
+    model = Transformer(ModelConfig(**(SMALL | dict(n_layers=1, d_model=33))))
+    assert model.W_pos.shape == (40, 33) and model(torch.zeros(1, 4, dtype=torch.long)).isfinite().all()
 
 
-@pytest.mark.parametrize("n", [0, 41])
-def test_prompts_of_the_wrong_length_are_refused(n):
-    with pytest.raises(ValueError, match=f"a prompt must have 1 to 40 tokens, this one has {n}"):
-        random_model(1)(torch.zeros(1, n, dtype=torch.long))
-
-
-def test_floats_and_padding_masks_are_refused():
-    model = random_model(1)
-    tokens = torch.zeros(1, 4, dtype=torch.long)
-    with pytest.raises(ValueError, match="1 to 40 token ids"):
-        model(inputs_embeds=torch.zeros(1, 4, 32))
-    with pytest.raises(ValueError, match="pad on the right"):
-        model(tokens, attention_mask=torch.tensor([[0, 1, 1, 1]]))
-    assert torch.equal(model(tokens, attention_mask=torch.ones(1, 4)), model(tokens))
-
-
-@pytest.mark.parametrize("wrong", [dict(normalization="RMS"), dict(d_model=33)])
-def test_impossible_configurations_are_refused(wrong):
-    with pytest.raises(ValueError, match="must be"):
-        ModelConfig(**(SMALL | dict(n_layers=1) | wrong))
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"normalization": "RMS"}, "normalization must be None or 'LN'"),
+        ({"d_model": 1}, "d_model must be at least 2"),
+        ({"n_layers": 2.0}, "n_layers must be a whole number"),
+        ({"d_mlp": -1}, "d_mlp must be at least 0"),
+        ({"smeared_keys": "no"}, "smeared_keys must be true or false"),
+    ],
+)
+def test_impossible_configurations_are_rejected(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        ModelConfig(**(SMALL | {"n_layers": 1} | wrong))
 
 
 def test_training_machines_need_neither_transformer_lens_nor_jaxtyping():
@@ -226,4 +156,5 @@ def test_training_machines_need_neither_transformer_lens_nor_jaxtyping():
         "import sys, transformer_circuits.models, transformer_circuits.models.shards;"
         "print([m for m in ('transformer_lens', 'transformers', 'jaxtyping', 'einops') if m in sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

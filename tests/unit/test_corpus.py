@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from transformer_circuits.training import corpus
-from transformer_circuits.training.corpus import Deduplicator, Document, copy_oracle, is_text, read_folder, split
+from transformer_circuits.training.corpus import (
+    Deduplicator,
+    Document,
+    copy_oracle,
+    is_text,
+    read_folder,
+    split,
+)
 
 
 def sentences(seed: int, n: int = 60) -> str:
@@ -44,10 +51,12 @@ def test_split_keeps_documents_whole_and_apart_for_every_kind():
     training, held_out = split(all_documents)
     assert not set(training) & set(held_out) and set(training) | set(held_out) == set(all_documents)
     assert {d.kind for d in held_out} == {d.kind for d in training} == {"prose", "python", "html"}
-    share = sum(len(d.text) for d in held_out if d.kind == "prose") / sum(len(d.text) for d in all_documents if d.kind == "prose")
+    share = sum(len(d.text) for d in held_out if d.kind == "prose") / sum(
+        len(d.text) for d in all_documents if d.kind == "prose"
+    )
     assert 0.5 * corpus.HELD_OUT_SHARE < share < 2 * corpus.HELD_OUT_SHARE
     assert split(all_documents) == (training, held_out)
-    with pytest.raises(ValueError, match="too few documents"):
+    with pytest.raises(ValueError, match="at least two different documents, got 1"):
         split(documents(1))
 
 
@@ -64,6 +73,16 @@ def test_recalled_runs_against_a_plain_search():
     held_out = np.concatenate([train[100:130], own])
     found = corpus.recalled(held_out, train, n=14, block=64)
     assert found.tolist() == [i <= 16 for i in range(len(held_out) - 13)]
+
+
+def test_repeated_runs_against_a_plain_search():
+    windows = np.random.default_rng(0).integers(0, 4, (20, 30)).astype(np.uint16)
+    for n in (1, 2, 3):
+        seen = 0
+        for row in windows.tolist():
+            grams = [row[i : i + n] for i in range(len(row) - n + 1)]
+            seen += sum(gram in grams[:i] for i, gram in enumerate(grams))
+        assert corpus.repeated_share(windows, n) == pytest.approx(seen / windows.size)
 
 
 def test_copy_oracle_against_a_plain_loop():
@@ -86,26 +105,40 @@ def folder(tmp_path):
     return tmp_path / "texts"
 
 
+def make(folder, out, *options) -> dict:
+    """Run the command, and return its report."""
+    corpus.main(["--folder", str(folder), "--out", str(out), "--d-vocab", "400", *options])
+    return json.loads((out / "report.json").read_text())
+
+
 def test_a_folder_becomes_packed_tokens_that_decode_to_its_texts(folder, tmp_path, capsys):
     from tokenizers import Tokenizer
 
     assert len(list(read_folder(folder))) == 30
-    corpus.main(["--folder", str(folder), "--out", str(tmp_path / "out"), "--d-vocab", "400", "--ship", str(tmp_path / "data")])
+    report = make(folder, tmp_path / "out", "--ship", str(tmp_path / "data"))
     assert "copy oracle" in capsys.readouterr().out
     train, held_out = (np.load(tmp_path / "out" / f"{name}.npy") for name in ("train", "held_out"))
     assert train.dtype == np.uint16 and train[0] == 0 and held_out[0] == 0
     tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
-    texts = [tokenizer.decode(part[1:].tolist()) for side in (train, held_out) for part in np.split(side, np.flatnonzero(side == 0)[1:])]
+    texts = [
+        tokenizer.decode(part[1:].tolist())
+        for side in (train, held_out)
+        for part in np.split(side, np.flatnonzero(side == 0)[1:])
+    ]
     assert sorted(texts) == sorted(sentences(i) for i in range(30))
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["splits"]["train"] == {"documents": 29, "tokens": len(train)} and report["splits"]["held_out"]["recalled"] == {"docs": 0.0}
+    assert report["splits"]["train"] == {"documents": 29, "tokens": len(train)}
+    assert report["splits"]["held_out"]["recalled"] == {"docs": 0.0}
+    rows = {(row["window"], row["planted"]): row["share"] for row in report["repetition"]}
+    assert rows.keys() == set(corpus.REPETITION)
+    assert rows[512, 0.0]["30"] < rows[512, 0.1]["30"] < rows[512, 0.5]["30"]
+    assert rows[512, 0.0]["2"] < rows[2048, 0.0]["2"]
     assert np.load(tmp_path / "data" / "bigrams.npz")["count"].sum() == len(train) - 1
     assert np.array_equal(np.load(tmp_path / "data" / "held_out.npz")["tokens"], held_out)
 
 
 def test_the_same_folder_gives_the_same_tokens(folder, tmp_path):
     for out in ("a", "b"):
-        corpus.main(["--folder", str(folder), "--out", str(tmp_path / out), "--d-vocab", "400"])
+        make(folder, tmp_path / out)
     assert (tmp_path / "a" / "train.npy").read_bytes() == (tmp_path / "b" / "train.npy").read_bytes()
 
 
@@ -115,27 +148,30 @@ def test_a_start_token_written_in_a_text_is_text_and_links_and_binaries_stay_out
     (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
     found = list(read_folder(folder))
     assert "link.txt" not in {d.path for d in found} and "left out 1 files" in capsys.readouterr().err
-    corpus.main(["--folder", str(folder), "--out", str(tmp_path / "out"), "--d-vocab", "400"])
+    make(folder, tmp_path / "out")
     tokens = np.concatenate([np.load(tmp_path / "out" / f"{side}.npy") for side in ("train", "held_out")])
     assert (tokens == 0).sum() == len(found) == 31
 
 
-def test_only_documents_of_some_kinds(folder, tmp_path, capsys):
+def test_only_documents_of_some_kinds(folder, tmp_path):
     for i in range(40, 50):
         (folder / f"{i}.py").write_text(sentences(i))
-    corpus.main(["--folder", str(folder), "--out", str(tmp_path / "out"), "--d-vocab", "400", "--kinds", "python"])
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    report = make(folder, tmp_path / "out", "--kinds", "python")
     assert list(report["kinds"]) == ["python"]
     assert sum(split["documents"] for split in report["splits"].values()) == 10
-    with pytest.raises(SystemExit):
-        corpus.main(["--folder", str(folder), "--out", str(tmp_path / "out"), "--kinds", "poems"])
-    assert "invalid choice: 'poems'" in capsys.readouterr().err
 
 
-def test_a_missing_folder_is_said(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--folder", "nowhere"], "nowhere is not a folder"),
+        (["--kinds", "poems"], "invalid choice: 'poems'"),
+    ],
+)
+def test_wrong_arguments_are_named(tmp_path, capsys, arguments, sentence):
     with pytest.raises(SystemExit):
-        corpus.main(["--folder", str(tmp_path / "nowhere"), "--out", str(tmp_path)])
-    assert "is not a folder" in capsys.readouterr().err
+        corpus.main([*arguments, "--out", str(tmp_path)])
+    assert sentence in capsys.readouterr().err
 
 
 def package(tmp_path, **changes) -> dict:
@@ -143,66 +179,97 @@ def package(tmp_path, **changes) -> dict:
     archive = tmp_path / "mirror" / "thing-1.0.tar.gz"
     archive.parent.mkdir(exist_ok=True)
     with tarfile.open(archive, "w:gz") as tar:
-        for path, text in {"a.py": sentences(1), "b.rst": sentences(2), "c.png": "no text", "locale/d.txt": sentences(3)}.items():
+        for path, text in {
+            "a.py": sentences(1),
+            "b.rst": sentences(2),
+            "c.png": "no text",
+            "locale/d.txt": sentences(3),
+        }.items():
             info = tarfile.TarInfo(f"thing-1.0/{path}")
             info.size = len(text)
             tar.addfile(info, io.BytesIO(text.encode()))
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    about = {"name": "thing", "package": "thing", "version": "1.0", "archive": archive.name, "sha256": digest, "licence": "MIT"}
+    about = {
+        "name": "thing",
+        "package": "thing",
+        "version": "1.0",
+        "archive": archive.name,
+        "sha256": digest,
+        "licence": "MIT",
+    }
     return about | {"megabytes": {"python": 1, "docs": 1}, "skip": ["*locale/*"]} | changes
 
 
 def test_a_package_is_read_from_the_mirror_by_kind(tmp_path):
     found = list(corpus.read_sources([package(tmp_path)], tmp_path / "mirror", tmp_path / "cache"))
-    assert {(d.path, d.kind, d.text) for d in found} == {("a.py", "python", sentences(1)), ("b.rst", "docs", sentences(2))}
+    assert {(d.path, d.kind, d.text) for d in found} == {
+        ("a.py", "python", sentences(1)),
+        ("b.rst", "docs", sentences(2)),
+    }
     assert not (tmp_path / "cache").exists()
 
 
 def test_megabytes_limit_a_source(tmp_path):
-    found = list(corpus.read_sources([package(tmp_path, megabytes={"docs": 1})], tmp_path / "mirror", tmp_path / "cache"))
+    limited = package(tmp_path, megabytes={"docs": 1})
+    found = list(corpus.read_sources([limited], tmp_path / "mirror", tmp_path / "cache"))
     assert [d.path for d in found] == ["b.rst"]
 
 
-def test_a_damaged_package_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="thing-1.0.tar.gz: expected SHA-256 0000.*found [0-9a-f]{64}"):
-        list(corpus.read_sources([package(tmp_path, sha256="0" * 64)], tmp_path / "mirror", tmp_path / "cache"))
+HOTT = {"name": "HoTT-book", "repository": "HoTT/book", "commit": "c", "mirror": "book.tar.xz"}
+
+
+def listed() -> list[list[str]]:
+    """Return [SHA-256, path] of the files of a repository."""
+    listing = (corpus.HERE / "files" / "HoTT-book.sha256").read_text()
+    return [line.split("  ") for line in listing.splitlines()]
 
 
 def test_a_repository_is_fetched_file_by_file_and_each_is_checked(tmp_path, monkeypatch):
     import pooch
 
-    source = {"name": "HoTT-book", "repository": "HoTT/book", "commit": "c", "mirror": "none.tar.xz", "licence": "", "megabytes": {}}
-    listing = (corpus.HERE / "files" / "HoTT-book.sha256").read_text().splitlines()
     asked = []
 
     def retrieve(url, known_hash, path, fname):
-        asked.append((url, known_hash))
+        asked.append([known_hash, url])
         path.mkdir(parents=True, exist_ok=True)
         (path / fname).write_text("text")
         return path / fname
 
     monkeypatch.setattr(pooch, "retrieve", retrieve)
-    assert len(list(corpus.read_github(source, None, tmp_path))) == len(listing) == len(asked)
-    assert asked[0] == (f"https://raw.githubusercontent.com/HoTT/book/c/{listing[0].split('  ')[1]}", listing[0].split("  ")[0])
+    assert len(list(corpus.read_github(HOTT, None, tmp_path))) == len(listed())
+    base = "https://raw.githubusercontent.com/HoTT/book/c/"
+    assert asked == [[digest, base + path] for digest, path in listed()]
 
 
-def test_a_damaged_mirror_of_a_repository_is_refused(tmp_path):
-    path = (corpus.HERE / "files" / "HoTT-book.sha256").read_text().splitlines()[0].split("  ")[1]
+def damaged_package(tmp_path):
+    source = package(tmp_path, sha256="0" * 64)
+    return corpus.read_sources([source], tmp_path / "mirror", tmp_path / "cache")
+
+
+def damaged_mirror(tmp_path):
     with tarfile.open(tmp_path / "book.tar.xz", "w:xz") as tar:
-        info = tarfile.TarInfo(f"book-c/{path}")
+        info = tarfile.TarInfo(f"book-c/{listed()[0][1]}")
         info.size = 4
         tar.addfile(info, io.BytesIO(b"else"))
-    source = {"name": "HoTT-book", "repository": "HoTT/book", "commit": "c", "mirror": "book.tar.xz"}
-    with pytest.raises(ValueError, match="does not have the SHA-256"):
-        list(corpus.read_github(source, tmp_path, tmp_path))
+    return corpus.read_github(HOTT, tmp_path, tmp_path)
 
 
-def test_a_mirror_that_lacks_a_listed_file_is_refused(tmp_path):
-    with tarfile.open(tmp_path / "book.tar.xz", "w:xz"):
-        pass
-    source = {"name": "HoTT-book", "repository": "HoTT/book", "commit": "c", "mirror": "book.tar.xz"}
-    with pytest.raises(ValueError, match="book.tar.xz lacks .* of the files"):
-        list(corpus.read_github(source, tmp_path, tmp_path))
+def incomplete_mirror(tmp_path):
+    tarfile.open(tmp_path / "book.tar.xz", "w:xz").close()
+    return corpus.read_github(HOTT, tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "read, sentence",
+    [
+        (damaged_package, "thing-1.0.tar.gz must have SHA-256 0000.*, got [0-9a-f]{64}; delete it"),
+        (damaged_mirror, "in book.tar.xz must have SHA-256 .*, got .*; delete it and fetch it again"),
+        (incomplete_mirror, "book.tar.xz is missing .* of the files .*; fetch it again"),
+    ],
+)
+def test_archives_that_are_not_the_listed_ones_are_rejected(tmp_path, read, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        list(read(tmp_path))
 
 
 def test_every_source_is_pinned_and_licensed():
@@ -211,6 +278,8 @@ def test_every_source_is_pinned_and_licensed():
     for source in sources:
         assert source["licence"] and source["megabytes"]
         if "repository" in source:
-            assert len(source["commit"]) == 40 and (corpus.HERE / "files" / f"{source['name']}.sha256").exists()
+            assert (
+                len(source["commit"]) == 40 and (corpus.HERE / "files" / f"{source['name']}.sha256").exists()
+            )
         else:
             assert len(source["sha256"]) == 64 and source["version"] in source["archive"]

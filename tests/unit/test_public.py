@@ -1,4 +1,4 @@
-"""Public models, without the network: tiny stand-ins with random weights, in the same formats, loaded by the same function."""
+"""Any model as a bridge, without the network: tiny stand-ins with random weights, in the same formats, loaded by the same function."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from huggingface_hub import constants
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from transformer_circuits.circuits import heads
+from transformer_circuits.measures.repeats import repeated_random_tokens
 from transformer_circuits.models import public
 from transformer_circuits.models.shards import WeightsError
-from transformer_circuits.training.scores import repeated_random_tokens
 
 START = 50256  # GPT-2's, the last of its vocabulary
 
@@ -50,53 +50,75 @@ def test_a_gpt2_gives_the_scores_that_transformers_own_patterns_give(gpt2):
     found = heads.induction_scores(bridge, repeated)
     plain = GPT2LMHeadModel.from_pretrained(gpt2, attn_implementation="eager").eval()
     with torch.no_grad():
-        A = torch.stack(plain(repeated.tokens, output_attentions=True).attentions)  # [layer, row, head, destination, source]
+        patterns = plain(repeated.tokens, output_attentions=True).attentions
+    A = torch.stack(patterns)  # [layer, row, head, destination, source]
     each = []
     for row, (start, length) in enumerate(zip(repeated.start.tolist(), repeated.length.tolist())):
-        each += [A[:, row, :, i, i - length + 1] for i in range(start + length, start + 3 * length)]
+        each += [A[:, row, :, i, i - length + 1] for i in range(start + length, start + 2 * length)]
     torch.testing.assert_close(found, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
     assert (found - found.flip(1)).abs().max() > 1e-3  # heads differ, so a mix-up would be seen
 
 
+def old_layout(folder, settings: dict, file: str, normalized: bool) -> dict[str, torch.Tensor]:
+    """Write one layer in TransformerLens's old layout, as `save` of safetensors or torch does; return its tensors."""
+    generator = torch.Generator().manual_seed(1)
+    sizes = {"embed.W_E": (40, 16), "pos_embed.W_pos": (64, 16), "unembed.W_U": (16, 40), "unembed.b_U": (40,),
+             "blocks.0.attn.W_O": (4, 4, 16), "blocks.0.attn.b_O": (16,)}  # fmt: skip
+    for name in "QKV":
+        sizes |= {f"blocks.0.attn.W_{name}": (4, 16, 4), f"blocks.0.attn.b_{name}": (4, 4)}
+    if normalized:
+        sizes |= {f"{norm}.{part}": (16,) for norm in ("blocks.0.ln1", "ln_final") for part in "wb"}
+    state = {name: torch.randn(*size, generator=generator) for name, size in sizes.items()}
+    (safetensors.torch.save_file if file.endswith(".safetensors") else torch.save)(state, folder / file)
+    (folder / "config.json").write_text(json.dumps(settings))
+    return state
+
+
+SHORTFORMER = {"positional_embedding_type": "shortformer", "normalization_type": None, "attn_only": True}
+
+
 def test_an_old_shortformer_checkpoint_is_read_by_the_same_function(tmp_path):
-    generator = torch.Generator().manual_seed(5)
-    shapes = {"embed.W_E": (50, 32), "pos_embed.W_pos": (64, 32), "unembed.W_U": (32, 50)}
-    for i in range(2):
-        shapes |= {f"blocks.{i}.attn.W_{name}": (3, 32, 8) for name in "QKV"} | {f"blocks.{i}.attn.W_O": (3, 8, 32)}
-    state = {name: torch.randn(*shape, generator=generator) / shape[-1] ** 0.5 for name, shape in shapes.items()}
-    safetensors.torch.save_file(state, tmp_path / "model.safetensors")
-    settings = {"positional_embedding_type": "shortformer", "normalization_type": None, "attn_only": True}
-    (tmp_path / "config.json").write_text(json.dumps(settings))
+    state = old_layout(tmp_path, SHORTFORMER, "model.safetensors", normalized=False)
     bridge = public.load_public(str(tmp_path), device="cpu")
     assert public.start_token(bridge) == 0
     # Layer one by hand: positions are added where queries and keys are computed.
-    tokens = torch.randint(50, (1, 64), generator=generator)
+    tokens = torch.randint(40, (1, 64))
     seen = state["embed.W_E"][tokens[0]] + state["pos_embed.W_pos"]
-    scaled = torch.einsum("qm,hmd,hnd,kn->hqk", seen, state["blocks.0.attn.W_Q"], state["blocks.0.attn.W_K"], seen) / 8**0.5
-    expected = scaled.masked_fill(torch.ones(64, 64).triu(1).bool(), -torch.inf).softmax(-1)
-    torch.testing.assert_close(heads.patterns(bridge, tokens)[0][0], expected, rtol=1e-3, atol=1e-5)
+    q, k = (
+        torch.einsum("pm,hmd->hpd", seen, state[f"blocks.0.attn.W_{x}"])
+        + state[f"blocks.0.attn.b_{x}"][:, None]
+        for x in "QK"
+    )
+    scores = (q @ k.mT / 4**0.5).masked_fill(torch.ones(64, 64).triu(1).bool(), -torch.inf)
+    torch.testing.assert_close(heads.patterns(bridge, tokens)[0][0], scores.softmax(-1), rtol=1e-3, atol=1e-5)
 
 
-def test_a_hub_name_of_the_old_family_goes_to_its_loader(tmp_path, monkeypatch):
-    """`NeelNanda/...`: standard positions, layer normalization; files fetched one by one, here from a folder."""
-    generator = torch.Generator().manual_seed(1)
+@pytest.mark.parametrize("shortformer", [False, True])
+def test_a_hub_name_of_the_old_family_goes_to_the_loader_that_knows_its_positions(
+    tmp_path, monkeypatch, shortformer
+):
+    """`NeelNanda/...`: TransformerLens's own loader, ours for Shortformer; files come from a folder here."""
     shape = {"d_model": 16, "n_layers": 1, "d_mlp": 64, "d_head": 4, "n_heads": 4, "n_ctx": 64, "d_vocab": 40}
-    (tmp_path / "config.json").write_text(json.dumps(shape | {"act_fn": "gelu", "attn_only": True, "normalization": "LN"}))
-    sizes = {"embed.W_E": (40, 16), "pos_embed.W_pos": (64, 16), "unembed.W_U": (16, 40), "unembed.b_U": (40,),
-             "ln_final.w": (16,), "ln_final.b": (16,), "blocks.0.ln1.w": (16,), "blocks.0.ln1.b": (16,),
-             "blocks.0.attn.W_O": (4, 4, 16), "blocks.0.attn.b_O": (16,)}  # fmt: skip
-    sizes |= {f"blocks.0.attn.W_{x}": (4, 16, 4) for x in "QKV"} | {f"blocks.0.attn.b_{x}": (4, 4) for x in "QKV"}
-    torch.save({name: torch.randn(*size, generator=generator) for name, size in sizes.items()}, tmp_path / "model_final.pth")
+    settings = {"act_fn": "gelu", "attn_only": True, "normalization": None if shortformer else "LN"}
+    state = old_layout(
+        tmp_path, shape | settings | {"shortformer_pos": shortformer}, "model_final.pth", not shortformer
+    )
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repo, file, **_: str(tmp_path / file))
-    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: ["config.json", "model_final.pth"])
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: ["model_final.pth"])
     bridge = public.load_public("NeelNanda/Attn_Only_2L512W_C4_Code", device="cpu")
-    torch.testing.assert_close(bridge.W_E, torch.load(tmp_path / "model_final.pth")["embed.W_E"])
-    with pytest.raises(ValueError, match="names no start token"):  # it has no tokenizer here
-        public.start_token(bridge)
+    torch.testing.assert_close(bridge.W_E, state["embed.W_E"])
+    assert bridge.cfg.positional_embedding_type == ("shortformer" if shortformer else "standard")
+    if not shortformer:
+        with pytest.raises(ValueError, match="names no start token"):  # it has no tokenizer here
+            public.start_token(bridge)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "callummcdougall/attn_only_2L_half", "NeelNanda/Attn_Only_2L512W_C4_Code"])
-def test_what_cannot_be_had_is_said_in_one_sentence(name):
+@pytest.mark.parametrize(
+    "name",
+    ["gpt2", "callummcdougall/attn_only_2L_half", "NeelNanda/Attn_Only_2L512W_C4_Code", "runs/none/model"],
+)
+def test_what_is_not_available_is_said_in_one_sentence(name):
     with pytest.raises(WeightsError, match=f"'{name}' could not be loaded: ") as raised:
         public.load_public(name, device="cpu")
     assert "\n" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""The trainer: its loss, its scores, and that a killed run goes on as if nothing had happened."""
+"""The trainer: its text, its loss, its scores, and that a killed run ends as an uninterrupted one."""
 
 import ast
 import dataclasses
@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,13 +16,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from transformer_circuits.models import architecture, load_model, shards
+from transformer_circuits.measures.prediction import losses
+from transformer_circuits.models import architecture, load_model, registry, shards
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.training import loss, scores, train
+from transformer_circuits.training import checkpoints, evaluation, film, loss, train, windows
 from transformer_circuits.training.corpus import train_tokenizer
+from transformer_circuits.training.evaluation import attention_patterns, losses_by_order
 from transformer_circuits.training.loss import linear_cross_entropy
-from transformer_circuits.training.scores import attention_patterns, in_context_score, losses, losses_by_order, positivity
-from transformer_circuits.training.train import TrainingConfig, Windows, flops_per_token, read_config, snapshot_steps
+from transformer_circuits.training.train import (
+    TrainingConfig,
+    flops_per_token,
+    read_config,
+    snapshot_steps,
+)
+from transformer_circuits.training.windows import Windows
 
 CONFIG = """
 [model]
@@ -37,34 +45,81 @@ batch = 4
 snapshots = 12
 evaluate_windows = 4
 repeats = 4
+without_start = 0.1
+planted = 0.25
 """
+SHARD = "model/weights-00001-of-00001.safetensors"
+TWO_LAYERS = ModelConfig(n_layers=2, d_model=16, n_heads=2, d_head=8, d_vocab=30, n_ctx=20)
 
 
 @pytest.fixture
 def data(tmp_path):
     for name, n in (("train", 20_000), ("held_out", 2_000)):
-        np.save(tmp_path / f"{name}.npy", np.random.default_rng(n).zipf(1.5, n).clip(max=49).astype(np.uint16))
+        tokens = np.random.default_rng(n).zipf(1.5, n).clip(max=49)
+        np.save(tmp_path / f"{name}.npy", tokens.astype(np.uint16))
     (tmp_path / "tiny.toml").write_text(CONFIG)
     return tmp_path
 
 
-def run(data, out, **options):
-    train.train(*read_config(str(data / "tiny.toml")), data=data, out=data / out, **options)
+def run(data, out, *settings, **options):
+    config = read_config(str(data / "tiny.toml"), settings)
+    train.train(*config, data=data, out=data / out, **options)
+
+
+def command(data, out, *settings):
+    """Return the trainer's command line."""
+    arguments = ["--config", str(data / "tiny.toml"), "--data", str(data), "--out", str(data / out)]
+    return [*arguments, "--set", *settings] if settings else arguments
+
+
+def start(data, out, *settings, rank=None, port=0):
+    """Start the trainer as a process of its own; with a rank, as one of two."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    if rank is not None:
+        world = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": 2,
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": port,
+        }
+        environment |= {key: str(value) for key, value in world.items()}
+    program = [sys.executable, "-m", "transformer_circuits.training.train", *command(data, out, *settings)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(program, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
 def rows(data, out):
-    """The log without times."""
+    """Return the log without times."""
     lines = [json.loads(line) for line in (data / out / "training.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
+def wait_for_rows(data, out, more, process):
+    """Wait until a process has written `more` rows to the log."""
+    log = data / out / "training.jsonl"
+    before = len(log.read_text().splitlines()) if log.exists() else 1
+    while not log.exists() or len(log.read_text().splitlines()) < before + more:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
 def test_imports_of_the_trainer_are_few():
-    allowed = {"torch", "numpy", "safetensors", "accelerate", "filelock", "tqdm", "transformer_circuits"} | set(sys.stdlib_module_names)
-    for module in (architecture, shards, loss, scores, train):
+    allowed = set(sys.stdlib_module_names) | set("torch numpy safetensors accelerate filelock tqdm".split())
+    allowed |= {
+        "jaxtyping",
+        "pydantic",
+        "tokenizers",
+        "transformer_circuits",
+    }  # tokenizers: a film's sentence
+    for module in (architecture, shards, loss, windows, checkpoints, evaluation, film, train):
         for node in ast.walk(ast.parse(open(module.__file__).read())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
             assert {name.split(".")[0] for name in names} <= allowed, module.__name__
+
+
+# ---- what is computed ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100])
@@ -83,49 +138,64 @@ def test_chunked_loss_and_gradients_are_those_of_cross_entropy(chunk):
 
 def test_recorded_patterns_give_the_models_output():
     torch.manual_seed(0)
-    model = Transformer(ModelConfig(n_layers=2, d_model=16, n_heads=2, d_head=8, d_vocab=30, n_ctx=20))
-    tokens = torch.randint(30, (2, 20))
+    model, tokens = Transformer(TWO_LAYERS), torch.randint(30, (2, 20))
     patterns = attention_patterns(model, tokens)
     assert patterns.shape == (2, 2, 2, 20, 20)
     assert torch.allclose(patterns.sum(-1), torch.ones(2, 2, 2, 20), atol=1e-5)
-    layer = model.layers[0].attn
-    values = layer.v(model.tok_embed(tokens)).unflatten(-1, (2, 8)).transpose(1, 2)
+    layer, embedding = model.layers[0].attn, model.tok_embed(tokens)
+    values = layer.v(embedding).unflatten(-1, (2, 8)).transpose(1, 2)
     by_hand = layer.o((patterns[0] @ values).transpose(1, 2).flatten(-2))
-    assert torch.allclose(by_hand, layer(model.tok_embed(tokens), positions=model.pos.weight[None, :20])[0], atol=1e-5)
+    expected, _ = layer(embedding, positions=model.pos.weight[None, :20])
+    assert torch.allclose(by_hand, expected, atol=1e-5)
 
 
-def test_in_context_score_is_late_minus_early():
-    by_position = torch.zeros(3, 512)
-    by_position[:, :256] = 2.0
-    assert in_context_score(by_position) == -2.0
-    assert in_context_score(torch.linspace(0, 1, 64).expand(3, -1)) > 0
-
-
-def test_losses_by_order_end_with_the_model_itself_and_begin_with_the_direct_path():
+def test_losses_by_order_begin_with_the_direct_path_and_end_with_the_model_itself():
     torch.manual_seed(0)
-    model = Transformer(ModelConfig(n_layers=2, d_model=16, n_heads=2, d_head=8, d_vocab=30, n_ctx=20)).double()
-    rows = torch.randint(30, (3, 21))
-    orders = losses_by_order(model, rows)
+    model, text = Transformer(TWO_LAYERS).double(), torch.randint(30, (3, 21))
+    orders = losses_by_order(model, text)
     with torch.no_grad():
-        direct = F.cross_entropy(model.head(model.tok_embed(rows[:, :-1])).mT.float(), rows[:, 1:])
-    assert orders[0] == pytest.approx(float(direct)) and orders[2] == pytest.approx(float(losses(model, rows).mean()))
+        direct = F.cross_entropy(model.head(model.tok_embed(text[:, :-1])).mT.float(), text[:, 1:])
+    assert orders[0] == pytest.approx(float(direct))
+    assert orders[2] == pytest.approx(float(losses(model, text).mean()))
     assert len(orders) == 3 and orders[1] not in (orders[0], orders[2])
-
-
-def test_positivity_of_a_product_is_that_of_its_eigenvalues():
-    first, second = torch.randn(12, 3), torch.randn(3, 12)
-    values = torch.linalg.eigvals((first @ second).double())
-    assert float(positivity(first, second)) == pytest.approx(float(values.real.sum() / values.abs().sum()), abs=1e-5)
 
 
 def test_windows_start_with_the_start_token_and_cover_each_epoch_once(data):
     windows = Windows(data / "train.npy", n_ctx=32, d_vocab=50, seed=1)
-    tokens = np.load(data / "train.npy")
+    text = np.load(data / "train.npy")[: 625 * 32].reshape(625, 32)
     epoch = windows.batch(0, windows.count)
     assert epoch.shape == (625, 33) and (epoch[:, 0] == 0).all()
-    assert sorted(map(tuple, epoch[:, 1:].tolist())) == sorted(map(tuple, tokens[: 625 * 32].reshape(625, 32).tolist()))
+    assert sorted(map(tuple, epoch[:, 1:].tolist())) == sorted(map(tuple, text.tolist()))
     assert not torch.equal(windows.batch(625, 10), epoch[:10])  # the next epoch has another order
     assert torch.equal(Windows(data / "train.npy", 32, 50, 1).batch(620, 10), windows.batch(620, 10))
+
+
+def test_windows_begin_in_running_text_and_have_passages_twice_by_number_alone(data):
+    text = np.arange(
+        1, 40_001, dtype=np.uint16
+    )  # every token once, so that copies and places can be identified
+    np.save(data / "train.npy", text)
+
+    def windows(**shares):
+        return Windows(data / "train.npy", n_ctx=64, d_vocab=40_001, seed=3, **shares)
+
+    plain = windows().batch(0, 1200)
+    changed = windows(without_start=0.1, planted=0.25).batch(0, 1200)
+    assert (plain[:, 0] == 0).all() and 0.07 < (without := changed[:, 0] != 0).float().mean() < 0.13
+    assert (changed[without, 0] == plain[without, 1] - 1).all()
+    moved = (changed[:, 1:] != plain[:, 1:]).any(dim=1)
+    assert 0.2 < moved.float().mean() < 0.3 and abs((moved & without).float().mean() - 0.025) < 0.02
+    for row, before in zip(changed[moved], plain[moved]):
+        (at,) = (row[1:] != before[1:]).nonzero(as_tuple=True)
+        distance = {int(before[i + 1] - row[i + 1]) for i in at}
+        assert len(at) == at[-1] - at[0] + 1 and 8 <= len(at) <= 32
+        assert (
+            len(distance) == 1 and len(at) <= distance.pop() <= at[0]
+        )  # from an earlier place, not overlapping
+    resumed = windows(without_start=0.1, planted=0.25)
+    halves = [resumed.batch(first, 2) for first in (640, 642)]  # two processes share a global batch
+    assert torch.equal(torch.cat(halves), changed[640:644])
+    assert torch.equal(windows(planted=0.25).batch(0, 1200)[:, 1:], changed[:, 1:])
 
 
 def test_learning_rate_rises_stays_and_falls():
@@ -137,90 +207,7 @@ def test_learning_rate_rises_stays_and_falls():
 
 def test_snapshots_are_log_spaced_and_include_both_ends():
     steps = sorted(snapshot_steps(10_000, 40))
-    assert steps[0] == 0 and steps[1] == 50 and steps[-1] == 10_000 and len([s for s in steps if s < 1000]) >= 10
-
-
-def test_a_stopped_run_goes_on_as_if_uninterrupted(data):
-    run(data, "whole")
-    run(data, "parts", stop_after=100)
-    run(data, "parts", stop_after=57)
-    run(data, "parts")
-    assert rows(data, "parts") == rows(data, "whole")
-    shard = "model/weights-00001-of-00001.safetensors"
-    assert (data / "parts" / shard).read_bytes() == (data / "whole" / shard).read_bytes()
-    whole = rows(data, "whole")
-    assert whole[-1]["held_out"] < whole[1]["held_out"] - 0.5  # it learned something
-    model, manifest = shards.read_model(data / "whole" / "model")
-    assert manifest["training"]["result"]["tokens"] == 312 * 128 and model.config.d_vocab == 50
-
-
-def test_ten_kills_at_random_moments_change_nothing(data):
-    run(data, "whole")
-    (data / "often.toml").write_text(CONFIG + "checkpoint_minutes = 1e-9\n")  # a checkpoint every step: kills hit its writing too
-    command = [sys.executable, "-m", "transformer_circuits.training.train", "--config", str(data / "often.toml")]
-    command += ["--data", str(data), "--out", str(data / "killed")]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    checkpoint, moments, kills = data / "killed" / "checkpoint.safetensors", random.Random(0), 0
-    while kills < 10:
-        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
-        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-        while process.poll() is None and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before):
-            time.sleep(0.01)  # until it is under way
-        time.sleep(moments.uniform(0, 0.05))
-        assert process.poll() is None, "the run ended before it was killed ten times"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kills += 1
-    subprocess.run(command, env=environment, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    assert rows(data, "killed")[1:] == rows(data, "whole")[1:]
-    shard = "model/weights-00001-of-00001.safetensors"
-    assert (data / "killed" / shard).read_bytes() == (data / "whole" / shard).read_bytes()
-
-
-def test_settings_take_the_place_of_the_configurations(data):
-    name, shape, training = read_config(str(data / "tiny.toml"), ["lr=1e-3", "n_layers=2", "betas=[0.8, 0.9]", "tokens=1_000"])
-    assert (name, shape.n_layers, shape.d_model) == ("tiny", 2, 16)
-    assert (training.lr, training.tokens, training.betas, training.batch) == (1e-3, 1000, (0.8, 0.9), 4)
-    for wrong, sentence in [("lr", "write it like lr=1e-3"), ("rate=1", "there is no setting 'rate'; there are: n_layers, "),
-                            ("lr=a b", "is not a setting"), ("n_layers=-1", "n_layers must be at least 0, not -1"),
-                            ("precision='fp8'", "precision must be 'bf16' or 'no'")]:  # fmt: skip
-        with pytest.raises(ValueError, match=sentence):
-            read_config(str(data / "tiny.toml"), [wrong])
-    arguments = ["--config", str(data / "tiny.toml"), "--data", str(data), "--out", str(data / "set")]
-    train.main([*arguments, "--set", "seed=3", "batch=8", "precision='no'"])
-    assert rows(data, "set")[0]["training"]["seed"] == 3 and rows(data, "set")[1]["tokens"] == 0
-
-
-def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_tokenizer(data):
-    texts = [f"the cat number {i} sat on the mat with the other cat" for i in range(400)]
-    tokenizer = train_tokenizer(texts, 300)
-    tokenizer.save(str(data / "tokenizer.json"))
-    for side in ("train", "held_out"):
-        np.save(data / f"{side}.npy", np.array([0, *(i for text in texts for i in tokenizer.encode(text).ids)], dtype=np.uint16))
-    arguments = ["--config", str(data / "tiny.toml"), "--data", str(data), "--out", str(data / "small"), "--name", "finer"]
-    train.main([*arguments, "--set", "d_vocab=270"])
-    assert np.load(data / "train-270.npy").max() == 269 and rows(data, "small")[0]["name"] == "finer"
-    bridge = load_model("finer", folder=data / "small" / "model", device="cpu")
-    assert len(bridge.tokenizer) == 270
-    assert bridge.tokenizer.decode(bridge.to_tokens(texts[7])[0, 1:]) == texts[7]
-
-
-def test_the_log_tells_of_heads_circuits_and_orders(data):
-    shape = ["n_layers=2", "tokens=4_000"]
-    train.train(*read_config(str(data / "tiny.toml"), shape), data=data, out=data / "two")
-    first, *_, last = rows(data, "two")
-    assert first["corpus"].keys() == {"train.npy", "held_out.npy"} and len(first["corpus"]["train.npy"]) == 16
-    for name in ("previous_token", "rest", "induction", "induction_frequent", "positivity"):
-        assert len(last[name]) == 2 and all(len(layer) == 2 and all(-1 <= x <= 1 for x in layer) for layer in last[name])
-    assert len(last["orders"]) == len(last["copies"]) == 3
-    assert last["pair"].keys() == {"induction", "previous", "k_composition", "k_positivity"}
-
-
-def test_a_model_with_a_matrix_larger_than_a_shard_is_written_all_the_same(data, monkeypatch):
-    monkeypatch.setattr(train, "SHARD_BYTES", 1_000)  # W_E has 1,600
-    run(data, "wide")
-    model, manifest = shards.read_model(data / "wide" / "model")
-    assert len(manifest["shards"]) >= 2 and model.config.d_model == 16
+    assert (steps[0], steps[1], steps[-1]) == (0, 50, 10_000) and len([s for s in steps if s < 1000]) >= 10
 
 
 def test_operations_per_token_are_those_that_torch_counts():
@@ -230,114 +217,326 @@ def test_operations_per_token_are_those_that_torch_counts():
     module = train.NextTokenLoss(Transformer(shape))
     with FlopCounterMode(display=False) as counter:
         module(torch.randint(100, (3, 65))).backward()
-    twice = flops_per_token(dataclasses.replace(shape, n_ctx=128))
-    of_weights = 2 * flops_per_token(shape) - twice
-    of_pairs = flops_per_token(shape) - of_weights  # of those that are not masked, half; one block of queries computes all
+    of_weights = 2 * flops_per_token(shape) - flops_per_token(dataclasses.replace(shape, n_ctx=128))
+    of_pairs = (
+        flops_per_token(shape) - of_weights
+    )  # of the half that is not masked; one block of queries computes all
     assert counter.get_total_flops() == 3 * 64 * (of_weights + 2 * of_pairs)
 
 
-def test_errors_are_one_sentence_that_says_what_to_do(data, capsys):
-    with pytest.raises(ValueError, match="no configuration 'big'; shipped: attn-only-0l"):
-        read_config("big")
-    (data / "wrong.toml").write_text("[model]\nlayers = 2\n[training]\ntokens = 5\n")
-    with pytest.raises(ValueError, match="wrong.toml is not a training configuration"):
-        read_config(str(data / "wrong.toml"))
-    with pytest.raises(SystemExit, match="train.npy is missing: make it with"):
-        train.main(["--config", str(data / "tiny.toml"), "--data", str(data / "nowhere"), "--out", str(data / "out")])
-    (data / "file").write_text("not a folder")
-    with pytest.raises(SystemExit, match="error: .*file"):
-        train.main(["--config", str(data / "tiny.toml"), "--data", str(data), "--out", str(data / "file" / "out")])
+# ---- what is written -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", ["batch=0", "clip=-1", "lr='x'", "tokens=-5", "evaluate_windows=0", "batch=2.5", "lr=nan", "warmup=2", "seed=true"])
-def test_settings_that_cannot_be_are_named(data, setting):
-    with pytest.raises(ValueError, match=setting.partition("=")[0]):
-        read_config(str(data / "tiny.toml"), [setting])
+def test_a_stopped_run_goes_on_as_if_uninterrupted(data):
+    run(data, "whole")
+    for steps in (100, 57, None):
+        run(data, "parts", stop_after=steps)
+    whole = rows(data, "whole")
+    assert rows(data, "parts") == whole
+    assert (data / "parts" / SHARD).read_bytes() == (data / "whole" / SHARD).read_bytes()
+    assert whole[-1]["held_out"] < whole[1]["held_out"] - 0.5  # it learned something
+    model, manifest = shards.read_model(data / "whole" / "model")
+    assert manifest["training"]["result"]["tokens"] == 312 * 128 and model.config.d_vocab == 50
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_leaves_the_checkpoint(data, monkeypatch):
-    run(data, "out", stop_after=5)
-    checkpoint, log = data / "out" / "checkpoint.safetensors", data / "out" / "training.jsonl"
-    before = checkpoint.read_bytes(), log.read_text()
-    forward = train.NextTokenLoss.forward
-    monkeypatch.setattr(train.NextTokenLoss, "forward", lambda self, rows: forward(self, rows) * float("nan"))
-    with pytest.raises(ValueError, match="at step 5 the loss is nan.*lower lr; .* holds the last good state"):
-        run(data, "out")
-    assert (checkpoint.read_bytes(), log.read_text()) == before
+def test_ten_kills_at_random_moments_change_nothing(data):
+    run(data, "whole")
+    often = "checkpoint_minutes=1e-9"  # a checkpoint at every step, so that kills hit its writing too
+    checkpoint, moments = data / "killed" / "checkpoint.safetensors", random.Random(0)
+    for _ in range(10):
+        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
+        process = start(data, "killed", often)
+        while process.poll() is None and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before):
+            time.sleep(0.01)  # until it is under way
+        time.sleep(moments.uniform(0, 0.05))
+        assert process.poll() is None, "the run ended before it was killed ten times"
+        process.kill()
+        process.communicate()
+    process = start(data, "killed", often)
+    assert process.communicate() and process.returncode == 0
+    assert rows(data, "killed")[1:] == rows(data, "whole")[1:]
+    assert (data / "killed" / SHARD).read_bytes() == (data / "whole" / SHARD).read_bytes()
 
 
-def test_a_second_trainer_with_the_same_folder_is_refused(data):
-    with train.only_trainer(data / "out"), pytest.raises(ValueError, match="another trainer writes to"):
-        run(data, "out")
-    run(data, "out", stop_after=1)
-
-
-def test_tokens_are_checked_once(data):
-    for wrong, sentence in [(np.array([1.0, 2.0]), "whole numbers"), (np.full(100, 50), "up to 50, but the model's vocabulary has 50")]:
-        np.save(data / "train.npy", wrong)
-        with pytest.raises(ValueError, match=sentence):
-            run(data, "out")
-    (data / "train.npy").write_bytes(b"garbage")
-    with pytest.raises(ValueError, match="train.npy is damaged"):
-        run(data, "out")
-
-
-def test_what_changed_since_the_checkpoint_is_noticed(data):
-    run(data, "out", stop_after=40)
-    checkpoint, log = data / "out" / "checkpoint.safetensors", data / "out" / "training.jsonl"
-    whole, lines = checkpoint.read_bytes(), log.read_text()
-    log.write_text(lines[:-40])  # the last row was cut off by a kill: it stands before the checkpoint
-    with pytest.raises(ValueError, match="lacks what was measured at step"):
-        run(data, "out")
-    log.write_text(lines + '{"step": 99, "hel')  # cut off behind the checkpoint: written again
-    run(data, "out", stop_after=1)
-    assert all(json.loads(line) for line in log.read_text().splitlines())
-    flipped = bytearray(whole)
-    flipped[-1000] ^= 1
-    checkpoint.write_bytes(flipped)
-    with pytest.raises(ValueError, match="damaged.*checksum.*delete it to start over"):
-        run(data, "out")
-    checkpoint.write_bytes(whole[:1000])
-    with pytest.raises(ValueError, match="damaged.*delete it to start over"):
-        run(data, "out")
-    checkpoint.write_bytes(whole)
-    (data / "tiny.toml").write_text(CONFIG + "lr = 1e-4\n")
-    with pytest.raises(ValueError, match="belongs to another configuration"):
-        run(data, "out")
-    (data / "tiny.toml").write_text(CONFIG)
-    np.save(data / "train.npy", np.load(data / "train.npy")[::-1])
-    with pytest.raises(ValueError, match="belongs to another configuration or corpus"):
-        run(data, "out")
-
-
-def test_ctrl_c_writes_a_checkpoint_and_says_so(data):
-    (data / "long.toml").write_text(CONFIG.replace("40_000", "40_000_000"))
-    command = [sys.executable, "-m", "transformer_circuits.training.train", "--config", str(data / "long.toml")]
+def test_signals_write_a_checkpoint_and_say_so(data):
     for number in (signal.SIGINT, signal.SIGTERM):
-        process = subprocess.Popen([*command, "--data", str(data), "--out", str(data / "out")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        log = data / "out" / "training.jsonl"
-        before = len(log.read_text()) if log.exists() else 0
-        while not log.exists() or len(log.read_text()) <= before:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.05)
+        process = start(data, "out", "tokens=40_000_000")
+        wait_for_rows(data, "out", 1, process)
         time.sleep(0.5)
         process.send_signal(number)
-        printed, _ = process.communicate(timeout=60)
-        assert process.returncode == 128 + number and "the same command goes on from there" in printed
+        printed, _ = process.communicate(timeout=120)
+        assert process.returncode == 128 + number and "stopped at step" in printed
         assert (data / "out" / "checkpoint.safetensors").exists()
+
+
+def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte(data, monkeypatch):
+    tokenizer = train_tokenizer([film.NAMES], 300)
+    tokenizer.save(str(data / "tokenizer.json"))
+    settings = ["film=true", "n_layers=2", "d_vocab=300", "n_ctx=48"]
+    run(data, "whole", *settings)
+    for steps in (1, 80, 57, None):
+        run(data, "parts", *settings, stop_after=steps)
+    assert rows(data, "parts") == rows(data, "whole")
+    whole, parts = ((data / out / "model" / "film.npz").read_bytes() for out in ("whole", "parts"))
+    assert whole == parts
+
+    monkeypatch.setenv("TRANSFORMER_CIRCUITS_WEIGHTS", str(data / "parts"))
+    arrays, log = registry.training_film("model"), rows(data, "whole")[1:]
+    assert arrays["step"].tolist() == [row["step"] for row in log]
+    assert arrays["tokens"].tolist() == [row["tokens"] for row in log]
+    assert tokenizer.decode(arrays["text_0"][1:].tolist()) in film.NAMES and arrays["text_0"][0] == 0
+    assert len(arrays["text_1"]) == 41 and (arrays["text_1"][1:21] == arrays["text_1"][21:]).all()
+    model, _ = shards.read_model(data / "parts" / "model")  # in half precision
+    tokens = torch.from_numpy(arrays["text_1"].astype(np.int64))[None]
+    expected = attention_patterns(model, tokens)[:, 0][..., torch.ones(41, 41).tril().bool()]
+    assert np.abs(arrays["pattern_1"][-1] / 255 - expected.numpy()).max() < 0.01
+    probability = model(tokens)[0].softmax(-1).detach().numpy()
+    shown = np.take_along_axis(probability, arrays["top_token_1"][-1].astype(int), axis=1)
+    assert np.abs(shown - arrays["top_probability_1"][-1] / 255).max() < 0.01
+    real, imaginary = np.moveaxis(arrays["eigenvalues"].astype(float), -1, 0)
+    size = np.hypot(real, imaginary)
+    assert np.allclose(size[..., 0], 1, atol=1e-3)
+    assert np.abs(real.sum(-1) / size.sum(-1) - arrays["positivity"]).max() < 0.01
+    assert arrays["composition"].shape == (len(log), 3, 2, 2)
+    assert arrays["induction"][-1] == pytest.approx(np.array(log[-1]["induction"]), abs=1e-3)
+
+    path = data / "parts" / "model" / "film.npz"
+    for damage in (lambda: path.write_bytes(whole[:-50]), path.unlink):
+        damage()
+        with pytest.raises(shards.WeightsError, match="film.npz cannot be read .*; fetch it again"):
+            registry.training_film("model")
+    assert registry.training_film("melodies-1l") is None
+
+
+def test_the_log_contains_scores_of_heads_circuits_and_orders(data):
+    run(data, "two", "n_layers=2", "tokens=4_000")
+    first, *_, last = rows(data, "two")
+    assert first["corpus"].keys() == {"train.npy", "held_out.npy"} and len(first["corpus"]["train.npy"]) == 16
+    for name in ("previous_token", "rest", "induction", "induction_frequent", "positivity"):
+        scores = np.array(last[name])
+        assert scores.shape == (2, 2) and (np.abs(scores) <= 1).all()
+    assert len(last["orders"]) == 3 and len(last["copies"]) == 2 and 0 <= last["first_guess"] <= 1
+    assert last["pair"].keys() == {"induction", "previous", "k_composition", "k_positivity"}
+
+
+def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_tokenizer(data):
+    texts = [f"the cat number {i} sat on the mat with the other cat" for i in range(400)]
+    tokenizer = train_tokenizer(texts, 300)
+    tokenizer.save(str(data / "tokenizer.json"))
+    tokens = np.array([0, *(i for text in texts for i in tokenizer.encode(text).ids)], dtype=np.uint16)
+    for side in ("train", "held_out"):
+        np.save(data / f"{side}.npy", tokens)
+    train.main([*command(data, "small", "d_vocab=270"), "--name", "finer"])
+    assert np.load(data / "train-270.npy").max() == 269 and rows(data, "small")[0]["name"] == "finer"
+    bridge = load_model(data / "small" / "model", device="cpu")
+    assert len(bridge.tokenizer) == 270
+    assert bridge.tokenizer.decode(bridge.to_tokens(texts[7])[0, 1:]) == texts[7]
+
+
+def test_a_model_with_a_matrix_larger_than_a_shard_is_written_all_the_same(data, monkeypatch):
+    monkeypatch.setattr(train, "SHARD_BYTES", 1_000)  # W_E has 1,600
+    run(data, "wide", stop_after=None)
+    model, manifest = shards.read_model(data / "wide" / "model")
+    assert len(manifest["shards"]) >= 2 and model.config.d_model == 16
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(train.CONFIGS.glob("*.toml"))])
 def test_every_shipped_configuration_trains_and_is_written(name, data):
     """One step of its kind of model, at a width that a test can afford."""
-    small = ["d_model=16", "d_head=8", "n_heads=2", "d_vocab=50", "n_ctx=32", "tokens=64", "batch=2", "evaluate_windows=2", "repeats=2"]
-    train.train(*read_config(name, small), data=data, out=data / name)
+    small = "d_model=16 d_head=8 n_heads=2 d_vocab=50 n_ctx=32 tokens=64 batch=2 evaluate_windows=2 repeats=2"
+    config = read_config(name, small.split())
+    train.train(*config, data=data, out=data / name)
     model, manifest = shards.read_model(data / name / "model")
-    assert manifest["name"] == name and model.config == read_config(name, small)[1]
+    assert manifest["name"] == name and model.config == config[1]
 
 
-@pytest.mark.parametrize("name", ["attn-only-0l", "attn-only-1l", "attn-only-2l"])
-def test_the_family_has_the_papers_heads(name):
-    _, model, training = read_config(name)
-    assert (model.d_model, model.n_heads, model.d_head, model.n_layers) == (384, 12, 64, int(name[-2]))
-    assert training.tokens >= 15_000_000
+# ---- two processes -------------------------------------------------------------------------------------------------------
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
+
+
+def test_two_processes_give_the_losses_of_one(data):
+    launch = [
+        "accelerate.commands.launch",
+        "--multi_gpu",
+        "--num_processes=2",
+        f"--main_process_port={free_port()}",
+    ]
+    arguments = [
+        "-m",
+        "transformer_circuits.training.train",
+        *command(data, "two", "precision='no'", "tokens=8_000"),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, "-m", *launch, *arguments], env=environment, check=True, capture_output=True
+    )
+    run(data, "one", "precision='no'", "tokens=8_000")
+    (header, *two), (_, *one) = rows(data, "two"), rows(data, "one")
+    assert header["hardware"]["processes"] == 2 and len(two) == len(one)
+    for row, expected in zip(two[1:], one[1:]):
+        for name in ("step", "train", "held_out", "copies", "orders"):
+            assert row[name] == pytest.approx(expected[name], abs=3e-4)  # the log has four decimals
+
+
+def test_two_processes_stop_together_and_what_they_leave_resumes(data):
+    settings = ("precision='no'", "tokens=80_000")  # 625 steps
+    ended = []
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        port = free_port()
+        both = [start(data, "two", *settings, rank=rank, port=port) for rank in (0, 1)]
+        wait_for_rows(data, "two", 2, both[0])
+        both[1].send_signal(number)
+        printed = ["".join(process.communicate(timeout=120)) for process in both]
+        ended += [process.returncode for process in both]
+        assert (
+            "a process was lost after step" if number == signal.SIGKILL else "stopped at step"
+        ) in printed[0]
+    assert ended == [1, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGTERM]
+    run(data, "two", *settings)
+    run(data, "one", *settings)
+    (_, *two), (_, *one) = rows(data, "two"), rows(data, "one")
+    assert [row["step"] for row in two] == [row["step"] for row in one]
+    assert two[-1]["held_out"] == pytest.approx(one[-1]["held_out"], abs=2e-3)
+
+
+# ---- what cannot be used -------------------------------------------------------------------------------------------------
+
+SETTINGS = [
+    ("lr", "a setting must be a line of TOML such as lr=1e-3, got 'lr'"),
+    ("lr=a b", "a setting must be a line of TOML"),
+    ("rate=1", "unknown setting 'rate'; there are: n_layers, "),
+    ("n_layers=-1", "n_layers must be at least 0"),
+    ("precision='fp8'", "precision must be 'bf16' or 'no', got 'fp8'"),
+    ("batch=0", "batch must be greater than 0, got 0"),
+    ("batch=2.5", "batch must be a valid integer, got 2.5"),
+    ("tokens=-5", "tokens must be greater than 0"),
+    ("evaluate_windows=0", "evaluate_windows must be"),
+    ("clip=-1", "clip must be greater than 0"),
+    ("lr='x'", "lr must be a valid number, got 'x'"),
+    ("lr=nan", "lr must be a finite number"),
+    ("warmup=2", "warmup must be less than or equal to 1, got 2"),
+    ("planted=1.5", "planted must be less than or equal to 1"),
+    ("without_start=-0.1", "without_start must be greater than or equal to 0"),
+    ("betas=[0.9, 1.0]", "betas must be less than 1"),
+    ("seed=true", "seed must be a valid integer, got True"),
+]
+
+
+@pytest.mark.parametrize("setting, sentence", SETTINGS)
+def test_settings_that_cannot_be_are_named(data, setting, sentence):
+    with pytest.raises(ValueError, match=sentence.replace("[", r"\[")):
+        read_config(str(data / "tiny.toml"), [setting])
+
+
+def test_settings_replace_the_configurations(data):
+    settings = ["lr=1e-3", "n_layers=2", "betas=[0.8, 0.9]", "tokens=1_000"]
+    name, shape, training = read_config(str(data / "tiny.toml"), settings)
+    assert (name, shape.n_layers, shape.d_model) == ("tiny", 2, 16)
+    assert (training.lr, training.tokens, training.betas, training.batch) == (1e-3, 1000, (0.8, 0.9), 4)
+    train.main(command(data, "set", "seed=3", "batch=8", "precision='no'", "tokens=1_000"))
+    assert rows(data, "set")[0]["training"]["seed"] == 3 and rows(data, "set")[1]["tokens"] == 0
+
+
+RUNS = [
+    (["n_ctx=8"], "n_ctx must be at least 16 to plant passages, got 8; set planted=0"),
+    (["film=true", "n_layers=0"], "film must be false for a model without layers"),
+    (
+        ["n_ctx=4_000"],
+        "train.npy must have|held_out.npy must have at least one window of 4000 tokens, got 2000",
+    ),
+    (["d_vocab=40"], "token ids must be 0 to 39 in a vocabulary of 40, got 1 to 49 in .*train.npy"),
+]
+
+
+@pytest.mark.parametrize("settings, sentence", RUNS)
+def test_runs_that_cannot_be_are_named(data, settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        run(data, "out", *settings)
+
+
+TOKENS = [
+    (np.array([1.0, 2.0]), "train.npy must be one row of integers, got float64 of shape"),
+    (None, "train.npy is not a readable array of tokens"),
+]
+
+
+@pytest.mark.parametrize("content, sentence", TOKENS)
+def test_damaged_tokens_are_named(data, content, sentence):
+    if content is None:
+        (data / "train.npy").write_bytes(b"garbage")
+    else:
+        np.save(data / "train.npy", content)
+    with pytest.raises(ValueError, match=sentence):
+        run(data, "out")
+
+
+def test_missing_files_are_named(data):
+    with pytest.raises(ValueError, match="unknown configuration 'big'; there are: attn-only-0l"):
+        read_config("big")
+    (data / "wrong.toml").write_text("[model]\nlayers = 2\n[training]\ntokens = 5\n")
+    with pytest.raises(ValueError, match="wrong.toml is not a training configuration"):
+        read_config(str(data / "wrong.toml"))
+    (data / "file").write_text("not a folder")
+    with pytest.raises(SystemExit, match="error: .*file"):
+        train.main(command(data, "file/out"))
+    (data / "train.npy").unlink()
+    with pytest.raises(SystemExit, match="train.npy is missing; make it with"):
+        train.main(command(data, "out"))
+
+
+def test_a_loss_that_is_nan_stops_the_run_and_leaves_the_checkpoint(data, monkeypatch):
+    run(data, "out", stop_after=5)
+    checkpoint, log = data / "out" / "checkpoint.safetensors", data / "out" / "training.jsonl"
+    before = checkpoint.read_bytes(), log.read_text()
+    forward = train.NextTokenLoss.forward
+    monkeypatch.setattr(train.NextTokenLoss, "forward", lambda self, rows: forward(self, rows) * float("nan"))
+    with pytest.raises(ValueError, match="diverged at step 5 .loss nan.*lower lr; .* contains the last good"):
+        run(data, "out")
+    assert (checkpoint.read_bytes(), log.read_text()) == before
+
+
+def test_a_second_trainer_with_the_same_folder_is_rejected(data):
+    with checkpoints.only_trainer(data / "out"), pytest.raises(ValueError, match="another trainer writes to"):
+        run(data, "out")
+    run(data, "out", stop_after=1)
+
+
+def test_what_changed_since_the_checkpoint_is_noticed(data):
+    film = "film=true"
+    run(data, "out", film, stop_after=40)
+    out = data / "out"
+    checkpoint, log, frame = (
+        out / "checkpoint.safetensors",
+        out / "training.jsonl",
+        out / "film" / "000000000.npz",
+    )
+    whole, lines, first = checkpoint.read_bytes(), log.read_text(), frame.read_bytes()
+
+    def rejected(sentence, *settings):
+        with pytest.raises(ValueError, match=sentence):
+            run(data, "out", film, *settings)
+
+    log.write_text(lines[:-40])  # a kill cut off the last row, which was written before the checkpoint
+    rejected("is missing the snapshot at step .*; restore it, or delete the checkpoint to start over")
+    log.write_text(lines + '{"step": 99, "hel')  # cut off behind the checkpoint: written again
+    run(data, "out", film, stop_after=1)
+    assert all(json.loads(line) for line in log.read_text().splitlines())
+    for damage in (frame.unlink, lambda: frame.write_bytes(first[:100])):
+        damage()
+        rejected("000000000.npz cannot be read .*; restore it, or delete the checkpoint to start over")
+    frame.write_bytes(first)
+    flipped = bytearray(whole)
+    flipped[-1000] ^= 1
+    checkpoint.write_bytes(flipped)
+    rejected("damaged.*checksum.*delete it to start over")
+    checkpoint.write_bytes(whole[:1000])
+    rejected("damaged.*delete it to start over")
+    checkpoint.write_bytes(whole)
+    rejected("belongs to another configuration", "lr=1e-4")
+    np.save(data / "train.npy", np.load(data / "train.npy")[::-1])
+    rejected("belongs to another configuration or corpus")

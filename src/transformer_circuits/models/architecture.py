@@ -25,9 +25,18 @@ from torch import Tensor, nn
 BOS = 0  # the start-of-text token, first in every context and before every document
 
 
+# What a model may have beyond the matrices of an attention-only transformer: fields of `ModelConfig`, and words for them.
+BEYOND = {
+    "normalization": "layer normalization",
+    "d_mlp": "MLPs",
+    "smeared_keys": "smeared keys",
+    "standard_positions": "positions in the residual stream",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """Shape of a model. The defaults are the paper's main model, but for vocabulary and context length."""
+    """Shape of a model. The defaults are the paper's main model, except for vocabulary and context length."""
 
     n_layers: int
     d_model: int = 768
@@ -37,8 +46,10 @@ class ModelConfig:
     n_ctx: int = 512
     normalization: str | None = None  # None or "LN"
     d_mlp: int | None = None  # None: attention only
-    smeared_keys: bool = False  # each head mixes into a key the key of the token before
-    standard_positions: bool = False  # added to the embedding, as in most transformers, and so moved by heads too
+    smeared_keys: bool = False  # each head mixes into a key the key of the previous token
+    standard_positions: bool = (
+        False  # added to the embedding, as in most transformers, so that heads move them
+    )
 
     def __post_init__(self) -> None:
         if self.normalization not in (None, "LN"):
@@ -53,18 +64,22 @@ class ModelConfig:
         for name in ("smeared_keys", "standard_positions"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, not {getattr(self, name)!r}")
-        if self.d_model % 2:
-            raise ValueError(f"d_model must be even, for sine and cosine pairs, not {self.d_model}")
+
+    @property
+    def beyond(self) -> list[str]:
+        """Return what the model has beyond its matrices, in words; nothing for the paper's models."""
+        return [words for name, words in BEYOND.items() if getattr(self, name)]
 
 
 def sinusoids(n_ctx: int, d_model: int) -> Tensor:
     """Sinusoidal position embeddings, shape [n_ctx, d_model]: sines in the first half, cosines in the second.
 
-    Wavelengths run geometrically from 2 pi to 10,000 * 2 pi tokens (Vaswani et al. 2017).
+    Wavelengths run geometrically from 2 pi to 10,000 * 2 pi tokens (Vaswani et al. 2017). An odd width leaves out the last cosine.
     """
-    rates = torch.exp(torch.arange(d_model // 2, dtype=torch.float64) * (-2 * math.log(10_000) / d_model))
+    pairs = (d_model + 1) // 2
+    rates = torch.exp(torch.arange(pairs, dtype=torch.float64) * (-2 * math.log(10_000) / d_model))
     angles = torch.arange(n_ctx, dtype=torch.float64)[:, None] * rates
-    return torch.cat([angles.sin(), angles.cos()], dim=-1).float()
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)[:, :d_model].float()
 
 
 class BlockedAttention(torch.autograd.Function):
@@ -125,7 +140,7 @@ def smear_keys(keys: Tensor, own: Tensor) -> Tensor:
 class Attention(nn.Module):
     """All heads of one layer: the sum over heads of A^h (x) W_O^h W_V^h."""
 
-    accepts_pattern_fn = True  # TransformerLens: its hook_pattern runs before the value product, so edits take effect
+    accepts_pattern_fn = True  # for TransformerLens: its hook_pattern runs before the value product
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -218,7 +233,7 @@ class Transformer(nn.Module):
         The embedding must be comparable to the sinusoids (amplitude 1): with a smaller one positions drown content,
         with smaller sinusoids no previous-token head forms.
         """
-        std = {"tok_embed": 0.3, "q": 0.5, "k": 0.5, "v": 0.5, "o": 0.3, "head": 0.02, "fc_in": 1.0, "fc_out": 0.3}
+        std = dict(tok_embed=0.3, q=0.5, k=0.5, v=0.5, o=0.3, head=0.02, fc_in=1.0, fc_out=0.3)
         relative_to_width = {"q", "k", "v", "o", "fc_in", "fc_out"}
         for name, module in self.named_modules():
             kind = name.rpartition(".")[2]
@@ -235,7 +250,8 @@ class Transformer(nn.Module):
 
     def start(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """What the residual stream starts as, [batch, position, d_model], and what W_Q and W_K see added to it in each layer."""
-        embedding, positions = self.tok_embed(tokens), self.pos(torch.arange(tokens.shape[-1], device=tokens.device)[None])
+        embedding = self.tok_embed(tokens)
+        positions = self.pos(torch.arange(tokens.shape[-1], device=tokens.device)[None])
         if self.config.standard_positions:
             return embedding + positions, torch.zeros_like(positions)
         return embedding, positions
@@ -254,7 +270,10 @@ class Transformer(nn.Module):
         return self.ln_out(residual)
 
     def forward(
-        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, inputs_embeds: Tensor | None = None
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
     ) -> Tensor:
         """The last two arguments are there because TransformerLens passes them; ValueError where they would matter."""
         if input_ids is None:
@@ -263,5 +282,7 @@ class Transformer(nn.Module):
                 f"a prompt must be 1 to {self.config.n_ctx} token ids, this one is empty or holds floats (shape {shape})"
             )
         if attention_mask is not None and not attention_mask.all():
-            raise ValueError("this model takes no padding mask: pad on the right, or give prompts of one length")
+            raise ValueError(
+                "this model takes no padding mask: pad on the right, or give prompts of one length"
+            )
         return self.head(self.residual_stream(input_ids))

@@ -1,15 +1,7 @@
-"""Public models from the Hugging Face hub, for claim W7: the same measurements on models that others trained.
-
-Three kinds, told apart by name or layout and all returned as a TransformerBridge:
-
-- whatever `registry.load_model` knows, old Shortformer checkpoints such as `callummcdougall/attn_only_2L_half` included;
-- repositories in TransformerLens's old layout (`NeelNanda/...`), by `TransformerBridge.boot_tl_legacy`;
-- the rest, such as `gpt2`, by `TransformerBridge.boot_transformers`; also a folder in the format of transformers.
-"""
+"""Any model as a TransformerBridge: the book's, a folder that the trainer wrote, or one that others trained (claim W7)."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,47 +14,51 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
 
-def load_public(name: str, device: str | torch.device | None = None) -> TransformerBridge:
-    """The model called `name`, a hub repository or a folder on this machine; eval mode, no gradients required.
+def load_public(
+    name: str, device: str | torch.device | None = None, dtype: torch.dtype = torch.float32
+) -> TransformerBridge:
+    """Return the model called `name`, or in the folder `name`, in eval mode, without gradients.
 
-    Weights are as published: no layer normalization is folded in and nothing is centered. `device`: None takes CUDA where
-    there is one. Raises WeightsError, in one sentence, for a model that cannot be had or not be read.
+    `registry.load_model` loads what the book and its trainer wrote, and old Shortformer checkpoints; TransformerLens's
+    `boot_tl_legacy` loads other repositories in its old layout (`NeelNanda/...`), and its `boot_transformers` the rest, such as `gpt2`.
+    Weights are as published: no layer normalization is folded in, and nothing is centered. `device`: None takes CUDA where there is one.
+    Raises WeightsError, in one sentence, for a model that is not available or cannot be read.
     """
     try:
-        model = _boot(name, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        model = _boot(name, device or ("cuda" if torch.cuda.is_available() else "cpu"), dtype)
     except Exception as error:  # of the hub's client, the HTTP library, transformers, TransformerLens
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise WeightsError(f"{name!r} could not be loaded: {first}") from error
     return model.eval().requires_grad_(False)
 
 
-def _boot(name: str, device: str | torch.device) -> TransformerBridge:
+def _boot(name: str, device: str | torch.device, dtype: torch.dtype) -> TransformerBridge:
     from transformer_lens.model_bridge import TransformerBridge
     from transformer_lens.model_bridge.sources.tl_legacy import TL_LEGACY_PREFIXES
 
-    if name in registry.list_models() or name in legacy.PUBLISHED_WITHOUT_CONFIG:
-        return registry.load_model(name, device)
-    # Either layout may be a `model.safetensors` beside a `config.json`; only that of transformers names its model type.
-    config = Path(name) / "config.json"
-    if legacy.is_legacy(name) and '"model_type"' not in config.read_text(encoding="utf-8"):
-        return registry.load_model(Path(name).name, device, folder=name)
+    if name in registry.list_models() or name in legacy.PUBLISHED_WITHOUT_CONFIG or registry.is_model(name):
+        return registry.load_model(name, device, dtype)
     if name.startswith(TL_LEGACY_PREFIXES):
-        return TransformerBridge.boot_tl_legacy(name, device=device)
-    return TransformerBridge.boot_transformers(name, device=device)
+        try:
+            return TransformerBridge.boot_tl_legacy(name, device=device, dtype=dtype)
+        except NotImplementedError:  # Shortformer positions
+            return registry.load_model(name, device, dtype)
+    return TransformerBridge.boot_transformers(name, device=device, dtype=dtype)
 
 
 def start_token(model: TransformerBridge) -> int:
-    """The token that the model's texts begin with, its first in every prompt of this book. GPT-2's is 50256.
+    """Return the token that the model's texts begin with, the first one in every prompt of this book. GPT-2's is 50256.
 
-    Taken from the model's own configuration before its tokenizer: transformers makes up an empty tokenizer, whose start token
-    is 0, for a GPT-2 folder that has none. Old Shortformer checkpoints have token 0, as our own models do.
-    Raises ValueError if neither names one that is in the vocabulary.
+    It comes from the model's own configuration before its tokenizer, because transformers gives a GPT-2 folder without a tokenizer
+    an empty one, whose start token is 0. Old Shortformer checkpoints have token 0, as our own models do. A model that names no start
+    token has its texts separated by the end token. Raises ValueError if the vocabulary has neither.
     """
     inner = getattr(model, "original_model", None)
     if isinstance(inner, Transformer):
         return BOS
-    for source in (getattr(inner, "config", None), getattr(model, "tokenizer", None)):
-        bos = getattr(source, "bos_token_id", None)
-        if bos is not None and 0 <= bos < model.cfg.d_vocab:
-            return int(bos)
-    raise ValueError(f"{model.cfg.model_name!r} names no start token")
+    for name in ("bos_token_id", "eos_token_id"):
+        for source in (getattr(inner, "config", None), getattr(model, "tokenizer", None)):
+            token = getattr(source, name, None)
+            if isinstance(token, int) and 0 <= token < model.cfg.d_vocab:
+                return token
+    raise ValueError(f"{model.cfg.model_name!r} names no start token; set model.tokenizer to one that does")

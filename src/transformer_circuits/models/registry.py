@@ -6,76 +6,115 @@ TransformerLens is imported when a model is loaded, not before, so that machines
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from . import legacy
-from .architecture import Transformer
-from .shards import MANIFEST, TOKENIZER, WeightsError, read_manifest, read_model
+from .shards import FILM, MANIFEST, TOKENIZER, WeightsError, read_manifest, read_model
 
 if TYPE_CHECKING:
     import pandas as pd
     from transformer_lens.model_bridge import TransformerBridge
+    from transformers import PreTrainedTokenizerFast
 
 FOLDER_VARIABLE = "TRANSFORMER_CIRCUITS_WEIGHTS"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def list_models() -> list[str]:
-    """Names that `load_model` finds on this machine: shipped ones, and those in $TRANSFORMER_CIRCUITS_WEIGHTS."""
-    return sorted({name for folder in _folders() for name in _names_in(folder)})
+    """Return the names that `load_model` finds on this machine: shipped ones, and those in $TRANSFORMER_CIRCUITS_WEIGHTS."""
+    paths = [path for folder in _folders() if folder.is_dir() for path in folder.iterdir()]
+    return sorted({path.name for path in paths if not path.name.startswith(".") and is_model(path)})
+
+
+def is_model(folder: str | Path) -> bool:
+    """Return whether `folder` has a manifest, or is an old TransformerLens checkpoint (transformers' folders name a model type)."""
+    folder = Path(folder)
+    if not legacy.is_legacy(folder):
+        return (folder / MANIFEST).is_file()
+    config = folder / "config.json"
+    return not (config.is_file() and b'"model_type"' in config.read_bytes())
 
 
 def load_model(
-    name: str,
-    device: str | torch.device | None = None,
-    dtype: torch.dtype = torch.float32,
-    folder: str | Path | None = None,
+    name: str | Path, device: str | torch.device | None = None, dtype: torch.dtype = torch.float32
 ) -> TransformerBridge:
-    """The model called `name` as a TransformerBridge with tokenizer, ready to read: eval mode, no gradients required.
+    """Return the model called `name` as a TransformerBridge with tokenizer, in eval mode, without gradients.
 
-    Looked for in this order: `weights/` of the repository; the folder in $TRANSFORMER_CIRCUITS_WEIGHTS; for
-    "owner/name", the Hugging Face hub. If `folder` is given, only there: as `folder/name`, or `folder` itself.
-    A model is a manifest with shards (`shards`), or an old TransformerLens Shortformer checkpoint (`legacy`).
+    `name` is looked for in `weights/` of the repository, then in $TRANSFORMER_CIRCUITS_WEIGHTS; it may also be a folder that the trainer
+    wrote (`runs/mine/model`), or "owner/name" on the Hugging Face hub. A model is a manifest with shards (`shards`), or an old
+    TransformerLens Shortformer checkpoint (`legacy`). `device`: None takes CUDA where there is one. The tokenizer is the model's own
+    `tokenizer.json` if it has one, else the repository's; it is None where neither fits (set `bridge.tokenizer`).
 
-    `device`: None takes CUDA where there is one. The tokenizer is the model's own `tokenizer.json` if it has one, else
-    the repository's; it is None where neither fits (set `bridge.tokenizer`).
-
-    Raises WeightsError, in one sentence, for an unknown name and for missing, damaged or unsuitable weights, and for a tokenizer that is not
-    the model's; SHA-256 sums are checked before anything is built. Raises ValueError for a device or dtype that cannot be used.
+    Raises WeightsError, in one sentence, for an unknown name, for missing, damaged, or unsuitable weights, and for a tokenizer that is
+    not the model's; SHA-256 sums are checked before anything is built.
     """
-    device = _usable(device)
-    if dtype not in _FLOATS:
-        raise ValueError(f"dtype must be one of {', '.join(map(str, _FLOATS))}, not {dtype!r}")
-    source = _find(name, folder)
-    model = _read(source, name).to(device=device, dtype=dtype).eval().requires_grad_(False)
+    source = _find(str(name))
+    if (source / MANIFEST).is_file():
+        model, manifest = read_model(source)
+        title, tokenizer = manifest["name"], _tokenizer(source, model.config.d_vocab)
+    else:
+        settings = legacy.PUBLISHED_WITHOUT_CONFIG.get(str(name))
+        model, title = legacy.read_legacy(source, settings), str(name)
+        tokenizer = _tokenizer(source, model.config.d_vocab) or _named(
+            legacy.read_settings(source, settings).get("tokenizer_name")
+        )
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    model = model.to(device=device, dtype=dtype).eval().requires_grad_(False)
 
     from .bridge import wrap  # slow: imports TransformerLens
 
-    return wrap(model, _tokenizer(source, model.config.d_vocab), name)
+    return wrap(model, tokenizer, title)
 
 
 def training_log(name: str) -> pd.DataFrame:
-    """The log of a model's training, a row for each snapshot; `Evaluation` in `training.train` says what the columns hold.
+    """Return the log of a model's training, a row for each snapshot; `Evaluation` in `training.evaluation` says what the columns contain.
 
     Scores of heads are nested lists [layer][head]. A model without heads lacks their columns.
     Raises WeightsError for an unknown name and for a model that came without its log.
     """
     import pandas as pd  # not needed to load a model
 
-    path = _find(name, None) / "training.jsonl"
+    path = _find(name) / "training.jsonl"
     if not path.is_file():
-        raise WeightsError(f"{name!r} has no training.jsonl: it came without the log of its training")
+        raise WeightsError(
+            f"{name!r} has no training.jsonl; use a model that came with the log of its training"
+        )
     try:
         return pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf8").splitlines()[1:]])
     except (OSError, ValueError) as error:
-        raise WeightsError(f"{path} is not a readable log ({error}); fetch it again (git checkout)") from error
+        raise WeightsError(
+            f"{path} is not a readable log ({error}); fetch it again (git checkout)"
+        ) from error
+
+
+def training_film(name: str) -> dict[str, np.ndarray] | None:
+    """Return what the training of a model recorded at each snapshot, by name (`training.film` says what); None if it has no film.
+
+    Raises WeightsError for an unknown name and for a film that is missing or damaged.
+    """
+    folder = _find(name)
+    expected = read_manifest(folder).get("film") if (folder / MANIFEST).is_file() else None
+    if expected is None:
+        return None
+    try:
+        content = (folder / FILM).read_bytes()
+        if hashlib.sha256(content).hexdigest() != expected["sha256"]:
+            raise ValueError("its SHA-256 is not the manifest's")
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return dict(file)
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise WeightsError(
+            f"{folder / FILM} cannot be read ({error}); fetch it again (git checkout)"
+        ) from error
 
 
 def _folders() -> list[Path]:
@@ -85,34 +124,15 @@ def _folders() -> list[Path]:
     return [WEIGHTS] + ([Path(local).expanduser()] if local else [])
 
 
-def _holds_model(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file() or legacy.is_legacy(folder)
-
-
-def _names_in(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        return []
-    return [path.name for path in folder.iterdir() if not path.name.startswith(".") and _holds_model(path)]
-
-
-def _find(name: str, folder: str | Path | None) -> Path:
-    """The folder with the weights of `name`, fetched from the hub if need be."""
-    if folder is not None:
-        folder = Path(folder).expanduser()
-        if not folder.is_dir():
-            raise WeightsError(f"there is no folder {folder}; give one that holds {name!r}")
-        for candidate in (folder / name, folder):
-            if _holds_model(candidate):
-                return candidate
-        raise WeightsError(
-            f"{folder} has no model {name!r} (a {MANIFEST} with its shards, or a state dict with config.json); "
-            f"it has: {', '.join(sorted(_names_in(folder))) or 'none'}"
-        )
-    for known in _folders():
-        if _holds_model(known / name):
-            return known / name
-        if (known / name).is_dir() and re.fullmatch(r"[\w.-]+", name):
-            raise WeightsError(f"{known / name} has no {MANIFEST}; fetch that folder again, or export a model into it")
+def _find(name: str) -> Path:
+    """Return the folder with the weights of `name`, fetched from the hub if need be."""
+    for folder in [*(known / name for known in _folders()), Path(name).expanduser()]:
+        if is_model(folder):
+            return folder
+        if folder.is_dir():
+            raise WeightsError(
+                f"{folder} has no model (a {MANIFEST} with its shards, or an old state dict with config.json); fetch that folder again"
+            )
     if _HUB_NAME.fullmatch(name):
         return _from_hub(name)
     raise WeightsError(
@@ -122,12 +142,12 @@ def _find(name: str, folder: str | Path | None) -> Path:
 
 
 def _from_hub(name: str) -> Path:
-    """A local copy of a hub repository, fetched only after its manifest or config.json says that it can be loaded."""
+    """Return a local copy of a hub repository, fetched only after its manifest or config.json says that it can be loaded."""
     from huggingface_hub import snapshot_download
 
     def fetch(*patterns: str) -> Path:
-        try:
-            return Path(snapshot_download(name, allow_patterns=list(patterns)))
+        try:  # files of subfolders are other checkpoints
+            return Path(snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
         except Exception as error:  # the hub's client raises its own, the HTTP library's and OSErrors
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise WeightsError(
@@ -142,26 +162,17 @@ def _from_hub(name: str) -> Path:
     return fetch("config.json", TOKENIZER, *(f"*{suffix}" for suffix in legacy.SUFFIXES))
 
 
-def _read(source: Path, name: str) -> Transformer:
-    if (source / MANIFEST).is_file():
-        return read_model(source)[0]
-    return legacy.read_legacy(source, legacy.PUBLISHED_WITHOUT_CONFIG.get(name))
-
-
-def _tokenizer(source: Path, d_vocab: int):
-    """The tokenizer in the model's folder, else the repository's; None if it is of another family, or of another size than the model."""
+def _tokenizer(source: Path, d_vocab: int) -> PreTrainedTokenizerFast | None:
+    """Return the tokenizer in the model's folder, else the repository's; None if it is another family's, or of another size."""
     from ..paths import DATA
-    from .bridge import as_pretrained
+    from .tokenizer import as_pretrained
 
     own = (source / TOKENIZER).is_file()
     file = source / TOKENIZER if own else DATA / TOKENIZER
     if not file.is_file():
-        raise WeightsError(f"there is no {file}; fetch it again (git checkout)")
+        raise WeightsError(f"{file} is missing; fetch it again (git checkout)")
     expected = read_manifest(source).get(TOKENIZER) if (source / MANIFEST).is_file() else None
-    try:
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError as error:
-        raise WeightsError(f"{file} cannot be read ({error.strerror}); mend its permissions, or fetch it again") from error
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
     if expected and digest != expected["sha256"]:
         raise WeightsError(
             f"{file} is not the tokenizer that {source} was trained with: its SHA-256 is {digest}, expected {expected['sha256']}; "
@@ -173,17 +184,17 @@ def _tokenizer(source: Path, d_vocab: int):
         return None
     last = max(tokenizer.get_vocab().values())
     if own and last >= d_vocab:
-        raise WeightsError(f"{file} has token ids up to {last}, but the model's vocabulary has {d_vocab}; put the model's own tokenizer there")
+        raise WeightsError(
+            f"{file} has token ids up to {last}, but the model's vocabulary has {d_vocab}; put the model's own tokenizer there"
+        )
     return tokenizer if own or len(tokenizer) == d_vocab else None
 
 
-def _usable(device: str | torch.device | None) -> torch.device:
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def _named(name: str | None) -> PreTrainedTokenizerFast | None:
+    """Return the tokenizer that an old checkpoint names; None where it names none, or where it is not available."""
+    from transformers import AutoTokenizer
+
     try:
-        device = torch.device(device)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device {str(device)!r} cannot be used here ({reason}); try 'cpu'") from error
-    return device
+        return AutoTokenizer.from_pretrained(name) if name else None
+    except (OSError, ValueError):  # no network
+        return None

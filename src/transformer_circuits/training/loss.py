@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """mean over rows of -log softmax(W_U x)[target].
+    """The mean over rows of -log softmax(W_U x)[target].
 
-    At a vocabulary of 8,192 the float32 logits of a batch do not fit a CPU's cache, and softmax over them costs as much
-    as the matrix product. Here rows go through in chunks that do fit; only the gradient of the logits is kept, in the
-    type of the residual stream.
+    With a vocabulary of 8,192, the float32 logits of a batch do not fit into a CPU's cache, and softmax over them takes as long
+    as the matrix product. So rows are processed in chunks that do fit, and only the gradient of the logits is kept, in the type of
+    the residual stream.
     """
 
     @staticmethod
@@ -24,7 +24,9 @@ class LinearCrossEntropy(torch.autograd.Function):
             log_probs = torch.log_softmax((residual[rows] @ W_U.T).float(), dim=-1)
             target = targets[rows, None]
             total -= log_probs.gather(1, target).sum()
-            gradient = log_probs.exp_().scatter_add_(1, target, torch.full_like(target, -1, dtype=log_probs.dtype))
+            gradient = log_probs.exp_().scatter_add_(
+                1, target, torch.full_like(target, -1, dtype=log_probs.dtype)
+            )
             d_logits[rows] = gradient.div_(len(residual))
         ctx.save_for_backward(residual, W_U, d_logits)
         return total / len(residual)
@@ -37,7 +39,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 
 def linear_cross_entropy(residual: Tensor, W_U: Tensor, targets: Tensor, chunk: int | None = None) -> Tensor:
-    """Mean nats a token; residual [..., d_model], W_U [d_vocab, d_model], targets [...]; autocast as for a matmul."""
+    """Return the mean loss in nats per token; residual [..., d_model], W_U [d_vocab, d_model], targets [...]; autocast as for a matmul."""
     if torch.is_autocast_enabled(residual.device.type):
         dtype = torch.get_autocast_dtype(residual.device.type)
         residual, W_U = residual.to(dtype), W_U.to(dtype)

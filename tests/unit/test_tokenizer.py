@@ -9,13 +9,15 @@ from tokenizers import Tokenizer
 from transformer_circuits.data import held_out_windows, passage
 from transformer_circuits.paths import DATA
 from transformer_circuits.training.corpus import train_tokenizer
-from transformer_circuits.training.vocabulary import first_tokens, narrow, packed, pieces, tokenizer_of
+from transformer_circuits.models.tokenizer import first_tokens, narrow, packed, pieces, tokenizer_of
 
 FAMILY = json.loads((DATA / "tokenizer.json").read_text(encoding="utf8"))
 
 
 def encode(content: dict, text: str) -> np.ndarray:
-    return np.array(Tokenizer.from_str(json.dumps(content)).encode(text, add_special_tokens=False).ids, dtype=np.uint16)
+    return np.array(
+        Tokenizer.from_str(json.dumps(content)).encode(text, add_special_tokens=False).ids, dtype=np.uint16
+    )
 
 
 @pytest.mark.parametrize("d_vocab", [300, 2048, 4095])
@@ -55,14 +57,20 @@ def test_packed_tokens_are_narrowed_once_and_only_where_the_corpus_has_more(tmp_
     assert packed(tmp_path, "train", 2048) == tmp_path / "train.npy"  # nothing is known of these tokens
     assert tokenizer_of(tmp_path, 2048) == (None, False)
     (tmp_path / "tokenizer.json").write_text(json.dumps(FAMILY), encoding="utf8")
-    assert packed(tmp_path, "train", 4096) == tmp_path / "train.npy" and tokenizer_of(tmp_path, 4096) == (json.dumps(FAMILY, ensure_ascii=False, separators=(",", ":")), False)
+    assert packed(tmp_path, "train", 4096) == tmp_path / "train.npy" and tokenizer_of(tmp_path, 4096) == (
+        json.dumps(FAMILY, ensure_ascii=False, separators=(",", ":")),
+        False,
+    )
+    other = FAMILY | {"version": "another corpus"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(other), encoding="utf8")
+    assert tokenizer_of(tmp_path, 4096)[1]  # not the repository's: it must be beside the model
     path = packed(tmp_path, "train", 2048)
     assert np.load(path).tolist() == [0, *pieces(FAMILY, 2048)[4000], 5]
     written = path.stat().st_mtime_ns
     assert packed(tmp_path, "train", 2048) == path and path.stat().st_mtime_ns == written
     assert packed(tmp_path, "held_out", 2048) == tmp_path / "held_out.npy"  # missing: the trainer says so
-    text, smaller = tokenizer_of(tmp_path, 2048)
-    assert len(json.loads(text)["model"]["vocab"]) == 2048 and smaller
+    text, own = tokenizer_of(tmp_path, 2048)
+    assert len(json.loads(text)["model"]["vocab"]) == 2048 and own
     assert {path.name for path in tmp_path.iterdir()} == {"train.npy", "train-2048.npy", "tokenizer.json"}
 
 

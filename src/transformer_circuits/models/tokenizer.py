@@ -12,9 +12,54 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from .architecture import BOS
+from .shards import WeightsError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+START = "<|start|>"  # the text of token BOS
+
+
+def as_pretrained(tokenizer_file: str | Path) -> PreTrainedTokenizerFast:
+    """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once. Never looks on the network.
+
+    `<|start|>` also separates documents and pads, so it is the bos, eos and pad token; a byte-level vocabulary needs no
+    unknown token. Raises ValueError for a missing file or one in which token 0 is not `<|start|>`, and WeightsError for one that
+    holds no tokenizer.
+    """
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    path = Path(tokenizer_file)
+    if not path.is_file():
+        raise ValueError(f"there is no tokenizer file {path}")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more particular
+        raise WeightsError(
+            f"{path} is not a readable tokenizer ({str(error).splitlines()[0]}); fetch it again"
+        ) from error
+    if tokenizer.token_to_id(START) != BOS:
+        raise ValueError(
+            f"{path} does not have {START} as token {BOS}, which these models start every context with"
+        )
+    tokenizer.post_processor = TemplateProcessing(single=f"{START} $A", special_tokens=[(START, BOS)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=START,
+        eos_token=START,
+        pad_token=START,
+        padding_side="right",
+        clean_up_tokenization_spaces=False,
+        name_or_path=path.name,  # TransformerLens reads this, and asks the Hugging Face hub for that name unless ...
+        add_bos_token=True,  # ... the tokenizer says that it prepends its start token
+    )
 
 
 def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
@@ -50,7 +95,9 @@ def narrow(tokens: np.ndarray, table: Sequence[Sequence[int]]) -> np.ndarray:
     flat = np.concatenate([np.asarray(row, dtype=tokens.dtype) for row in table])
     starts = np.cumsum(lengths) - lengths
     narrowed = []
-    for block in np.split(tokens, range(4_000_000, len(tokens), 4_000_000)):  # in blocks: a corpus would fill the memory
+    for block in np.split(
+        tokens, range(4_000_000, len(tokens), 4_000_000)
+    ):  # in blocks: a corpus would fill the memory
         n = lengths[block]
         within = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
         narrowed.append(flat[np.repeat(starts[block], n) + within])
@@ -66,8 +113,12 @@ def packed(folder: Path, side: str, d_vocab: int) -> Path:
     if tokenizer is None or not whole.exists():
         return whole
     path = folder / f"{side}-{d_vocab}.npy"
-    if not path.exists() or path.stat().st_mtime_ns < max(whole.stat().st_mtime_ns, (folder / "tokenizer.json").stat().st_mtime_ns):
-        partial = path.with_suffix(f".{os.getpid()}.partial.npy")  # of this process: two trainers may share a corpus
+    if not path.exists() or path.stat().st_mtime_ns < max(
+        whole.stat().st_mtime_ns, (folder / "tokenizer.json").stat().st_mtime_ns
+    ):
+        partial = path.with_suffix(
+            f".{os.getpid()}.partial.npy"
+        )  # of this process: two trainers may share a corpus
         np.save(partial, narrow(np.load(whole, mmap_mode="r"), pieces(tokenizer, d_vocab)))
         partial.replace(path)
     return path
@@ -79,11 +130,17 @@ def compact(tokenizer: dict[str, Any]) -> str:
 
 
 def tokenizer_of(folder: Path, d_vocab: int) -> tuple[str | None, bool]:
-    """The `tokenizer.json` of a model of `d_vocab` tokens, None if its corpus folder has none; and whether it is smaller than the folder's."""
-    if larger := _larger(folder, d_vocab):
+    """Return the `tokenizer.json` of a model of `d_vocab` tokens (None if its corpus folder has none), and whether the model needs it
+    in its own folder, because it is not the repository's."""
+    from ..paths import DATA
+
+    larger, path, shipped = _larger(folder, d_vocab), folder / "tokenizer.json", DATA / "tokenizer.json"
+    if larger:
         return compact(first_tokens(larger, d_vocab)), True
-    path = folder / "tokenizer.json"
-    return (compact(json.loads(path.read_text(encoding="utf8"))) if path.exists() else None), False
+    if not path.exists():
+        return None, False
+    text = compact(json.loads(path.read_text(encoding="utf8")))
+    return text, not (shipped.is_file() and shipped.read_text(encoding="utf8") == text)
 
 
 def _larger(folder: Path, d_vocab: int) -> dict[str, Any] | None:
@@ -108,6 +165,8 @@ def _parts(tokenizer: dict[str, Any]) -> dict[int, tuple[int, int]]:
         if token in parts:
             continue  # a second way to the same string; the first is the one that made the token
         if following not in (None, token) or max(vocab[left], vocab[right]) >= token:
-            raise ValueError("this tokenizer's tokens are not numbered in the order of its merges: it has no smaller vocabulary inside")
+            raise ValueError(
+                "this tokenizer's tokens are not numbered in the order of its merges: it has no smaller vocabulary inside"
+            )
         parts[token], following = (vocab[left], vocab[right]), token + 1
     return parts

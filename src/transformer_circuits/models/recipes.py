@@ -1,0 +1,30 @@
+"""How models were trained, from their manifests: in what a comparison of two models compares more than it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformer_circuits.models.shards import read_manifest
+from transformer_circuits.paths import WEIGHTS
+
+SHAPE = ("n_layers", "d_mlp", "normalization", "smeared_keys", "standard_positions")  # what a comparison may be about
+NOT_RECIPE = ("seed", "snapshots", "evaluate_windows", "few_windows", "repeats", "checkpoint_minutes", "film", "precision")
+
+
+def recipe(name: str) -> dict[str, Any]:
+    """Return the settings with which a shipped model was trained: optimizer, text, sizes; without seed, shape, and what only measures."""
+    run = read_manifest(WEIGHTS / name)["training"]["run"]
+    settings = {**run["model"], **run["training"], "corpus": run.get("corpus")}
+    return {key: value for key, value in settings.items() if key not in (*SHAPE, *NOT_RECIPE)}
+
+
+def differing_settings(*names: str) -> dict[str, tuple[Any, ...]]:
+    """Return each setting in which these models' recipes differ, with its value for each model (None where it has none).
+
+    Empty for models that were trained alike: the same text in the same order with the same settings, so that what differs between them is
+    a matter of their shape or seed.
+    """
+    recipes = [recipe(name) for name in names]
+    keys = dict.fromkeys(key for settings in recipes for key in settings)
+    values = {key: tuple(settings.get(key) for settings in recipes) for key in keys}
+    return {key: found for key, found in values.items() if any(value != found[0] for value in found)}

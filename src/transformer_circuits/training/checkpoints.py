@@ -1,0 +1,116 @@
+"""What a training run keeps on disk, so that a kill at any moment loses no more than the steps since the last checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import filelock
+import safetensors
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from transformer_circuits.models.architecture import Transformer
+
+
+def digest(path: Path) -> str:
+    """Return the first 16 digits of a file's SHA-256, which identify the corpus that a model was trained on."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
+    """Replace a file by what `write` writes. After a kill it is the old file or the new one."""
+    partial = path.with_name(f".{path.name}.partial")
+    write(partial)
+    with open(partial, "rb+") as file:
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def parameter_groups(model: Transformer) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
+    """Return (those of the layers, embedding and unembedding), by name, in the order in which the optimizer has them."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    inside = {name: p for name, p in trained.items() if name.startswith("layers.")}
+    return inside, {name: p for name, p in trained.items() if name not in inside}
+
+
+def parameter_names(model: Transformer) -> list[str]:
+    return [name for group in parameter_groups(model) for name in group]
+
+
+def checksum(tensors: dict[str, Tensor]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        found.update(name.encode())
+        found.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def save_checkpoint(
+    path: Path, model: Transformer, optimizer: torch.optim.Optimizer, about: dict[str, Any]
+) -> None:
+    """Write weights, optimizer moments and `about` to one file."""
+    names = parameter_names(model)
+    tensors = {f"model.{name}": model.get_parameter(name).detach() for name in names}
+    for name, state in zip(names, optimizer.state_dict()["state"].values()):
+        tensors |= {f"{key}.{name}": value for key, value in state.items()}
+    metadata = {"about": json.dumps(about), "sha256": checksum(tensors)}
+    write_atomically(path, lambda partial: save_file(tensors, partial, metadata=metadata))
+
+
+def load_checkpoint(path: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Put a checkpoint's content into model and optimizer, and return its `about`. Raises ValueError if it is damaged."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}
+        about = json.loads(metadata["about"])
+        if metadata["sha256"] != checksum(tensors):
+            raise ValueError("its content does not have its checksum")
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}); delete it to start over") from error
+    state = {}
+    with torch.no_grad():
+        for i, name in enumerate(parameter_names(model)):
+            model.get_parameter(name).copy_(tensors[f"model.{name}"])
+            state[i] = {key: tensors[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    return about
+
+
+def read_log(path: Path, step: int, expected: set[int]) -> list[str]:
+    """Return the log's rows up to a checkpoint's step. A row that a kill cut off is left out, and will be written again.
+
+    Raises ValueError if the log is missing a snapshot from before the checkpoint.
+    """
+    kept: dict[int, str] = {}
+    for line in path.read_text(encoding="utf8").splitlines()[1:] if path.exists() else ():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            kept[json.loads(line)["step"]] = line
+    if missing := sorted(at for at in expected if at <= step and at not in kept):
+        raise ValueError(
+            f"{path} is missing the snapshot at step {missing[0]}; restore it, or delete the checkpoint to start over"
+        )
+    return [line for at, line in kept.items() if at <= step]
+
+
+@contextlib.contextmanager
+def only_trainer(out: Path) -> Iterator[None]:
+    """Hold the lock of a folder. Raises ValueError if another trainer, in this process or another, holds it."""
+    out.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(out / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise ValueError(f"another trainer writes to {out}; wait for it, or choose another --out") from None
+    try:
+        yield
+    finally:
+        lock.release()

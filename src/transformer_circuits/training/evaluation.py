@@ -1,0 +1,156 @@
+"""What the trainer measures at each snapshot, on the plain module: the scores of `measures`, and losses by order.
+
+TransformerLens is not imported, so that a machine that only trains need not have it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from transformer_circuits.measures.attention import induction_score, previous_token_score, start_token_score
+from transformer_circuits.measures.prediction import first_guesses, in_context_score, losses
+from transformer_circuits.measures.repeats import SHORTEST, repeated_random_tokens
+from transformer_circuits.measures.weights import SIDES, Product, composition_ratios, factored_positivity
+from transformer_circuits.models.architecture import ModelConfig, Transformer
+
+
+def head_matrices(model: Transformer) -> dict[str, Tensor]:
+    """Return W_Q, W_K, W_V [layer, head, d_model, d_head] and W_O [layer, head, d_head, d_model], in float32 on the CPU."""
+    shape = (model.config.n_layers, model.config.n_heads, model.config.d_head, model.config.d_model)
+    out_in = {
+        part: torch.stack([getattr(block.attn, part).weight.detach().float().cpu() for block in model.layers])
+        for part in "qkvo"
+    }
+    reads = {f"W_{part.upper()}": out_in[part].reshape(shape).mT for part in "qkv"}
+    return reads | {"W_O": out_in["o"].mT.reshape(shape)}
+
+
+def vocabulary_product(model: Transformer) -> Tensor:
+    """Return W_U W_E [d_model, d_model]: what each direction of the stream becomes when it is read as a token and embedded again."""
+    return (model.head.weight.detach().float().T @ model.tok_embed.weight.detach().float()).cpu()
+
+
+def composition(W: dict[str, Tensor]) -> Float[Tensor, "side=3 reader writer"]:
+    """Return the composition ratios of the heads of a two-layer model, the second layer reading the first."""
+    writes, reads = Product(W["W_V"][0], W["W_O"][0]), Product(W["W_Q"][1], W["W_K"][1].mT)
+    return composition_ratios(writes, reads, Product(W["W_V"][1], W["W_O"][1]))
+
+
+def is_plain(shape: ModelConfig) -> bool:
+    """Return whether a model is attention alone, so that its circuits are products of its matrices."""
+    return not shape.beyond
+
+
+@torch.no_grad()
+def attention_patterns(
+    model: Transformer, tokens: Int[Tensor, "row pos"]
+) -> Float[Tensor, "layer row head dest src"]:
+    """Return the attention of every head on every row."""
+    (residual, positions), patterns = model.start(tokens), []
+    for block in model.layers:
+        patterns.append(block.attn(block.ln1(residual), positions=positions, pattern_fn=lambda p: p)[1])
+        (residual,) = block(residual, positions=positions)
+    return torch.stack(patterns)
+
+
+@torch.no_grad()
+def losses_by_order(model: Transformer, rows: Tensor) -> list[float]:
+    """Return the mean loss with frozen patterns and only paths through at most 0, 1, ... heads (term importance, claim T11)."""
+    patterns = attention_patterns(model, rows[:, :-1])
+    embedding = model.tok_embed(rows[:, :-1])
+    orders = [embedding]  # entry n: what all paths through exactly n heads have written so far
+    for block, pattern in zip(model.layers, patterns):
+        attn = block.attn
+        heads = (attn.n_heads, attn.d_head)
+        moved = [
+            attn.o((pattern @ attn.v(x).unflatten(-1, heads).transpose(1, 2)).transpose(1, 2).flatten(-2))
+            for x in orders
+        ]
+        orders = [a + b for a, b in zip([*orders, 0.0], [0.0, *moved])]
+    found = []
+    for n in range(len(orders)):
+        logits = model.head(sum(orders[: n + 1])).float()
+        found.append(float(F.cross_entropy(logits.mT, rows[:, 1:])))
+    return found
+
+
+class Evaluation:
+    """Measures a model on fixed held-out windows and repeated random tokens, and returns a row of the log:
+
+    held_out, in_context     loss in nats per token; loss late in the window minus loss early in it
+    previous_token, rest     of each head on held-out text; `rest` is its attention to the start token
+    induction                of each head on repeated tokens drawn uniformly
+    copies, first_guess      loss in the first and second copy of these; share of right first guesses in the second
+    induction_frequent       the same on tokens drawn as often as they occur in text
+    positivity               of each head's OV circuit: near 1 for a copying head
+    orders                   loss with frozen patterns and only paths through at most 0, 1, ... heads
+    pair                     with two layers, the head with the highest induction score and the earlier head that its keys read most:
+                             their K-composition ratio, and the positivity of their K-composition circuit
+    """
+
+    def __init__(self, held_out: Any, d_vocab: int, config: Any, device: torch.device):
+        count = min(held_out.count, config.evaluate_windows)
+        windows = np.linspace(0, held_out.count - 1, count).astype(int)
+        self.rows, self.few = held_out.rows(windows).to(device), config.few_windows
+        text = torch.from_numpy(np.asarray(held_out.tokens, dtype=np.int64))
+        n_ctx, shortest = held_out.n_ctx, min(SHORTEST, (held_out.n_ctx - 1) // 2)
+        self.repeated = [
+            repeated_random_tokens(d_vocab, n_ctx, config.repeats, shortest, config.seed, frequency).to(
+                device
+            )
+            for frequency in (torch.ones(d_vocab), torch.bincount(text, minlength=d_vocab))
+        ]
+
+    def __call__(self, model: Transformer) -> dict[str, Any]:
+        by_position = losses(model, self.rows)
+        scores: dict[str, Any] = {
+            "held_out": float(by_position.mean()),
+            "in_context": in_context_score(by_position),
+        }
+        if not model.config.n_layers:
+            return scores
+        text = attention_patterns(model, self.rows[: self.few, :-1])
+        scores["previous_token"] = previous_token_score(text).mean(dim=1)
+        scores["rest"] = start_token_score(text).mean(dim=1)
+        del text
+        for name, repeated in zip(("induction", "induction_frequent"), self.repeated):
+            patterns = attention_patterns(model, repeated.tokens)
+            scores[name] = torch.stack([induction_score(layer, repeated) for layer in patterns])
+        uniform = self.repeated[0]
+        scores["copies"] = uniform.by_copy(losses(model, uniform.tokens))
+        scores["first_guess"] = float(uniform.by_copy(first_guesses(model, uniform.tokens).float())[1])
+        if is_plain(model.config):
+            scores |= self.circuits(model, scores["induction"])
+            scores["orders"] = losses_by_order(model, self.rows[: self.few])
+        return json.loads(
+            json.dumps(scores, default=lambda t: t.float().tolist()), parse_float=lambda x: round(float(x), 4)
+        )
+
+    @torch.autocast("cpu", enabled=False)
+    def circuits(self, model: Transformer, induction: Tensor) -> dict[str, Any]:
+        W = head_matrices(model)
+        found: dict[str, Any] = {
+            "positivity": factored_positivity(W["W_V"], W["W_O"] @ vocabulary_product(model))
+        }
+        if model.config.n_layers == 2:
+            head = int(induction[1].argmax())
+            ratio = composition(W)[SIDES.index("K"), head]
+            writer = int(ratio.argmax())
+            # the circuit W_E W_QK W_OV^T W_E^T, [query token, token before the key], as the product of W_E W_Q and the rest
+            W_E = model.tok_embed.weight.detach().float().cpu()
+            OV = W["W_V"][0, writer] @ W["W_O"][0, writer]
+            match = factored_positivity(W_E @ W["W_Q"][1, head], W["W_K"][1, head].T @ OV.T @ W_E.T)
+            found["pair"] = {
+                "induction": head,
+                "previous": writer,
+                "k_composition": ratio[writer],
+                "k_positivity": match,
+            }
+        return found

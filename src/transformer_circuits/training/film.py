@@ -1,0 +1,147 @@
+"""Record what the page "Watch it learn" shows of a model: one frame at each snapshot of its training, one file at the end.
+
+Frames are files of their own beside the checkpoint, and a frame depends on the weights alone. A resumed run therefore ends with the same
+`film.npz`, byte for byte, as an uninterrupted one. `models.registry.training_film` reads it. With S snapshots, and texts of n tokens:
+
+step, tokens                          int64 [S], those of the log's rows
+text_k                                uint16 [n]; text 0: a sentence with made-up names, text 1: random tokens, repeated twice
+pattern_k                             uint8 [S, layer, head, n (n + 1) / 2]: 255 times the attention, row by row, sources up to the destination
+top_token_k, top_probability_k        uint16, uint8 [S, n, 5]: the most likely next tokens, 255 times their probabilities
+eigenvalues                           float16 [S, layer, head, d_head, 2]: of W_E W_V W_O W_U, real and imaginary, largest first,
+eigenvalue_scale                      float32 [S, layer, head]: divided by the largest absolute value
+composition                           float16 [S, 3, reader, writer]: composition ratios of Q, K, V, with two layers only
+previous_token, rest, induction, positivity   float16 [S, layer, head]: scores of the log's row
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
+from transformer_circuits.models.tokenizer import tokenizer_of
+from transformer_circuits.training.checkpoints import write_atomically
+from transformer_circuits.training.corpus import save_arrays
+from transformer_circuits.training.evaluation import (
+    attention_patterns,
+    composition,
+    head_matrices,
+    is_plain,
+    vocabulary_product,
+)
+
+NAMES = "Old Zorblax met Quennifer at the gate. Zorblax bowed, and Quennifer laughed."
+LONGEST = 48  # tokens of a text at most
+SEGMENT = 20  # random tokens that occur twice
+TOP = 5
+SCORES = ("previous_token", "rest", "induction", "positivity")
+
+
+def texts(data: Path, held_out: np.ndarray, shape: ModelConfig) -> list[np.ndarray]:
+    """Return the sentence with made-up names and the random tokens that occur twice, each after the start token.
+
+    Where the corpus has no tokenizer, its first held-out tokens take the place of the sentence.
+    """
+    content, _ = tokenizer_of(data, shape.d_vocab)
+    if content is None:
+        sentence = held_out[held_out != BOS]
+    else:
+        from tokenizers import Tokenizer  # a run without a film does not need it
+
+        sentence = Tokenizer.from_str(content).encode(NAMES, add_special_tokens=False).ids
+    longest = min(LONGEST, shape.n_ctx) - 1
+    draws = np.random.default_rng(0).permutation(np.arange(1, shape.d_vocab))
+    segment = draws[: min(SEGMENT, (shape.n_ctx - 1) // 2)]
+    return [np.array([BOS, *text], dtype=np.uint16) for text in (sentence[:longest], np.tile(segment, 2))]
+
+
+class Film:
+    """The frames of one run, in a folder. Raises ValueError for a model whose circuits are not products of its matrices."""
+
+    def __init__(self, folder: Path, texts: list[np.ndarray], shape: ModelConfig):
+        if not is_plain(shape) or shape.n_layers == 0:
+            raise ValueError(
+                "film must be false for a model without layers or with more than attention; set film=false"
+            )
+        self.folder, self.texts = folder, texts
+
+    def frame(self, step: int) -> Path:
+        return self.folder / f"{step:09}.npz"
+
+    def record(self, step: int, tokens: int, model: Transformer, scores: dict[str, Any]) -> None:
+        """Write the frame of one snapshot; `scores` is the row of the log."""
+        arrays = {"step": np.int64(step), "tokens": np.int64(tokens)}
+        for k, text in enumerate(self.texts):
+            arrays |= {f"{name}_{k}": array for name, array in reading(model, text).items()}
+        arrays |= circuits(model)
+        arrays |= {name: np.array(scores[name], dtype=np.float16) for name in SCORES}
+        content = io.BytesIO()
+        np.savez(content, **arrays)
+        self.folder.mkdir(exist_ok=True)
+        write_atomically(self.frame(step), lambda partial: partial.write_bytes(content.getvalue()))
+
+    def frames(self, steps: Iterable[int]) -> list[dict[str, np.ndarray]]:
+        """Return the frames of these snapshots, in order. Raises ValueError for one that is missing or damaged."""
+        found = []
+        for step in sorted(steps):
+            try:
+                with np.load(self.frame(step), allow_pickle=False) as file:
+                    found.append(dict(file))
+            except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+                raise ValueError(
+                    f"{self.frame(step)} cannot be read ({error}); restore it, or delete the checkpoint to start over"
+                ) from error
+        return found
+
+    def joined(self, steps: Iterable[int]) -> bytes:
+        """Return the content of `film.npz`, made of the frames of these snapshots."""
+        frames = self.frames(steps)
+        arrays = {f"text_{k}": text for k, text in enumerate(self.texts)}
+        arrays |= {name: np.stack([frame[name] for frame in frames]) for name in frames[0]}
+        content = io.BytesIO()
+        save_arrays(content, **arrays)
+        return content.getvalue()
+
+
+@torch.no_grad()
+@torch.autocast("cpu", enabled=False)
+@torch.autocast("cuda", enabled=False)
+def reading(model: Transformer, text: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the patterns of all heads on a text, and the most likely next tokens at each of its positions."""
+    tokens = torch.from_numpy(text.astype(np.int64)).to(model.head.weight.device)[None]
+    pattern = attention_patterns(model, tokens)[:, 0]
+    seen = torch.ones(len(text), len(text), dtype=torch.bool, device=pattern.device).tril()
+    probability, token = model(tokens)[0].softmax(dim=-1).topk(TOP)
+    return {
+        "pattern": as_bytes(pattern[..., seen]),
+        "top_token": token.cpu().numpy().astype(np.uint16),
+        "top_probability": as_bytes(probability),
+    }
+
+
+def as_bytes(share: Tensor) -> np.ndarray:
+    return (255 * share).round().to(torch.uint8).cpu().numpy()
+
+
+@torch.no_grad()
+def circuits(model: Transformer) -> dict[str, np.ndarray]:
+    """Return what a frame contains of the weights: eigenvalues of the OV circuits and composition ratios."""
+    W = head_matrices(model)
+    found = torch.linalg.eigvals((W["W_O"] @ vocabulary_product(model) @ W["W_V"]).double())
+    order = found.abs().argsort(dim=-1, descending=True, stable=True)
+    found = found.gather(-1, order)
+    scale = found[..., :1].abs()
+    arrays = {
+        "eigenvalues": torch.view_as_real(found / scale).numpy().astype(np.float16),
+        "eigenvalue_scale": scale[..., 0].numpy().astype(np.float32),
+    }
+    if model.config.n_layers == 2:
+        arrays["composition"] = composition(W).numpy().astype(np.float16)
+    return arrays

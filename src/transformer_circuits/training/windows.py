@@ -1,0 +1,92 @@
+"""Windows of packed tokens as a model reads them: in a random order, some without a start token, some with a passage twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transformer_circuits.models.architecture import BOS
+
+PASSAGE = (8, 256)  # tokens of a planted passage, at most half of the window
+
+
+class Windows:
+    """Non-overlapping windows of packed tokens, in a new random order every epoch.
+
+    A row is the start token and then `n_ctx` tokens of text; inputs are all but its last, targets all but its first. In `batch`, a share
+    `without_start` of the rows begin with the text's previous token instead, and a share `planted` have a passage copied to a later place
+    in the same row. Which rows these are depends on the seed and on the row's number in the stream alone.
+    """
+
+    def __init__(
+        self, path: Path, n_ctx: int, d_vocab: int, seed: int, without_start: float = 0, planted: float = 0
+    ):
+        make = f"make it with `python -m transformer_circuits.training.corpus --out {path.parent}`"
+        if not path.exists():
+            raise ValueError(f"{path} is missing; {make}")
+        try:
+            tokens = self.tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{path} is not a readable array of tokens ({error}); {make}") from error
+        if tokens.ndim != 1 or tokens.dtype.kind not in "ui":
+            raise ValueError(
+                f"{path} must be one row of integers, got {tokens.dtype} of shape {tokens.shape}"
+            )
+        if len(tokens) < n_ctx:
+            raise ValueError(
+                f"{path} must have at least one window of {n_ctx} tokens, got {len(tokens)}; lower n_ctx, or read more text"
+            )
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= d_vocab:
+            raise ValueError(
+                f"token ids must be 0 to {d_vocab - 1} in a vocabulary of {d_vocab}, got {low} to {high} in {path}; set d_vocab"
+            )
+        if planted and n_ctx < 2 * PASSAGE[0]:
+            raise ValueError(
+                f"n_ctx must be at least {2 * PASSAGE[0]} to plant passages, got {n_ctx}; set planted=0"
+            )
+        self.n_ctx, self.seed, self.without_start, self.planted = n_ctx, seed, without_start, planted
+        self.count = len(tokens) // n_ctx
+        self.epoch, self.order = -1, np.empty(0, dtype=np.int64)
+
+    def rows(self, windows: np.ndarray | range) -> Tensor:
+        """Return windows by number, unchanged: the start token and the text."""
+        rows = np.full((len(windows), self.n_ctx + 1), BOS, dtype=np.int64)
+        for row, window in zip(rows, windows):
+            row[1:] = self.tokens[window * self.n_ctx : (window + 1) * self.n_ctx]
+        return torch.from_numpy(rows)
+
+    def batch(self, start: int, size: int) -> Tensor:
+        """Return rows start ... start + size of the endless stream of shuffled epochs."""
+        windows = []
+        for number in range(start, start + size):
+            epoch, place = divmod(number, self.count)
+            if epoch != self.epoch:
+                self.epoch = epoch
+                self.order = np.random.default_rng((self.seed, epoch)).permutation(self.count)
+            windows.append(self.order[place])
+        rows = self.rows(np.array(windows))
+        if self.without_start or self.planted:
+            for number, window, row in zip(range(start, start + size), windows, rows):
+                self.change(row, window, np.random.default_rng((self.seed, number, 1)))
+        return rows
+
+    def change(self, row: Tensor, window: int, random: np.random.Generator) -> None:
+        """Replace the start token by the text's previous token and plant a passage, each by chance."""
+        starts_in_text, has_passage = random.random(2) < (self.without_start, self.planted)
+        if starts_in_text and window:
+            row[0] = int(self.tokens[window * self.n_ctx - 1])
+        if has_passage:
+            plant(row[1:].numpy(), random)
+
+
+def plant(text: np.ndarray, random: np.random.Generator) -> None:
+    """Copy a passage to a later place in the same text, in place; length and places are drawn uniformly."""
+    shortest, longest = PASSAGE
+    length = int(random.integers(shortest, min(longest, len(text) // 2) + 1))
+    source = int(random.integers(len(text) - 2 * length + 1))
+    to = int(random.integers(source + length, len(text) - length + 1))
+    text[to : to + length] = text[source : source + length]
