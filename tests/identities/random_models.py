@@ -2,7 +2,7 @@
 initialization, so that a transposed factor or a missing term cannot hide below the tolerance.
 
 The hooked model is what the chapters use; the reference for every identity is the plain `Transformer`'s own forward pass, or a naive
-computation beside it.
+computation.
 """
 
 from __future__ import annotations
@@ -14,16 +14,26 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
-
 from transformer_lens.model_bridge import TransformerBridge
 
+from transformer_circuits.circuits.heads import relative_error
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import wrap
 
 EXACT = 1e-10  # relative; an identity holds
 BROKEN = 1e-4  # relative; a broken one is off by at least this
 
-identity = settings(max_examples=40, deadline=None, derandomize=True)
+identity = settings(max_examples=25, deadline=None, derandomize=True)
+
+
+def same(measured: Tensor, expected: Tensor, tolerance: float = EXACT) -> None:
+    error = relative_error(measured, expected)
+    assert error < tolerance, f"relative error {error}"
+
+
+def differs(measured: Tensor, expected: Tensor) -> None:
+    error = relative_error(measured, expected)
+    assert error > BROKEN, f"relative error {error} where the identity should be broken"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,15 +60,16 @@ def build(
     positions: bool = True,
     seed: int = 0,
 ) -> Case:
-    """One case; tokens are drawn with replacement."""
+    """Return one case; tokens are drawn with replacement."""
     generator = torch.Generator().manual_seed(seed)
     config = ModelConfig(n_layers, d_model, n_heads, d_head, d_vocab, n_ctx=max(length, 2))
     model = Transformer(config).double().eval().requires_grad_(False)
     for name, weight in model.named_parameters():
         if name != "pos.weight":
-            gain = 1.0 if name.endswith(("q.weight", "k.weight")) else 2.0  # softmax must not saturate altogether
+            gain = 1.0 if name.endswith(("q.weight", "k.weight")) else 2.0  # softmax must not saturate
             fan_in = 1 if name == "tok_embed.weight" else weight.shape[1]
-            weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64) * gain / math.sqrt(fan_in))
+            drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            weight.copy_(drawn * gain / math.sqrt(fan_in))
     if not positions:
         model.pos.weight.zero_()
     tokens = torch.randint(d_vocab, (1, length), generator=generator)
@@ -66,7 +77,7 @@ def build(
 
 
 def cases(min_layers: int = 1, max_layers: int = 3) -> st.SearchStrategy[Case]:
-    """Models of every small shape, with and without positions."""
+    """Draw models of every small shape, with and without positions."""
     return st.builds(
         build,
         n_layers=st.integers(min_layers, max_layers),

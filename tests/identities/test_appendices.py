@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from random_models import BROKEN, EXACT, PLAIN_CASES, Case, cases, identity, random
+from random_models import BROKEN, EXACT, PLAIN_CASES, Case, cases, differs, identity, random, same
 from torch import nn
 
 from transformer_circuits.circuits.biases import collect_biases, with_one
@@ -47,18 +47,21 @@ def product_of_heads(case: Case, itself: float = 1.0) -> torch.Tensor:
 @identity
 @given(cases())
 def test_a2_with_the_identity_head_a_layer_is_a_sum_of_heads(case):
-    assert relative_error(product_of_heads(case), case.logits) < EXACT
+    same(product_of_heads(case), case.logits)
 
 
 @pytest.mark.parametrize("case", PLAIN_CASES)
 def test_a2_fails_without_the_identity_head(case):
-    assert relative_error(product_of_heads(case, itself=0.0), case.logits) > BROKEN
+    differs(product_of_heads(case, itself=0.0), case.logits)
 
 
 def with_biases(case: Case, seed: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Logits of the plain module after every linear map in it was given a random bias, and those biases."""
     cfg, linears = case.plain.config, []
-    shapes = dict.fromkeys("QKV", (cfg.n_layers, cfg.n_heads, cfg.d_head)) | {"O": (cfg.n_layers, cfg.d_model), "U": (cfg.d_vocab,)}
+    shapes = dict.fromkeys("QKV", (cfg.n_layers, cfg.n_heads, cfg.d_head)) | {
+        "O": (cfg.n_layers, cfg.d_model),
+        "U": (cfg.d_vocab,),
+    }
     b = {part: 2 * random(*shape, seed=seed + i) for i, (part, shape) in enumerate(shapes.items())}
     for layer, block in enumerate(case.plain.layers):
         linears += [(getattr(block.attn, part.lower()), b[part][layer].flatten()) for part in "QKVO"]
@@ -76,7 +79,7 @@ def test_a4_biases_are_a_dimension_that_is_always_one(case, seed):
     logits, b = with_biases(case, seed)
     model = from_matrices(**with_one(matrices(case.model), b))
     found, cache = model.run_with_cache(case.tokens)
-    assert relative_error(found, logits) < EXACT
+    same(found, logits)
     for layer in range(model.cfg.n_layers):
         assert (cache["resid_post", layer][..., -2] == 1).all()
 
@@ -86,8 +89,10 @@ def test_a4_biases_are_a_dimension_that_is_always_one(case, seed):
 def test_a4_all_biases_become_one_on_queries_and_one_on_logits(case, seed):
     logits, b = with_biases(case, seed)
     b_Q, b_U = collect_biases(matrices(case.model), b)
-    hooks = [(f"blocks.{layer}.attn.hook_q", lambda q, hook, bias=bias: q + bias) for layer, bias in enumerate(b_Q)]
-    assert relative_error(case.model.run_with_hooks(case.tokens, fwd_hooks=hooks) + b_U, logits) < EXACT
+    hooks = [
+        (f"blocks.{layer}.attn.hook_q", lambda q, hook, bias=bias: q + bias) for layer, bias in enumerate(b_Q)
+    ]
+    same(case.model.run_with_hooks(case.tokens, fwd_hooks=hooks) + b_U, logits)
 
 
 @pytest.mark.parametrize("case", PLAIN_CASES)
@@ -95,11 +100,11 @@ def test_a4_all_biases_become_one_on_queries_and_one_on_logits(case, seed):
 def test_a4_fails_when_one_bias_is_forgotten(case, part):
     logits, b = with_biases(case, seed=5)
     forgotten = b | {part: torch.zeros_like(b[part])}
-    assert relative_error(from_matrices(**with_one(matrices(case.model), forgotten))(case.tokens), logits) > BROKEN
+    differs(from_matrices(**with_one(matrices(case.model), forgotten))(case.tokens), logits)
 
 
 @pytest.mark.parametrize("case", PLAIN_CASES)
 def test_a4_biases_of_keys_change_nothing(case):
     logits, b = with_biases(case, seed=5)
     other = from_matrices(**with_one(matrices(case.model), b | {"K": -7 * b["K"]}))
-    assert relative_error(other(case.tokens), logits) < EXACT
+    same(other(case.tokens), logits)

@@ -3,12 +3,14 @@
 import pytest
 import torch
 from hypothesis import given
-from random_models import BROKEN, EXACT, build, cases, identity
+from random_models import EXACT, build, cases, differs, identity, same
 
 from transformer_circuits.circuits.copying import boost_within, leading_eigenvectors, self_boost, token_sets
-from transformer_circuits.circuits.heads import positivity, relative_error
+from transformer_circuits.measures.weights import positivity
 
-SMALL_RANK = [build(n_layers=2, d_vocab=13, seed=seed) for seed in range(4)]  # d_head 3, so that rank is not full
+SMALL_RANK = [
+    build(n_layers=2, d_vocab=13, seed=seed) for seed in range(4)
+]  # d_head 3, so that rank is not full
 
 
 def circuits_of(case):
@@ -29,9 +31,11 @@ def test_e3_eigenvalues_of_the_small_product_sum_to_the_trace(case):
 @pytest.mark.parametrize("case", SMALL_RANK)
 def test_e1_positivity_is_that_of_the_dense_matrix_and_not_of_the_singular_values(case):
     circuits = circuits_of(case)
-    assert (positivity(circuits.eigenvalues) - positivity(torch.linalg.eigvals(circuits.AB))).abs().max() < 1e-6
+    assert (
+        positivity(circuits.eigenvalues) - positivity(torch.linalg.eigvals(circuits.AB))
+    ).abs().max() < 1e-6
     dense = circuits.AB[0, 0]
-    assert relative_error(torch.linalg.svdvals(-dense), torch.linalg.svdvals(dense)) < EXACT
+    same(torch.linalg.svdvals(-dense), torch.linalg.svdvals(dense))
     assert (positivity(torch.linalg.eigvals(-dense)) + positivity(torch.linalg.eigvals(dense))).abs() < 1e-6
 
 
@@ -55,8 +59,8 @@ def test_e6_leading_eigenvectors_over_the_vocabulary(case):
         real = torch.linalg.eigvals(circuit.BA)
         assert len(values) == ((real.imag == 0) & (real.real > 0)).sum()
         if len(values):
-            assert relative_error(vectors @ dense, values[:, None] * vectors) < 1e-8
-            assert relative_error(vectors @ dense.T, values[:, None] * vectors) > BROKEN  # the wrong side is no eigenvector
+            same(vectors @ dense, values[:, None] * vectors, 1e-8)
+            differs(vectors @ dense.T, values[:, None] * vectors)  # the wrong side is no eigenvector
             assert torch.allclose(vectors.norm(dim=1), torch.ones_like(values)) and (values.diff() <= 0).all()
 
 

@@ -1,32 +1,35 @@
-"""T9, T10, T15: parts of scores add up, the circuit is a part of the score, effects are those of ablation and of autograd."""
+"""T9, T10, T15: parts of scores add up, the circuit is a part of the score, effects are those of removal and of autograd."""
 
 import math
 
 import pytest
 import torch
-from random_models import BROKEN, EXACT, build, random
+from random_models import EXACT, build, differs, random, same
 
 from transformer_circuits.circuits import heads
-from transformer_circuits.circuits.heads import relative_error
-from transformer_circuits.circuits.induction import content_by_source, excess_by_source, key_effects
-from transformer_circuits.training.scores import repeated_random_tokens
+from transformer_circuits.circuits.induction import content_by_source, excess_by_source
+from transformer_circuits.measures.repeats import repeated_random_tokens
+from transformer_circuits.measures.weights import positivity
 
 REPEATED = repeated_random_tokens(20, 30, rows=11, shortest=4)  # more rows than run together
-MODELS = [build(d_vocab=20, length=30, n_heads=3, positions=positions, seed=seed).model for seed, positions in enumerate((True, False))]
+MODELS = [
+    build(d_vocab=20, length=30, n_heads=3, positions=positions, seed=seed).model
+    for seed, positions in enumerate((True, False))
+]
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_contents_are_what_the_second_layer_reads_told_apart_by_source(model):
     _, cache = model.run_with_cache(REPEATED.tokens)
     own, before, earlier, position = content_by_source(cache)
-    assert relative_error(own + before + earlier, cache["resid_pre", 1]) < EXACT
-    assert relative_error(own + before + earlier + position, cache["blocks.1.attn.k.hook_in"]) < EXACT
+    same(own + before + earlier, cache["resid_pre", 1])
+    same(own + before + earlier + position, cache["blocks.1.attn.k.hook_in"])
     for part, offset in ((own, 0), (before, 1)):
         expected = model.W_E[REPEATED.tokens] if offset == 0 else torch.zeros_like(own)
         for head in range(model.cfg.n_heads):
             near = torch.diag_embed(cache["pattern", 0][:, head].diagonal(-offset, dim1=-2, dim2=-1), -offset)
             expected = expected + near @ model.W_E[REPEATED.tokens] @ model.OV[0, head].AB
-        assert relative_error(part, expected) < EXACT
+        same(part, expected)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -35,10 +38,12 @@ def test_parts_add_up_to_the_excess_over_the_rows_mean(model):
     where = list(zip(REPEATED.rows.tolist(), REPEATED.destinations.tolist(), REPEATED.targets.tolist()))
     for head in range(model.cfg.n_heads):
         scores = cache["attn_scores", 1][:, head]
-        expected = torch.stack([scores[row, to, at] - scores[row, to, : to + 1].mean() for row, to, at in where]).mean()
+        expected = torch.stack(
+            [scores[row, to, at] - scores[row, to, : to + 1].mean() for row, to, at in where]
+        ).mean()
         parts = excess_by_source(model, REPEATED, head)
         assert abs(parts.sum() - expected) < EXACT * scores[scores.isfinite()].abs().max()
-        assert relative_error(parts, parts.T) > BROKEN  # queries and keys are kept apart
+        differs(parts, parts.T)  # queries and keys are kept apart
 
 
 def test_the_k_composition_circuit_is_the_part_of_the_score_through_the_earlier_head():
@@ -49,10 +54,10 @@ def test_the_k_composition_circuit_is_the_part_of_the_score_through_the_earlier_
     query = model.W_E[tokens[0]] @ model.W_Q[1, 2]
     expected = query @ (through @ model.W_K[1, 2]).T
     between = circuit.AB[tokens[0]][:, tokens[0]]  # [query's token, token that the earlier head moved]
-    assert relative_error(between @ cache["pattern", 0][0, 1].T, expected) < EXACT
-    assert relative_error(circuit.AB.T[tokens[0]][:, tokens[0]] @ cache["pattern", 0][0, 1].T, expected) > BROKEN
+    same(between @ cache["pattern", 0][0, 1].T, expected)
+    differs(circuit.AB.T[tokens[0]][:, tokens[0]] @ cache["pattern", 0][0, 1].T, expected)
     large = torch.linalg.eigvals(circuit.AB)
-    assert abs(heads.positivity(circuit.eigenvalues) - heads.positivity(large)) < 1e-8
+    assert abs(positivity(circuit.eigenvalues) - positivity(large)) < 1e-8
 
 
 def effect_on_logit(model, row, to, at, reader, writer, mean, amount):
@@ -67,15 +72,29 @@ def effect_on_logit(model, row, to, at, reader, writer, mean, amount):
     return (A - intact) @ seen[: to + 1] @ model.OV[reader].AB @ model.W_U[:, REPEATED.tokens[row, at]]
 
 
+def effects_of_a_key(model, best, previous, mean):
+    """(p, removal, gradient) for each token of the second copies, in the lines of chapter 7."""
+    rows, at, target = REPEATED.rows, REPEATED.destinations, REPEATED.targets
+    _, cache = model.run_with_cache(REPEATED.tokens)
+    part = (cache["z", 0][rows, target, previous] - mean) @ model.W_O[0, previous]
+    delta = (cache["q", 1][rows, at, best] * (part @ model.W_K[1, best])).sum(dim=-1) / model.cfg.d_head**0.5
+    p = cache["pattern", 1][rows, best, at, target]
+    p_without = p / (p + (1 - p) * delta.exp())
+    reading = model.W_U.mT[REPEATED.tokens[rows, target]] @ model.W_O[1, best].mT
+    u = (cache["v", 1][rows, target, best] * reading).sum(dim=-1)
+    u_mean = (cache["z", 1][rows, at, best] * reading).sum(dim=-1)
+    return p, (p - p_without) / (1 - p) * (u - u_mean), p * (u - u_mean) * delta
+
+
 @pytest.mark.parametrize("model", MODELS)
-def test_key_effects_are_those_of_ablation_and_of_autograd(model):
+def test_effects_of_a_key_are_those_of_removal_and_of_autograd(model):
     reader, writer, mean = (1, 2), (0, 0), random(model.cfg.d_head)
-    found = key_effects(model, REPEATED, reader, writer, mean)
+    p, removal, gradient = effects_of_a_key(model, reader[1], writer[1], mean)
     attention = heads.patterns(model, REPEATED.tokens)[1, :, reader[1]]
-    assert relative_error(found.attention, attention[REPEATED.rows, REPEATED.destinations, REPEATED.targets]) < EXACT
+    same(p, attention[REPEATED.rows, REPEATED.destinations, REPEATED.targets])
     for n in range(0, len(REPEATED.rows), 23):
         row, to, at = (int(x[n]) for x in (REPEATED.rows, REPEATED.destinations, REPEATED.targets))
         amount = torch.zeros((), dtype=torch.float64, requires_grad=True)
         effect_on_logit(model, row, to, at, reader, writer, mean, amount).backward()
-        ablated = effect_on_logit(model, row, to, at, reader, writer, mean, 1.0)
-        assert abs(found.ablation[n] + ablated) < 1e-9 and abs(found.gradient[n] + amount.grad) < 1e-9
+        removed = effect_on_logit(model, row, to, at, reader, writer, mean, 1.0)
+        assert abs(removal[n] + removed) < 1e-9 and abs(gradient[n] + amount.grad) < 1e-9

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from random_models import BROKEN, EXACT, PLAIN_CASES, cases, identity, random
+from random_models import BROKEN, EXACT, PLAIN_CASES, cases, differs, identity, random, same
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
@@ -35,9 +35,9 @@ def path_sum(case, wanted, frozen=None):
 def test_t11_the_papers_algorithm_is_the_path_sum_at_every_order(case):
     for order in range(case.model.cfg.n_layers + 1):
         expected = path_sum(case, lambda path: len(path) <= order)
-        assert relative_error(logits_up_to_order(case.model, case.tokens, order), expected) < EXACT
-    assert relative_error(logits_up_to_order(case.model, case.tokens, case.model.cfg.n_layers), case.logits) < EXACT
-    assert relative_error(logits_up_to_order(case.model, case.tokens, case.model.cfg.n_layers + 2), case.logits) < EXACT
+        same(logits_up_to_order(case.model, case.tokens, order), expected)
+    same(logits_up_to_order(case.model, case.tokens, case.model.cfg.n_layers), case.logits)
+    same(logits_up_to_order(case.model, case.tokens, case.model.cfg.n_layers + 2), case.logits)
 
 
 @pytest.mark.parametrize("case", PLAIN_CASES)
@@ -45,11 +45,11 @@ def test_t11_fails_with_the_next_order_or_other_patterns(case):
     n_layers = case.model.cfg.n_layers
     for order in range(n_layers):
         found = logits_up_to_order(case.model, case.tokens, order)
-        assert relative_error(found, path_sum(case, lambda path: len(path) <= order + 1)) > BROKEN
+        differs(found, path_sum(case, lambda path: len(path) <= order + 1))
     patterns = heads.patterns(case.model, case.tokens)
     uniform = torch.ones_like(patterns).tril()
     other = path_sum(case, lambda path: len(path) <= 1, uniform / uniform.sum(dim=-1, keepdim=True))
-    assert relative_error(logits_up_to_order(case.model, case.tokens, 1), other) > BROKEN
+    differs(logits_up_to_order(case.model, case.tokens, 1), other)
 
 
 def nats(logits, targets):
@@ -66,7 +66,6 @@ def test_t11_t12_one_pass_is_path_sums_and_hooked_runs(case):
     wanted = {
         "order 0": lambda path: not path,
         "order 1": lambda path: len(path) <= 1,
-        "order 2": lambda path: True,
         "layer 1": lambda path: all(layer == 0 for layer, _ in path),
         "layer 2": lambda path: all(layer == 1 for layer, _ in path),
     }
@@ -75,18 +74,19 @@ def test_t11_t12_one_pass_is_path_sums_and_hooked_runs(case):
         hook = (f"blocks.1.attn.{side.lower()}.hook_in", lambda x, hook: x - below)
         expected[f"without {side}"] = nats(model.run_with_hooks(inputs, fwd_hooks=[hook]), targets)
     assert found.keys() == expected.keys()
-    assert all(relative_error(found[name], expected[name]) < EXACT for name in expected)
-    assert relative_error(found["order 2"], heads.losses(model, case.tokens).mean(dim=-1)) < EXACT
+    expected["order 2"] = heads.losses(model, case.tokens).mean(dim=-1)
+    for name in expected:
+        assert (found[name] - expected[name]).abs().max() < EXACT, name  # in nats: a loss may be almost zero
 
 
 @pytest.mark.parametrize("case", TWO_LAYERS)
 def test_t11_t12_all_ways_of_leaving_out_differ_and_add_up(case):
     losses = losses_by_terms(case.model, case.tokens)
     for one, other in itertools.combinations(losses.values(), 2):
-        assert relative_error(one, other) > BROKEN
+        differs(one, other)
     gains = reductions(losses, case.model.cfg.d_vocab)
     for alone, last in (("layer_1_alone", "layer_2_given_1"), ("layer_2_alone", "layer_1_given_2")):
-        assert relative_error(gains[alone] + gains[last], gains["order_1"]) < EXACT
+        same(gains[alone] + gains[last], gains["order_1"])
 
 
 @pytest.mark.parametrize("case", TWO_LAYERS)
@@ -114,4 +114,4 @@ def test_t13_composed_patterns_split_by_distance(case, offset):
 def test_t13_the_order_of_the_two_heads_matters(case):
     A = heads.patterns(case.model, case.tokens)[:, :, 0]
     reverse = (A[0] @ A[1]).diagonal(-2, dim1=-2, dim2=-1)
-    assert relative_error(composed_diagonal(A[0], A[1]).sum(dim=0), reverse) > BROKEN
+    differs(composed_diagonal(A[0], A[1]).sum(dim=0), reverse)

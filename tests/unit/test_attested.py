@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from transformer_circuits.circuits import attested
+from transformer_circuits.circuits.attested import LEVELS, Attested, AttestedError, Text
 from transformer_circuits.circuits.skip_trigrams import Candidates
 from transformer_circuits.data import BigramCounts
 from transformer_circuits.models import load_model
 from transformer_circuits.models.bridge import from_matrices
-from transformer_circuits.training import attested
-from transformer_circuits.training.attested import LEVELS, Attested, AttestedError, Text
 
 D_VOCAB = 9
 
@@ -43,7 +43,10 @@ def test_counts_are_those_made_by_hand(text, n_ctx):
     d, o, packed = np.array([0, 3, 4]), np.array([2, 5, 8]), Text(text, D_VOCAB)
     for source in range(D_VOCAB):
         n, triples = packed.count(source, d, o, n_ctx)
-        assert n.tolist() == occasions[source, d].tolist() and triples.tolist() == seen[source][np.ix_(d, o)].tolist()
+        assert (
+            n.tolist() == occasions[source, d].tolist()
+            and triples.tolist() == seen[source][np.ix_(d, o)].tolist()
+        )
 
 
 def pairs(tokens: np.ndarray) -> np.ndarray:
@@ -73,7 +76,14 @@ def found(text) -> Attested:
 def test_right_is_seen_often_enough_and_likelier_than_without_the_source(text, found):
     (occasions, seen), table = by_hand(text, 6), pairs(text)
     for h, i, d, o in np.ndindex(found.right.shape):
-        s, dd, oo = (int(x) for x in (found.candidates.sources[h, i], found.candidates.destinations[h, i, d], found.candidates.outs[h, i, o]))
+        s, dd, oo = (
+            int(x)
+            for x in (
+                found.candidates.sources[h, i],
+                found.candidates.destinations[h, i, d],
+                found.candidates.outs[h, i, o],
+            )
+        )
         n = seen[s, dd, oo]
         likelier = n > 0 and n / occasions[s, dd] > table[dd, oo] / table[dd].sum()
         assert found.right[h, i, d, o] == (n >= 2 and likelier)
@@ -87,16 +97,16 @@ def test_wrong_asks_for_occasions():
     found = Attested(None, torch.tensor([[[0, 1, 5]]]), ~never, never)
     assert found.wrong(LEVELS[0])[0, 0, :, 0].tolist() == [False, True, True]
     assert found.wrong(LEVELS[1])[0, 0, :, 0].tolist() == [False, False, True]
-    with pytest.raises(ValueError, match="not 31"):
+    with pytest.raises(ValueError, match="got 31"):
         found.wrong(31)
 
 
 def test_a_text_that_was_packed_otherwise_is_refused(text, found):
     with pytest.raises(ValueError, match="must begin with token 0"):
         Text(text[1:], D_VOCAB)
-    with pytest.raises(ValueError, match="below 5"):
+    with pytest.raises(ValueError, match="tokens below 5"):
         Text(text, 5)
-    with pytest.raises(ValueError, match="bigram counts are of another text"):
+    with pytest.raises(ValueError, match="the bigram counts must have"):
         attested.attest(text, found.candidates, counts_of(text[:-1]), n_ctx=6)
 
 
@@ -105,10 +115,12 @@ def test_saved_counts_come_back_for_the_same_weights_only(tmp_path, found, monke
     attested.save(found, random_model(0), file)
     monkeypatch.setattr(Candidates, "of", lambda model, sources: of(model, sources, share=0.4))
     again = attested.load(random_model(0), file)
-    assert all(torch.equal(a, b) for a, b in zip((*again.candidates, *again[1:]), (*found.candidates, *found[1:])))
+    assert all(
+        torch.equal(a, b) for a, b in zip((*again.candidates, *again[1:]), (*found.candidates, *found[1:]))
+    )
     with pytest.raises(AttestedError, match="counted for other weights"):
         attested.load(random_model(1), file)
-    with pytest.raises(AttestedError, match="there is no"):
+    with pytest.raises(AttestedError, match="is missing"):
         attested.load(random_model(0), tmp_path / "none.npz")
 
 

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_circuits.circuits.bigrams import SmoothedBigrams, at_pairs, direct_path, mean_divergence
+from transformer_circuits.circuits.bigrams import (
+    SmoothedBigrams,
+    at_pairs,
+    direct_path,
+    mean_divergence,
+    similarly_frequent,
+)
 from transformer_circuits.data import BigramCounts
 from transformer_circuits.training.corpus import count_bigrams
 
@@ -15,7 +21,9 @@ D_VOCAB = 50
 
 @pytest.fixture
 def tokens():
-    return np.random.default_rng(0).zipf(1.3, 5_000).clip(max=D_VOCAB - 3).astype(np.uint16)  # the last two never occur
+    return (
+        np.random.default_rng(0).zipf(1.3, 5_000).clip(max=D_VOCAB - 3).astype(np.uint16)
+    )  # the last two never occur
 
 
 @pytest.fixture
@@ -24,7 +32,9 @@ def counts(tokens):
     np.add.at(dense, (tokens[:-1], tokens[1:]), 1)
     first, second = dense.nonzero()
     row_start = np.concatenate([[0], np.bincount(first, minlength=D_VOCAB).cumsum()])
-    return BigramCounts(*map(torch.from_numpy, (row_start, second, dense[first, second]))), torch.from_numpy(dense)
+    return BigramCounts(*map(torch.from_numpy, (row_start, second, dense[first, second]))), torch.from_numpy(
+        dense
+    )
 
 
 def test_compact_counts_are_the_counts(tokens, counts):
@@ -43,7 +53,9 @@ def test_smoothing_is_the_formula_and_sums_to_one_for_every_token_seen_or_not(co
     a, b = 1, int(dense[1].argmax())
     n, n_ab, kinds = dense[a].sum(), dense[a, b], (dense[a] > 0).sum()
     continuation = ((dense[:, b] > 0).sum() + 1) / ((dense > 0).sum() + D_VOCAB)
-    assert probabilities[a, b] == pytest.approx(float((n_ab - table.discount) / n + table.discount * kinds / n * continuation), rel=1e-5)
+    assert probabilities[a, b] == pytest.approx(
+        float((n_ab - table.discount) / n + table.discount * kinds / n * continuation), rel=1e-5
+    )
 
 
 def test_measures_against_a_dense_computation(counts, monkeypatch):
@@ -58,3 +70,15 @@ def test_measures_against_a_dense_computation(counts, monkeypatch):
     expected = (table.frequency[:, None] * log_p.exp() * (log_p - log_q)).sum()
     assert mean_divergence(table.log_probs, rows, table.frequency) == pytest.approx(float(expected), rel=1e-4)
     assert mean_divergence(rows, rows, table.frequency) == pytest.approx(0, abs=1e-7)
+
+
+def test_tokens_of_similar_frequency():
+    counts = torch.randperm(100, generator=torch.Generator().manual_seed(0))
+    tokens = torch.arange(100).repeat(60, 1)
+    steps = counts[similarly_frequent(counts, tokens, within=5)] - counts[tokens]
+    assert (
+        steps != 0
+    ).all() and steps.abs().max() <= 10  # at the ends of the ranking the window is moved inside
+    assert steps[:, counts == 50].unique().tolist() == [-5, -4, -3, -2, -1, 1, 2, 3, 4, 5]
+    with pytest.raises(ValueError, match="below half of the 4 tokens"):
+        similarly_frequent(torch.ones(4), torch.tensor([0]), within=2)

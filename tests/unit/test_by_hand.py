@@ -10,7 +10,7 @@ from transformer_circuits.circuits import by_hand, factored
 from transformer_circuits.circuits.by_hand import Head, Stream
 from transformer_circuits.circuits.heads import induction_scores, losses, patterns, relative_error
 from transformer_circuits.models.architecture import sinusoids
-from transformer_circuits.training.scores import repeated_random_tokens
+from transformer_circuits.measures.repeats import repeated_random_tokens
 
 VOCAB, CONTEXT = 80, 48
 BUILD = [by_hand.pointer_arithmetic, by_hand.k_composition]
@@ -84,7 +84,9 @@ def test_a_head_scores_and_moves_just_what_is_written():
     x = random(5, 6)
     narrow = Head(random(6, 2, seed=1), random(6, 2, seed=2), random(6, 3, seed=3), random(3, 6, seed=4))
     wide = Head(random(6, 4, seed=5), random(6, 4, seed=6), random(6, 1, seed=7), random(1, 6, seed=8))
-    model = by_hand.assemble(x, torch.zeros(5, 6, dtype=torch.float64), random(6, 5, seed=9), [[narrow, wide]])
+    model = by_hand.assemble(
+        x, torch.zeros(5, 6, dtype=torch.float64), random(6, 5, seed=9), [[narrow, wide]]
+    )
     _, cache = model.run_with_cache(torch.arange(5)[None])
     for h, head in enumerate((narrow, wide)):
         scores = (x @ head.W_Q) @ (x @ head.W_K).T
@@ -117,7 +119,9 @@ def test_both_circuits_do_induction_and_predict_what_repeats(build, dtype, repea
 def test_blunt_or_turned_the_wrong_way_they_fail(build, stream, repeated):
     betas = [field.name for field in dataclasses.fields(stream) if "beta" in field.name]
     blunt = build(dataclasses.replace(stream, **{name: getattr(stream, name) / 50 for name in betas}))
-    wrong = build(dataclasses.replace(stream, rates=-stream.rates))  # clocks that run backwards do as well ...
+    wrong = build(
+        dataclasses.replace(stream, rates=-stream.rates)
+    )  # clocks that run backwards do as well ...
     assert induction_scores(wrong, repeated)[1, 0] > 0.99
     wrong.W_pos.copy_(build(stream).W_pos)  # ... unless only the heads believe it
     for broken in (blunt, wrong):
@@ -133,7 +137,9 @@ def test_without_positions_in_values_the_pointer_is_gone_and_attention_is_even(s
     found = (caches[True]["resid_pre", 1] @ stream.free)[at][:, :12]
     meant = by_hand.position_vectors(stream.rates, CONTEXT)[repeated.targets - 1]
     assert relative_error(found, meant) < 0.01
-    assert relative_error(caches[False]["pattern", 0], caches[True]["pattern", 0]) < 1e-10  # it looks at the same place ...
+    assert (
+        relative_error(caches[False]["pattern", 0], caches[True]["pattern", 0]) < 1e-10
+    )  # it looks at the same place ...
     assert not (caches[False]["resid_pre", 1] @ stream.free).any()  # ... and fetches nothing
     even = torch.ones(CONTEXT, CONTEXT, dtype=torch.float64).tril() / torch.arange(1, CONTEXT + 1)[:, None]
     assert relative_error(caches[False]["pattern", 1][0, 0], even) < 1e-12

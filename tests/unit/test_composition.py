@@ -10,7 +10,8 @@ from transformer_circuits.circuits.composition import (
     token_basis,
     turned_at_random,
 )
-from transformer_circuits.figures import composition as figures
+from transformer_circuits.figures import drawings
+from transformer_circuits.figures import head_graph as figures
 from transformer_circuits.models.bridge import from_matrices
 
 D_MODEL, D_HEAD, HEADS = 96, 8, 3
@@ -20,9 +21,16 @@ def gaussian(seed=0):
     """The matrices of a random model of two layers of three heads, in double precision."""
     generator = torch.Generator().manual_seed(seed)
     layers = (2, HEADS)
-    shapes = {"W_E": (2, D_MODEL), "W_pos": (4, D_MODEL), "W_O": (*layers, D_HEAD, D_MODEL), "W_U": (D_MODEL, 2)}
+    shapes = {
+        "W_E": (2, D_MODEL),
+        "W_pos": (4, D_MODEL),
+        "W_O": (*layers, D_HEAD, D_MODEL),
+        "W_U": (D_MODEL, 2),
+    }
     shapes |= {name: (*layers, D_MODEL, D_HEAD) for name in ("W_Q", "W_K", "W_V")}
-    return {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+    return {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()
+    }
 
 
 def composing():
@@ -63,7 +71,9 @@ def test_chance_is_one():
     for measure in (composition_ratios, turned_at_random, out_of_order):
         squares = torch.stack([measure(model).square().mean() for model in models])
         assert abs(squares.mean().sqrt() - 1) < 0.05, measure.__name__
-    assert abs(turned_at_random(from_matrices(**composing())).square().mean().sqrt() - 1) < 0.1  # whatever composes
+    assert (
+        abs(turned_at_random(from_matrices(**composing())).square().mean().sqrt() - 1) < 0.1
+    )  # whatever composes
 
 
 def test_turning_at_random_is_a_rotation_between_the_two_heads():
@@ -98,17 +108,20 @@ def test_wrong_input():
     model = from_matrices(**gaussian())
     for measure in (composition_ratios, turned_at_random, out_of_order):
         for layers in ((1, 1), (1, 0), (0, 2)):
-            with pytest.raises(ValueError, match="cannot read layer"):
+            with pytest.raises(ValueError, match="the writer must be in an earlier layer"):
                 measure(model, *layers)
     for matrix in (torch.zeros(D_MODEL, D_MODEL), torch.eye(3)):
-        with pytest.raises(ValueError, match="a change of basis is an invertible 96 by 96 matrix"):
+        with pytest.raises(ValueError, match="must be an invertible 96 by 96 matrix"):
             change_basis(model, matrix)
-    with pytest.raises(ValueError, match="the embeddings do not span the residual stream"):
+    with pytest.raises(ValueError, match="the embeddings must span the residual stream"):
         token_basis(model)  # two tokens
 
 
 def test_lines_are_as_wide_as_the_excess_and_dark_from_the_threshold_on():
-    panels = {"keys": torch.tensor([[1.0, 3.0], [2.0, 0.5]]), "values": torch.tensor([[1.5, 1.0], [1.0, 1.0]])}
+    panels = {
+        "keys": torch.tensor([[1.0, 3.0], [2.0, 0.5]]),
+        "values": torch.tensor([[1.5, 1.0], [1.0, 1.0]]),
+    }
 
     def lines(ax):
         return {tuple(line.get_xdata()): line for line in ax.lines if len(line.get_xdata()) == 2}
@@ -121,4 +134,10 @@ def test_lines_are_as_wide_as_the_excess_and_dark_from_the_threshold_on():
     assert keys[1, 0].get_color() != values[0, 0].get_color()
     own = lines(figures.network(panels, one_scale=False).axes[1])
     assert own[0, 0].get_linewidth() == keys[1, 0].get_linewidth()
-    figures.three_ways().canvas.draw()
+    without = lines(figures.network(panels, resting={(1, 0)}).axes[0])
+    assert set(without) == {(0, 1)}  # the widest line led to a resting head
+    assert without[0, 1].get_linewidth() == keys[1, 0].get_linewidth()
+
+
+def test_the_drawing_of_two_layers_can_be_drawn():
+    drawings.two_layers().canvas.draw()

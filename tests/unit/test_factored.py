@@ -1,4 +1,4 @@
-"""Streamed reading of a product of thin factors, beside the product itself."""
+"""Streamed reading of a product of thin factors, compared with the product itself."""
 
 import pytest
 import torch
@@ -13,15 +13,16 @@ quick = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 def product(rows: int, columns: int, inner: int = 5, seed: int = 0, whole: bool = False):
-    """Random factors; with `whole` of small integers, so that entries are exact in any order of summation, and many are equal."""
+    """Return random factors; with `whole` of small integers, so that sums are exact in any order, and many entries are equal."""
     generator = torch.Generator().manual_seed(seed)
-    A, B = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((rows, inner), (inner, columns)))
+    A = torch.randn(rows, inner, generator=generator, dtype=torch.float64)
+    B = torch.randn(inner, columns, generator=generator, dtype=torch.float64)
     return FactoredMatrix(A.round(), B.round()) if whole else FactoredMatrix(A, B)
 
 
 @pytest.fixture(params=[1, 700, 4_000_000])
 def block(request, monkeypatch):
-    """One row at a time, a few, all: what a block is must not show."""
+    """Read one row at a time, a few, or all: results must not depend on it."""
     monkeypatch.setattr(factored, "BLOCK", request.param)
 
 
@@ -29,22 +30,17 @@ def block(request, monkeypatch):
 BORDERS = st.integers(1, 60).flatmap(lambda n: st.sampled_from([n * GROUP - 1, n * GROUP, n * GROUP + 1]))
 
 
+WIDTHS, SEEDS = st.one_of(st.integers(1, 400), BORDERS), st.integers(0, 2**32 - 1)
+
+
 @quick
-@given(columns=st.one_of(st.integers(1, 400), BORDERS), k=st.integers(1, 20), whole=st.booleans(), seed=st.integers(0, 2**32 - 1))
+@given(columns=WIDTHS, k=st.integers(1, 20), whole=st.booleans(), seed=SEEDS)
 def test_top_k_is_that_of_the_whole_matrix(columns, k, whole, seed):
     matrix, k = product(7, columns, seed=seed, whole=whole), min(k, columns)
     found, dense = top_k(matrix, k), matrix.AB
-    torch.testing.assert_close(found.values, dense.topk(k).values)  # sorted, and ties of equal value whatever their columns
+    torch.testing.assert_close(found.values, dense.topk(k).values)  # sorted, ties in any order
     torch.testing.assert_close(dense.gather(1, found.indices), found.values)
     assert all(len(set(row)) == k for row in found.indices.tolist()), "a column is named twice"
-
-
-@pytest.mark.parametrize("place", [0, GROUP - 1, GROUP, 20 * GROUP - 1, 20 * GROUP, 20 * GROUP + 6])
-def test_top_k_finds_what_stands_in_one_place(place):
-    B = torch.zeros(1, 20 * GROUP + 7)
-    B[0, place] = 1.0
-    found = top_k(FactoredMatrix(torch.tensor([[2.0], [3.0]]), B), 1)
-    assert found.indices.tolist() == [[place], [place]] and found.values.tolist() == [[2.0], [3.0]]
 
 
 @pytest.mark.parametrize("rows", [None, torch.tensor([7, 7, 29, 0])])

@@ -15,7 +15,9 @@ TOKENS = torch.tensor([[0, 3, 7, 3, 10, 1]])
 
 def random_model(**kind) -> Transformer:
     generator = torch.Generator().manual_seed(5)
-    model = Transformer(ModelConfig(2, 16, 2, 5, 11, 9, normalization="LN", **kind)).eval().requires_grad_(False)
+    model = (
+        Transformer(ModelConfig(2, 16, 2, 5, 11, 9, normalization="LN", **kind)).eval().requires_grad_(False)
+    )
     for name, parameter in model.named_parameters():
         if name != "pos.weight":
             parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
@@ -41,7 +43,9 @@ def test_a_fold_worked_out_by_hand():
     assert folded.W_U.tolist() == [[2, 0], [0, 3]]
     assert folded.unembed.original_component.bias.tolist() == [10, 20]
     # Token 0 reads (1, -1): value 10 - 7 + 1 = 4, written as (-4, 4), in all (-3, 3), divided (-1, 1).
-    torch.testing.assert_close(folded(torch.tensor([[0]])), torch.tensor([[[-2.0 + 10, 3.0 + 20]]]), rtol=1e-4, atol=0)
+    torch.testing.assert_close(
+        folded(torch.tensor([[0]])), torch.tensor([[[-2.0 + 10, 3.0 + 20]]]), rtol=1e-4, atol=0
+    )
 
 
 @pytest.mark.parametrize("d_mlp", [None, 12])
@@ -53,7 +57,13 @@ def test_the_fold_is_that_of_transformer_lens(d_mlp):
         act_fn="gelu", attn_only=not d_mlp, normalization_type="LN",
     )  # fmt: skip
     theirs = TransformerBridge.boot_native(config)
-    names = {"tok_embed": "embed", "pos": "pos_embed", "layers": "blocks", "ln_out": "ln_final", "head": "unembed"}
+    names = {
+        "tok_embed": "embed",
+        "pos": "pos_embed",
+        "layers": "blocks",
+        "ln_out": "ln_final",
+        "head": "unembed",
+    }
     parameters = {name: torch.zeros_like(tensor) for name, tensor in theirs.state_dict().items()}
     for name, tensor in model.state_dict().items():
         first, _, rest = name.replace("fc_", "").partition(".")

@@ -36,7 +36,9 @@ def with_one(W: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, Tens
     Each reader's bias is the row with which it reads that dimension. Output biases are constants, which all later readers' rows
     take along. One more dimension stays empty, as the module asks for an even number.
     """
-    written = torch.cat([b["O"].new_zeros(1, len(W["W_U"])), b["O"].cumsum(dim=0)])  # before each layer, and at the end
+    written = torch.cat(
+        [b["O"].new_zeros(1, len(W["W_U"])), b["O"].cumsum(dim=0)]
+    )  # before each layer, and at the end
 
     def widened(matrix: Tensor, dim: int, row: Tensor | float = 0.0) -> Tensor:
         zeros = torch.zeros_like(matrix.narrow(dim, 0, 1))
@@ -46,5 +48,9 @@ def with_one(W: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, Tens
         return widened(W[f"W_{part}"], -2, b[part].unsqueeze(-2) + written[:-1, None, None] @ W[f"W_{part}"])
 
     wide = {f"W_{part}": reader(part) for part in "QKV"}
-    wide |= {"W_O": widened(W["W_O"], -1), "W_E": widened(W["W_E"], -1, 1.0), "W_pos": widened(W["W_pos"], -1)}
+    wide |= {
+        "W_O": widened(W["W_O"], -1),
+        "W_E": widened(W["W_E"], -1, 1.0),
+        "W_pos": widened(W["W_pos"], -1),
+    }
     return wide | {"W_U": widened(W["W_U"], -2, b["U"] + written[-1:] @ W["W_U"])}

@@ -1,4 +1,4 @@
-"""Bigram tables, and how far a direct path is from them (paper section "Zero-Layer Transformers"; claims Z1 to Z3)."""
+"""Bigram tables, how far a direct path is from them, and tokens of similar frequency (paper: "Zero-Layer Transformers"; claims Z1 to Z3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.data import BigramCounts
 
-Rows = Callable[[Int[Tensor, " row"]], Float[Tensor, "row d_vocab"]]  # log-probabilities of the next token in nats, on the CPU
+Rows = Callable[
+    [Int[Tensor, " row"]], Float[Tensor, "row d_vocab"]
+]  # log-probabilities of the next token in nats, on the CPU
 BLOCK = 512  # rows at a time: no table is formed whole
 
 
@@ -20,7 +22,7 @@ BLOCK = 512  # rows at a time: no table is formed whole
 class SmoothedBigrams:
     """Next-token probabilities from counts, by interpolated Kneser-Ney smoothing.
 
-    Of every count a fixed `discount` is taken off, and given to all tokens in proportion to how many different tokens
+    A fixed `discount` is subtracted from every count and given to all tokens, in proportion to how many different tokens
     each one follows: P(b|a) = max(n_ab - D, 0) / n_a + D * (different successors of a) / n_a * P_continuation(b).
     """
 
@@ -31,15 +33,22 @@ class SmoothedBigrams:
 
     @classmethod
     def of(cls, counts: BigramCounts) -> SmoothedBigrams:
-        """D = n1 / (n1 + 2 n2), from the numbers of pairs seen once and twice (Ney, Essen and Kneser 1994)."""
+        """Set D = n1 / (n1 + 2 n2), from the numbers of pairs seen once and twice (Ney, Essen and Kneser 1994)."""
         d_vocab = len(counts.row_start) - 1
         once, twice = ((counts.count == n).sum().item() for n in (1, 2))
         frequency = torch.bincount(counts.preceding, counts.count.double(), minlength=d_vocab)
-        kinds = torch.bincount(counts.following, minlength=d_vocab) + 1.0  # one more, so that no token is impossible
-        return cls(counts, once / (once + 2 * twice), (frequency / frequency.sum()).float(), (kinds / kinds.sum()).float())
+        kinds = (
+            torch.bincount(counts.following, minlength=d_vocab) + 1.0
+        )  # one more, so that no token is impossible
+        return cls(
+            counts,
+            once / (once + 2 * twice),
+            (frequency / frequency.sum()).float(),
+            (kinds / kinds.sum()).float(),
+        )
 
     def log_probs(self, tokens: Int[Tensor, " row"]) -> Float[Tensor, "row d_vocab"]:
-        """log P(next | token). For a token that was never seen the continuation probabilities are all there is."""
+        """Return log P(next | token). After a token that was never seen, these are the continuation probabilities."""
         rows = self.counts.dense(tokens)
         seen = rows.sum(-1, keepdim=True)
         left_over = self.discount * (rows > 0).sum(-1, keepdim=True) / seen.clamp(min=1)
@@ -47,20 +56,23 @@ class SmoothedBigrams:
         return ((rows - self.discount).clamp(min=0) / seen.clamp(min=1) + left_over * self.continuation).log()
 
     def unigram_log_probs(self, tokens: Int[Tensor, " row"]) -> Float[Tensor, "row d_vocab"]:
-        """log P(next) whatever the token: counts plus one."""
-        totals = torch.bincount(self.counts.following, self.counts.count.double(), minlength=len(self.frequency)) + 1
+        """Return log P(next) regardless of the token: counts plus one."""
+        totals = (
+            torch.bincount(self.counts.following, self.counts.count.double(), minlength=len(self.frequency))
+            + 1
+        )
         return (totals / totals.sum()).log().float().expand(len(tokens), -1)
 
 
 def direct_path(model: TransformerBridge) -> Rows:
-    """The direct path W_E W_U as a predictor of the next token."""
+    """Return the direct path W_E W_U as a predictor of the next token."""
     return lambda tokens: (model.W_E[tokens] @ model.W_U).log_softmax(-1).cpu()
 
 
 def at_pairs(
     rows: Rows, before: Int[Tensor, " pair"], after: Int[Tensor, " pair"], top: int | None = None
 ) -> Float[Tensor, " pair"]:
-    """log P(after | before) of chosen pairs; with `top`, 1.0 where `after` is among the row's `top` likeliest, else 0.0."""
+    """Return log P(after | before) of chosen pairs; with `top`, 1.0 where `after` is among the row's `top` most likely tokens, else 0.0."""
     found = torch.empty(len(before))
     for tokens in before.unique().split(BLOCK):
         here, table = torch.isin(before, tokens), rows(tokens)
@@ -71,9 +83,28 @@ def at_pairs(
 
 
 def mean_divergence(p: Rows, q: Rows, frequency: Float[Tensor, " d_vocab"]) -> float:
-    """Kullback-Leibler divergence KL(p || q) of the next token, nats, averaged over first tokens by their frequency."""
+    """Return the Kullback-Leibler divergence KL(p || q) of the next token, in nats, averaged over first tokens by their frequency."""
     total = 0.0
     for tokens in torch.arange(len(frequency)).split(BLOCK):
         log_p = p(tokens)
         total += (frequency[tokens, None] * log_p.exp() * (log_p - q(tokens))).double().sum().item()
     return total
+
+
+def similarly_frequent(
+    frequency: Float[Tensor, " d_vocab"], tokens: Int[Tensor, "*shape"], within: int = 50, seed: int = 0
+) -> Int[Tensor, "*shape"]:
+    """Return for each token a random other one, at most `within` ranks of frequency away: chance for claims S1, S6, and E6.
+
+    Raises ValueError if the vocabulary does not have more than 2 * within tokens.
+    """
+    n = len(frequency)
+    if n <= 2 * within:
+        raise ValueError(f"within must be below half of the {n} tokens, got {within}")
+    by_rank = frequency.cpu().argsort(descending=True, stable=True)
+    own = by_rank.argsort()[tokens.cpu()]
+    low = (own - within).clamp(
+        0, n - 1 - 2 * within
+    )  # the window of 2 * within + 1 ranks stays inside the vocabulary
+    other = low + torch.randint(2 * within, own.shape, generator=torch.Generator().manual_seed(seed))
+    return by_rank[other + (other >= own).long()].to(tokens.device)  # any but the token itself

@@ -24,13 +24,17 @@ from transformer_circuits.models.bridge import from_matrices
 # ---- content, positions, sharpness --------------------------------------------------------------------------------------
 
 
-def content_vectors(W_E: Float[Tensor, "d_vocab d_model"], components: int) -> Float[Tensor, "d_vocab components"]:
+def content_vectors(
+    W_E: Float[Tensor, "d_vocab d_model"], components: int
+) -> Float[Tensor, "d_vocab components"]:
     """Each token by the leading principal components of an embedding, scaled to length one.
 
     At length one no token matches another better than itself (Cauchy-Schwarz). Raises ValueError unless 1 <= components <= d_model.
     """
     if not 1 <= components <= W_E.shape[1]:
-        raise ValueError(f"an embedding of {W_E.shape[1]} dimensions has 1 to {W_E.shape[1]} components, not {components}")
+        raise ValueError(
+            f"an embedding of {W_E.shape[1]} dimensions has 1 to {W_E.shape[1]} components, not {components}"
+        )
     centered = W_E.double() - W_E.double().mean(dim=0)
     directions = torch.linalg.eigh(centered.T @ centered).eigenvectors[:, -components:]  # ascending
     return F.normalize(centered @ directions, dim=1).to(W_E.dtype)
@@ -73,7 +77,9 @@ def sharpness(gap: float, n: int, leak: float = 1e-3) -> float:
     Raises ValueError if there is no gap: no factor helps then.
     """
     if gap <= 0:
-        raise ValueError(f"the best source must score more than any other, not {-gap:g} less: no sharpness tells them apart")
+        raise ValueError(
+            f"the best source must score more than any other, not {-gap:g} less: no sharpness tells them apart"
+        )
     return math.log((n - 1) * (1 - leak) / leak) / gap
 
 
@@ -102,15 +108,21 @@ def assemble(
     each layer has the same number of heads, at least one.
     """
     if not layers or not layers[0] or len({len(layer) for layer in layers}) > 1:
-        raise ValueError("a model needs at least one layer, and each layer the same number of heads, at least one")
+        raise ValueError(
+            "a model needs at least one layer, and each layer the same number of heads, at least one"
+        )
     d_head = max(matrix.shape[1] for layer in layers for head in layer for matrix in head[:3])
 
     def stack(part: int) -> Float[Tensor, "layer head d_model d_head"]:
         reading = [[head[part].T if part == 3 else head[part] for head in layer] for layer in layers]
-        return torch.stack([torch.stack([F.pad(W, (0, d_head - W.shape[1])) for W in row]) for row in reading])
+        return torch.stack(
+            [torch.stack([F.pad(W, (0, d_head - W.shape[1])) for W in row]) for row in reading]
+        )
 
     W_Q, W_K, W_V, W_O = map(stack, range(4))
-    return from_matrices(W_E, W_pos, W_Q * d_head**0.5, W_K, W_V, W_O.mT, W_U, standard_positions=standard_positions)
+    return from_matrices(
+        W_E, W_pos, W_Q * d_head**0.5, W_K, W_V, W_O.mT, W_U, standard_positions=standard_positions
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,14 +146,18 @@ class Stream:
 
     @classmethod
     def of(cls, tokens: Float[Tensor, "d_vocab components"], n_ctx: int, pairs: int = 8) -> Stream:
-        """Raises ValueError if two tokens or two positions coincide, or if the width comes out odd."""
+        """Raises ValueError if two tokens or two positions coincide."""
         turn, components = rates(pairs), tokens.shape[1]
         widths = [components, 2 * pairs, max(components, 2 * pairs), components]
         blocks = torch.eye(sum(widths), dtype=tokens.dtype, device=tokens.device).split(widths, dim=1)
         gap, match = content_gap(tokens), position_match(turn, n_ctx)
         content, position = sharpness(gap, n_ctx), sharpness(float(match[0] - match[1:].max()), n_ctx)
-        most = position * float(match[1:].max() - match.min())  # that the penalty can differ between two places
-        return cls(tokens, turn, n_ctx, *blocks, content, position, content + most / gap, sharpness(gap, len(tokens)))
+        most = position * float(
+            match[1:].max() - match.min()
+        )  # that the penalty can differ between two places
+        return cls(
+            tokens, turn, n_ctx, *blocks, content, position, content + most / gap, sharpness(gap, len(tokens))
+        )
 
     def turned(self, block: Float[Tensor, "d_model 2*pair"], steps: float) -> Float[Tensor, "d_model 2*pair"]:
         """Reads a position from a block, moved by `steps` tokens."""
@@ -174,5 +190,7 @@ def k_composition(s: Stream, standard_positions: bool = False) -> TransformerBri
     """Induction by K-composition (claim X3): fetch the content of the token before, and look for it in the keys."""
     before = s.free[:, : s.content.shape[1]]
     fetch = Head(W_Q=s.beta_position * s.turned(s.position, -1), W_K=s.position, W_V=s.content, W_O=before.T)
-    look = Head(W_Q=s.beta_content * s.content, W_K=before, W_V=s.content, W_O=s.out.T)  # what I am, against what came before you
+    look = Head(
+        W_Q=s.beta_content * s.content, W_K=before, W_V=s.content, W_O=s.out.T
+    )  # what I am, against what came before you
     return s.model([[fetch], [look]], standard_positions)

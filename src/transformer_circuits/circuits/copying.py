@@ -1,6 +1,6 @@
-"""Does a head copy? Measures of its OV circuit beside the eigenvalues, what chance gives, and what eigenvectors hold.
+"""Does a head copy? Measures of its OV circuit besides the eigenvalues, heads before training, and what eigenvectors contain.
 
-Paper: "Copying / Primitive In-Context Learning" and "Summarizing OV/QK Matrices" (claims E1, E2, E4, E6). A circuit is
+Paper: "Copying / Primitive In-Context Learning" and "Summarizing OV/QK Matrices" (claims E2, E4, E6). A circuit is
 W_E W_OV W_U, [source token, out token], as a FactoredMatrix: `(model.W_E @ model.OV @ model.W_U)[layer, head]`. Entries are logits.
 """
 
@@ -21,7 +21,7 @@ from transformer_circuits.models.bridge import wrap
 
 
 class SelfBoost(NamedTuple):
-    """What share of tokens a circuit lets raise themselves, in three ways (claim E4). Each is between 0 and 1."""
+    """The fraction of tokens that raise themselves through a circuit, in three senses (claim E4)."""
 
     positive: float  # the token's own entry is above zero
     top_k: float  # it is among the k largest of its row
@@ -29,12 +29,14 @@ class SelfBoost(NamedTuple):
 
 
 def self_boost(circuit: FactoredMatrix, k: int = 10) -> SelfBoost:
-    """How often a token raises itself, is among the k that it raises most, and is the one that it raises most (claim E4).
+    """Return how often a token raises itself, is among the k that it raises most, and is the one that it raises most (claim E4).
 
-    Of equal entries none is larger than the other. Raises ValueError unless the circuit is square and 1 <= k <= d_vocab.
+    Equal entries share a rank. Raises ValueError unless the circuit is square and 1 <= k <= d_vocab.
     """
     if circuit.ldim != circuit.rdim or not 0 < k <= circuit.rdim:
-        raise ValueError(f"this takes a square circuit and k from 1 to its size, not {circuit.ldim} by {circuit.rdim} and {k}")
+        raise ValueError(
+            f"the circuit must be square and k must be 1 to its size, got {circuit.ldim} by {circuit.rdim} and {k}"
+        )
     tokens = torch.arange(circuit.ldim, device=circuit.A.device)
     own, larger = entries(circuit, tokens, tokens), ranks(circuit, tokens, tokens)
     return SelfBoost(*(found.float().mean().item() for found in (own > 0, larger < k, larger == 0)))
@@ -44,24 +46,24 @@ def self_boost(circuit: FactoredMatrix, k: int = 10) -> SelfBoost:
 
 
 def ginibre(n_matrices: int, size: int, seed: int = 0) -> Complex[Tensor, "matrix size"]:
-    """Eigenvalues of real matrices with independent standard normal entries (the real Ginibre ensemble).
+    """Return eigenvalues of real matrices with independent standard normal entries (the real Ginibre ensemble).
 
     They fill a disk of radius sqrt(size). Their positivity is 0 with a standard deviation of about 1.5 / size: the trace
-    is normal with variance `size`, and the moduli average two thirds of the radius.
+    is normal with variance `size`, and the absolute values average two thirds of the radius.
     """
     generator = torch.Generator().manual_seed(seed)
     return torch.linalg.eigvals(torch.randn(n_matrices, size, size, generator=generator))
 
 
 def untrained(like: Any, seed: int) -> TransformerBridge:
-    """A model of the same shape as it is before training, from this seed (claim E2). The global random state stays as it was."""
+    """Return a model of the same shape before training, from this seed (claim E2). The global random state does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Transformer(like.original_model.config)
     return wrap(model.to(like.W_E).requires_grad_(False))
 
 
-# ---- what eigenvectors hold ----------------------------------------------------------------------------------------------
+# ---- what eigenvectors contain -------------------------------------------------------------------------------------------
 
 
 class Eigenvectors(NamedTuple):
@@ -72,31 +74,37 @@ class Eigenvectors(NamedTuple):
 
 
 def leading_eigenvectors(circuit: FactoredMatrix, n: int = 10) -> Eigenvectors:
-    """The n largest positive real eigenvalues, fewer where there are not so many, with u M = lambda u (claim E6).
+    """Return the n largest positive real eigenvalues, or as many as there are, with u M = lambda u (claim E6).
 
     u is a mixture of source tokens that raises the logits of that same mixture. With M = A B it is u = w B, w (B A) = lambda w: a
-    small problem, here in double precision. (Rows are sources: this is the eigenvector of the paper's W_U W_OV W_E, which is M
-    transposed; those of `circuit.T` say which tokens do the raising.)
-    The sign, which means nothing, makes the entry of largest modulus positive.
+    small problem, solved in double precision. (Rows are sources: u is an eigenvector of the paper's W_U W_OV W_E, which is M
+    transposed. The eigenvectors of `circuit.T` show which tokens do the raising.)
+    The sign, which means nothing, makes the entry with the largest absolute value positive.
     """
     values, vectors = torch.linalg.eig((circuit.B.double() @ circuit.A.double()).cpu().T)
-    real = ((values.imag == 0) & (values.real > 0)).nonzero()[:, 0]  # LAPACK: an imaginary part of exactly zero
+    real = ((values.imag == 0) & (values.real > 0)).nonzero()[
+        :, 0
+    ]  # LAPACK: an imaginary part of exactly zero
     real = real[values.real[real].argsort(descending=True)][:n]
     lifted = vectors.real.T[real].to(circuit.B.device) @ circuit.B.double()
-    lifted = lifted / lifted.gather(1, lifted.abs().argmax(1, keepdim=True)).sign() / lifted.norm(dim=1, keepdim=True)
+    lifted = (
+        lifted
+        / lifted.gather(1, lifted.abs().argmax(1, keepdim=True)).sign()
+        / lifted.norm(dim=1, keepdim=True)
+    )
     return Eigenvectors(values.real[real].to(lifted.device), lifted)
 
 
 def token_sets(vectors: Float[Tensor, "vector token"], k: int = 10) -> Int[Tensor, "set k"]:
-    """For each vector the k tokens with its largest entries, and the k with its most negative ones: two sets a vector."""
+    """Return for each vector the k tokens with its largest entries, and the k with its most negative ones: two sets per vector."""
     return torch.stack([vectors, -vectors], dim=1).flatten(0, 1).topk(k).indices
 
 
 def boost_within(circuit: FactoredMatrix, sets: Int[Tensor, "set k"]) -> Float[Tensor, " set"]:
-    """For each set the mean entry from one of its tokens to another, a token's own left out, in standard deviations of all entries.
+    """Return for each set the mean entry from one of its tokens to another, in standard deviations of all entries (claim E6).
 
-    Those come from the factors alone: the entries' sum is (column sums of A) . (row sums of B), that of their squares the
-    squared norm. (claim E6)
+    A token's entry for itself is left out. Mean and variance of all entries come from the factors: the entries sum to (column sums of A)
+    times (row sums of B), and their squares sum to the squared norm.
     """
     k, n = sets.shape[-1], circuit.ldim * circuit.rdim
     A, B = circuit.A.double(), circuit.B.double()
@@ -107,23 +115,6 @@ def boost_within(circuit: FactoredMatrix, sets: Int[Tensor, "set k"]) -> Float[T
 
 
 def akin_pairs(sets: Int[Tensor, "set k"], akin: Sequence[frozenset[int]]) -> float:
-    """The share of pairs of tokens within a set that are akin (`words.akin_to`), over all sets (claim E6)."""
+    """Return the fraction of pairs of tokens within a set that are variants of each other (`words.akin_to`), over all sets (claim E6)."""
     found = [b in akin[a] for row in sets.tolist() for i, a in enumerate(row) for b in row[i + 1 :]]
     return sum(found) / len(found)
-
-
-def like_frequency(
-    counts: Int[Tensor, " token"], tokens: Int[Tensor, "*shape"], seed: int = 0, within: int = 50
-) -> Int[Tensor, "*shape"]:
-    """For each token a random other one, at most `within` ranks of frequency away (claim E6's chance level).
-
-    Raises ValueError if the vocabulary has not more than 2 * within tokens.
-    """
-    n = len(counts)
-    if n <= 2 * within:
-        raise ValueError(f"within must be below half of the {n} tokens, not {within}")
-    by_rank = counts.cpu().argsort(descending=True, stable=True)
-    own = by_rank.argsort()[tokens.cpu()]
-    low = (own - within).clamp(0, n - 1 - 2 * within)  # the window of 2 * within + 1 ranks stays inside the vocabulary
-    other = low + torch.randint(2 * within, own.shape, generator=torch.Generator().manual_seed(seed))
-    return by_rank[other + (other >= own).long()].to(tokens.device)  # any but the token itself

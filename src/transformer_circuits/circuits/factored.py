@@ -1,7 +1,7 @@
-"""Reading a vocabulary-sized product A B without forming it: a block of rows at a time.
+"""Read a vocabulary-sized product A B without forming it: a block of rows at a time.
 
 The OV and QK circuits are products of thin factors (paper: "Splitting Attention Head terms into Query-Key and Output-Value
-Circuits"). A row costs next to nothing, all of them together would fill 10 GB at a vocabulary of 50,257. Columns are
+Circuits"). One row costs almost nothing; all of them together would fill 10 GB at a vocabulary of 50,257. Columns are
 the rows of `matrix.T`.
 """
 
@@ -30,7 +30,7 @@ class TopK(NamedTuple):
 def row_blocks(
     matrix: FactoredMatrix, rows: Int[Tensor, " row"] | None = None
 ) -> Iterator[tuple[slice, Float[Tensor, "part right"]]]:
-    """(which of `rows`, their entries), a block at a time; all rows of the matrix if none are named."""
+    """Yield (which of `rows`, their entries), a block at a time; all rows of the matrix if `rows` is None."""
     A = matrix.A if rows is None else matrix.A[rows]
     step = max(1, BLOCK // matrix.rdim)
     for start in range(0, len(A), step):
@@ -38,13 +38,13 @@ def row_blocks(
 
 
 def top_k(matrix: FactoredMatrix, k: int, rows: Int[Tensor, " row"] | None = None) -> TopK:
-    """The k largest entries of each row; of equal entries, any. For the smallest, negate A.
+    """Return the k largest entries of each row; of equal entries, any. For the smallest, negate A.
 
     Exact in two steps, because sorting costs far more than the product: the k groups of columns with the largest maxima
     hold the k largest entries. Raises ValueError unless 1 <= k <= number of columns.
     """
     if not 0 < k <= matrix.rdim:
-        raise ValueError(f"a row of {matrix.rdim} entries has no {k} largest ones")
+        raise ValueError(f"k must be 1 to {matrix.rdim}, the number of columns, got {k}")
     # Made before the first block: small results kept between large blocks would leave holes in memory, block after block.
     values = matrix.A.new_empty(matrix.ldim if rows is None else len(rows), k)
     found = TopK(values, torch.empty_like(values, dtype=torch.long))
@@ -58,32 +58,30 @@ def _top_k_of(block: Float[Tensor, "row right"], k: int) -> TopK:
     n_groups = columns // GROUP
     if n_groups < 2 * k:
         return TopK(*block.topk(k))
-    rest = n_groups * GROUP  # the columns from here on fill no group: they are looked at in full
+    rest = n_groups * GROUP  # the columns from here on do not fill a group: all of them are candidates
     groups = block[:, :rest].unflatten(1, (n_groups, GROUP))
     chosen = groups.amax(dim=2).topk(k, sorted=False).indices
     candidates = groups[torch.arange(len(block), device=block.device)[:, None], chosen].flatten(1)
     values, places = torch.cat([candidates, block[:, rest:]], dim=1).topk(k)
-    group = F.pad(chosen, (0, 1), value=n_groups).gather(1, places // GROUP)  # the rest stands last, like one more group
+    # The rest comes last, like one more group.
+    group = F.pad(chosen, (0, 1), value=n_groups).gather(1, places // GROUP)
     return TopK(values, group * GROUP + places % GROUP)
 
 
-def entries(matrix: FactoredMatrix, rows: Int[Tensor, " n"], columns: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """The entries at (rows[i], columns[i])."""
+def entries(
+    matrix: FactoredMatrix, rows: Int[Tensor, " n"], columns: Int[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """Return the entries at (rows[i], columns[i])."""
     return (matrix.A[rows] * matrix.B.T[columns]).sum(dim=-1)
 
 
 def diagonal(matrix: FactoredMatrix) -> Float[Tensor, " n"]:
-    """The entries (i, i) of a square A B: of an OV circuit, what each token does to itself.
-
-    Raises ValueError for a matrix that is not square.
-    """
-    if matrix.ldim != matrix.rdim:
-        raise ValueError(f"only a square matrix has a diagonal, this one is {matrix.ldim} by {matrix.rdim}")
+    """Return the entries (i, i) of a square A B: of an OV circuit, what each token does to itself."""
     return (matrix.A * matrix.B.T).sum(dim=-1)
 
 
 def ranks(matrix: FactoredMatrix, rows: Int[Tensor, " n"], columns: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """How many entries of row rows[i] are larger than the one at (rows[i], columns[i]): 0 for the largest of its row."""
+    """Return how many entries of row rows[i] are larger than the one at (rows[i], columns[i]): 0 for the largest of its row."""
     found = torch.empty(len(rows), dtype=torch.long, device=rows.device)
     for part, block in row_blocks(matrix, rows):
         own = block.gather(1, columns[part, None])

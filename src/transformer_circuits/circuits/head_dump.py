@@ -1,4 +1,4 @@
-"""First-layer heads as lists: for each source token who attends to it most, and what comes out (claim S7).
+"""First-layer heads as lists: for each source token the tokens that attend to it most, and the outs that it raises most (claim S7).
 
 Paper: "Skip-Trigrams" and the full lists that accompany it. Positions are left out: this is about which tokens, at equal distance.
 """
@@ -18,42 +18,40 @@ from transformer_circuits.circuits.heads import check_head
 EXPONENT = 0.1  # of a token's frequency: a hundred times rarer counts 0.63 times as much
 
 
-def by_source(model: TransformerBridge, dtype: torch.dtype | None = None) -> tuple[FactoredMatrix, FactoredMatrix]:
-    """Both circuits of all first-layer heads, a row for each source token; ValueError for a model without layers.
+def by_source(
+    model: TransformerBridge, dtype: torch.dtype | None = None
+) -> tuple[FactoredMatrix, FactoredMatrix]:
+    """Return both circuits of all first-layer heads, a row for each source token; ValueError for a model without layers.
 
     QK [head, source, destination]: scores over sqrt(d_head), as softmax receives them. OV [head, source, out]: boosts of logits
-    above their mean over all outs, since softmax does not see what is added to every logit alike.
+    above their mean over all outs, since softmax ignores what is added to every logit equally.
     """
     check_head(model, 0, 0)
-    W_E, W_U, Q, K, V, O = (
-        W.to(dtype) for W in (model.W_E, model.W_U, model.W_Q[0], model.W_K[0], model.W_V[0], model.W_O[0])
-    )
+    layer = (model.W_E, model.W_U, model.W_Q[0], model.W_K[0], model.W_V[0], model.W_O[0])
+    W_E, W_U, Q, K, V, O = (W.to(dtype) for W in layer)
     boosts = O @ (W_U - W_U.mean(dim=-1, keepdim=True))
     return FactoredMatrix(W_E @ K / model.cfg.d_head**0.5, (W_E @ Q).mT), FactoredMatrix(W_E @ V, boosts)
 
 
-def head_dump(model: TransformerBridge, frequency: Float[Tensor, " d_vocab"], n_sources: int | None = 300, k: int = 10) -> pd.DataFrame:
-    """A row for each first-layer head and source token, best first: score = max QK * max OV * p(source)^0.1, the paper's order.
+def head_dump(
+    model: TransformerBridge, frequency: Float[Tensor, " d_vocab"], n_sources: int | None = 300, k: int = 10
+) -> pd.DataFrame:
+    """Return a row for each first-layer head and source token, best first: score = max QK * max OV * p(source)^0.1, the paper's order.
 
     `frequency`: share of each token in the training text. `n_sources`: rows to keep of each head (None: all; all are ranked in any case).
-    `k`: how many destinations and outs to list. A source that only repels gets a negative score, one never seen gets zero.
+    `k`: how many destinations and outs to list. A source that only repels gets a negative score, one that never occurred gets zero.
 
-    Columns layer, head, rank (from 1), source, score, destinations, destination_scores, outs, out_boosts (lists, largest first).
-    Raises ValueError for a model without layers, frequencies that do not fit it, or more tokens than there are.
+    Columns: layer, head, rank (from 1), source, score, destinations, destination_scores, outs, out_boosts (lists, largest first).
     """
-    d_vocab = model.cfg.d_vocab
-    if frequency.shape != (d_vocab,) or not bool((frequency >= 0).all()):
-        raise ValueError(f"`frequency` must be {d_vocab} shares of zero or more, one for each token of the model's vocabulary")
-    if n_sources is not None and not 0 < n_sources <= d_vocab:
-        raise ValueError(f"there are {d_vocab} source tokens, not {n_sources}: pass n_sources=None to keep all")
     columns, rows = by_source(model)
     heads = []
     for head in range(model.cfg.n_heads):
         to, out = top_k(columns[head], k), top_k(rows[head], k)
         scores = to.values[:, 0] * out.values[:, 0] * frequency.to(to.values) ** EXPONENT
         order = scores.argsort(descending=True, stable=True)[:n_sources]
-        table = {"source": order, "score": scores[order], "destinations": to.indices[order], "destination_scores": to.values[order],
-                 "outs": out.indices[order], "out_boosts": out.values[order]}  # fmt: skip
-        listed = {name: column.tolist() for name, column in table.items()}
+        tensors = {"source": order, "score": scores[order]}
+        tensors |= {"destinations": to.indices[order], "destination_scores": to.values[order]}
+        tensors |= {"outs": out.indices[order], "out_boosts": out.values[order]}
+        listed = {name: column.tolist() for name, column in tensors.items()}
         heads.append(pd.DataFrame({"layer": 0, "head": head, "rank": range(1, len(order) + 1)} | listed))
     return pd.concat(heads, ignore_index=True)

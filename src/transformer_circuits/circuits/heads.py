@@ -1,24 +1,33 @@
-"""What several chapters ask of a hooked model: scores of its heads, its losses, and hooks that freeze or remove.
+"""What several chapters measure on a hooked model: scores of its heads, losses, and hooks that freeze or remove.
 
-All take a TransformerBridge (`load_model`) and go through its hooks; `hooks` is a list as for `run_with_hooks`. A head is (layer, head).
+Every function takes a TransformerBridge (`load_model`) and uses its hooks. `hooks` is a list as for `run_with_hooks`. A head is (layer, head).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Complex, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.utilities import get_act_name
 
-from transformer_circuits.training.scores import Repeated, induction_score, previous_token_score, start_token_score
+from transformer_circuits.measures import prediction
+from transformer_circuits.measures.attention import (
+    current_token_score,
+    induction_score,
+    over_draws,
+    previous_token_score,
+    start_token_score,
+)
+from transformer_circuits.measures.prediction import BATCH
+from transformer_circuits.measures.repeats import Repeated, repeated_draws, row_length
+from transformer_circuits.models.public import start_token
 
 Head = tuple[int, int]
 Hook = tuple[str, Callable[..., Any]]  # a hook point's name, and what is done to the activation there
-BATCH = 8  # rows run together: patterns of 12 heads at 512 tokens take 100 MB a layer
 
 
 def head_name(head: Head) -> str:
@@ -26,74 +35,135 @@ def head_name(head: Head) -> str:
 
 
 def check_head(model: Any, layer: int, head: int) -> None:
-    """Raises ValueError if the model has no such head."""
+    """Raise ValueError if the model has no such head."""
     layers, heads = model.cfg.n_layers, model.cfg.n_heads
     if not (0 <= layer < layers and 0 <= head < heads):
-        raise ValueError(f"there is no head {layer}.{head}: this model has {layers} layers of {heads} heads, both counted from 0")
+        raise ValueError(
+            f"unknown head {layer}.{head}; this model has {layers} layers of {heads} heads, both counted from 0"
+        )
 
 
 def relative_error(measured: Tensor, expected: Tensor) -> float:
-    """Largest absolute difference over the largest absolute expected entry.
+    """Return the largest absolute difference divided by the largest absolute expected entry.
 
     Raises ValueError if the shapes differ, because broadcasting would compare something else.
     """
     if measured.shape != expected.shape:
-        raise ValueError(f"shapes differ: {tuple(measured.shape)} and {tuple(expected.shape)}")
+        raise ValueError(f"shapes must be equal, got {tuple(measured.shape)} and {tuple(expected.shape)}")
     if torch.equal(measured, expected):
         return 0.0
     return float((measured - expected).abs().max() / expected.abs().max())
 
 
-def positivity(eigenvalues: Complex[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    """Sum of the eigenvalues over the sum of their moduli: 1 if all are positive, -1 if all are negative, 0 at random (claims E1, T10)."""
-    return eigenvalues.real.sum(-1) / eigenvalues.abs().sum(-1)
-
-
 # ---- measuring a running model ------------------------------------------------------------------------------------------
 
 
-def patterns(model: Any, tokens: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "layer row head dest src"]:
-    """Attention patterns of all heads, with the model's other hooks in place. For a few rows: 12 MB each at 12 heads of 512 tokens."""
+def patterns(
+    model: Any, tokens: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
+) -> Float[Tensor, "layer row head dest src"]:
+    """Return the attention patterns of all heads, with these hooks in place. For a few rows: 12 MB per row and layer at 12 heads and 512 tokens."""
     with model.hooks(fwd_hooks=list(hooks)):
-        _, cache = model.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_pattern"), stop_at_layer=model.cfg.n_layers)
+        _, cache = model.run_with_cache(
+            tokens, names_filter=lambda name: name.endswith("hook_pattern"), stop_at_layer=model.cfg.n_layers
+        )
     return torch.stack([cache["pattern", layer] for layer in range(model.cfg.n_layers)])
 
 
-def losses(model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "row pos-1"]:
-    """Nats at predicting each token of a window after its first."""
+def losses(
+    model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
+) -> Float[Tensor, "row pos-1"]:
+    """Return the loss (nats) at each token of a window after its first, with these hooks in place."""
     with model.hooks(fwd_hooks=list(hooks)):
-        found = [
-            F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten(), reduction="none").view_as(rows[:, 1:])
-            for rows in windows.split(BATCH)
-        ]
-    return torch.cat(found)
+        return prediction.losses(model, windows)
 
 
-def induction_scores(model: Any, repeated: Repeated, hooks: Iterable[Hook] = ()) -> Float[Tensor, "layer head"]:
-    """Induction score of every head: mean attention from a repeated token to the one after its last occurrence."""
+def pattern_scores(
+    model: Any,
+    tokens: Int[Tensor, "row pos"],
+    score: Callable[[Tensor], Tensor],
+    hooks: Iterable[Hook] = (),
+    n_layers: int | None = None,
+) -> Float[Tensor, "layer ..."]:
+    """Return `score(pattern)` for every layer (the first `n_layers`), computed during the run, so that no pattern is kept.
+
+    Patterns of half precision are scored in single precision.
+    """
+    n_layers = n_layers or model.cfg.n_layers
+    found = {}
+
+    def read(pattern: Float[Tensor, "row head dest src"], hook: Any) -> None:
+        found[hook.name] = score(pattern.float() if pattern.dtype.itemsize == 2 else pattern)
+
+    names = [get_act_name("pattern", layer) for layer in range(n_layers)]
+    reads = [(name, read) for name in names]
+    model.run_with_hooks(tokens, fwd_hooks=[*hooks, *reads], stop_at_layer=n_layers)
+    return torch.stack([found[name] for name in names])
+
+
+def induction_scores(
+    model: Any, repeated: Repeated, hooks: Iterable[Hook] = (), n_layers: int | None = None
+) -> Float[Tensor, "layer head"]:
+    """Return the induction score of every head (of the first `n_layers`) on one draw of repeated random tokens."""
     total = 0.0
     for rows in torch.arange(len(repeated.tokens)).split(BATCH):
-        part = Repeated(repeated.tokens[rows], repeated.start[rows], repeated.length[rows], repeated.copies)
-        each = torch.stack([induction_score(layer, part) for layer in patterns(model, part.tokens, hooks)])
+        part = repeated.select(rows)
+        each = pattern_scores(model, part.tokens, partial(induction_score, repeated=part), hooks, n_layers)
         total = total + each * len(part.targets)
     return total / len(repeated.targets)
 
 
-def previous_token_scores(model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "layer head"]:
-    """Previous-token score of every head: mean attention to the token before on these windows, the first two positions left out."""
-    return torch.cat([previous_token_score(patterns(model, rows, hooks)) for rows in windows.split(BATCH)], dim=1).mean(dim=1)
+class Scores(NamedTuple):
+    """A score of every head, averaged over independent draws of random tokens, and the standard error of that mean."""
+
+    mean: Float[Tensor, "layer head"]
+    error: Float[Tensor, "layer head"]
 
 
-def start_token_scores(model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "layer head"]:
-    """Mean attention to the start token of every head; one with 0.95 or more is at rest."""
-    return torch.cat([start_token_score(patterns(model, rows, hooks)) for rows in windows.split(BATCH)], dim=1).mean(dim=1)
+def measured_draws(model: Any) -> list[Repeated]:
+    """Return the draws of repeated random tokens behind every reported induction score, with the model's own start token in front."""
+    n_ctx, start = row_length(model.cfg.n_ctx), start_token(model)
+    return [draw.with_start(start) for draw in repeated_draws(model.cfg.d_vocab, n_ctx, model.W_E.device)]
+
+
+def measured_induction(model: Any, hooks: Iterable[Hook] = ()) -> Scores:
+    """Return the induction scores that the book reports, over `measured_draws`, so that a head has one score everywhere."""
+    scores = [induction_scores(model, draw, hooks) for draw in measured_draws(model)]
+    return Scores(*over_draws(torch.stack(scores)))
+
+
+def _over_windows(
+    model: Any, windows: Int[Tensor, "row pos"], score: Callable[[Tensor], Tensor], hooks: Iterable[Hook]
+) -> Float[Tensor, "layer head"]:
+    found = [pattern_scores(model, rows, score, hooks) for rows in windows.split(BATCH)]
+    return torch.cat(found, dim=1).mean(dim=1)
+
+
+def previous_token_scores(
+    model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
+) -> Float[Tensor, "layer head"]:
+    """Return the mean attention of every head to the previous token on these windows, the first two positions left out."""
+    return _over_windows(model, windows, previous_token_score, hooks)
+
+
+def start_token_scores(
+    model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
+) -> Float[Tensor, "layer head"]:
+    """Return the mean attention of every head to the start token; a head at RESTING or above is a resting head."""
+    return _over_windows(model, windows, start_token_score, hooks)
+
+
+def current_token_scores(
+    model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
+) -> Float[Tensor, "layer head"]:
+    """Return the mean attention of every head to the current token on these windows, the first two positions left out."""
+    return _over_windows(model, windows, current_token_score, hooks)
 
 
 # ---- hooks --------------------------------------------------------------------------------------------------------------
 
 
 def freeze(cache: Any) -> list[Hook]:
-    """Hooks that put the attention patterns of a cached run in place: with them the model is linear in what it embeds (claim P3)."""
+    """Return hooks that keep the attention patterns of a cached run: with them the model is linear in what it embeds (claim P3)."""
     return [
         (name, lambda pattern, hook: cache[hook.name])
         for name in (get_act_name("pattern", layer) for layer in range(cache.model.cfg.n_layers))
@@ -101,16 +171,21 @@ def freeze(cache: Any) -> list[Hook]:
 
 
 def mean_z(model: Any, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "head d_head"]:
-    """What each head of a layer mixes from its values on average, over all positions of these rows."""
+    """Return the mean `z` of each head of a layer over all positions of these rows."""
     name = get_act_name("z", layer)
-    found = [model.run_with_cache(rows, names_filter=name)[1][name].sum((0, 1)) for rows in tokens.split(BATCH)]
+    found = [
+        model.run_with_cache(rows, names_filter=name, stop_at_layer=layer + 1)[1][name].sum((0, 1))
+        for rows in tokens.split(BATCH)
+    ]
     return torch.stack(found).sum(0) / tokens.numel()
 
 
-def without_heads(heads: Sequence[Head], means: Sequence[Float[Tensor, "head d_head"]] | None = None) -> list[Hook]:
-    """Hooks that take heads out: what they mixed gives way to their mean (`means[layer]`, as `mean_z` gives it), or to zero."""
+def without_heads(
+    heads: Sequence[Head], means: Sequence[Float[Tensor, "head d_head"]] | None = None
+) -> list[Hook]:
+    """Return hooks that remove heads: each head's `z` is replaced by its mean (`means[layer]`, from `mean_z`), or by zero if `means` is None."""
 
-    def take_out(layer: int) -> Hook:
+    def remove(layer: int) -> Hook:
         mine = [head for at, head in heads if at == layer]
 
         def replace(z: Float[Tensor, "row pos head d_head"], hook: Any) -> Tensor:
@@ -120,4 +195,4 @@ def without_heads(heads: Sequence[Head], means: Sequence[Float[Tensor, "head d_h
 
         return get_act_name("z", layer), replace
 
-    return [take_out(layer) for layer in sorted({layer for layer, _ in heads})]
+    return [remove(layer) for layer in sorted({layer for layer, _ in heads})]

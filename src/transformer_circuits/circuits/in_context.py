@@ -15,6 +15,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD, RESTING
+from transformer_circuits.measures.weights import COMPOSES, CORNER
+
 GROUPS = ("new token", "token seen, pair new", "pair seen")
 
 
@@ -25,7 +28,9 @@ def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-
     after this one. 0: it is new. Raises ValueError for windows without a next token.
     """
     if windows.ndim != 2 or windows.shape[1] < 2:
-        raise ValueError(f"windows must be [window, pos] with at least two tokens, not {tuple(windows.shape)}")
+        raise ValueError(
+            f"windows must be [window, pos] with at least two tokens, not {tuple(windows.shape)}"
+        )
     kinds = []
     for row in windows:  # one at a time: a table of positions by positions
         inputs, following = row[:-1], row[1:]
@@ -63,6 +68,21 @@ def milestone(score: pd.Series, share: float) -> Milestone:
     return _milestone(score, np.argmax(score >= share * score.iloc[-1]))
 
 
+def steepest_fall(score: pd.Series, factor: float = 2.0) -> Milestone:
+    """Return where a score falls most while the tokens seen grow by `factor`: the end and the start of that stretch.
+
+    Between snapshots the score is interpolated over the logarithm of the tokens. NaN, NaN if it never falls.
+    """
+    score = score[score.index > 0]
+    at = np.log(score.index.to_numpy(float))
+    starts = at[at <= at[-1] - np.log(factor)]
+    falls = np.interp(starts, at, score) - np.interp(starts + np.log(factor), at, score)
+    if not len(falls) or falls.max() <= 0:
+        return Milestone(np.nan, np.nan)
+    start = np.exp(starts[falls.argmax()])
+    return Milestone(factor * start, start)
+
+
 def _milestone(log: pd.Series, at: int) -> Milestone:
     tokens = log.index
     if not (len(tokens) and tokens.is_monotonic_increasing and tokens.is_unique):
@@ -75,3 +95,80 @@ def best_of_heads(scores: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
     if not all(layers and all(layers) for layers in scores):
         raise ValueError("there is no best head: the model has none")
     return np.array([max(map(max, layers)) for layers in scores])
+
+
+# ---- when each finding becomes true -------------------------------------------------------------------------------------
+
+# Thresholds of the ledger that belong to one claim only; those of the scores are in `measures`.
+MOST = 8 / 12  # E1: of the heads that do not rest
+HALF = 0.5  # T8: of the attention, of the first guesses, of the loss of a uniform guess
+VIRTUAL = 0.15  # T11: what virtual heads reduce the loss by, as a fraction of what single heads do
+HELPS = 0.2  # W1: nats by which the in-context scores of one and two layers differ
+INDUCES = "The best head is an induction head"  # the finding that the law is about
+EMERGENCE = 10**5.7  # Aoyama and Wilcox (arXiv 2511.16893): tokens per square root of the tokens in a step
+
+
+def when_true(
+    log: pd.DataFrame, one_layer: pd.DataFrame | None = None, *, d_vocab: int, copying: float
+) -> pd.DataFrame:
+    """Return from which snapshot on each headline finding holds until the end of training, as far as logs can judge it.
+
+    A row for each finding, in the order of the paper: `claim` (its id in the ledger, empty if no claim has this criterion), `about` (what
+    the criterion reads: "weights", "attention", or "loss"), `finding` (a sentence), and `tokens` and `before` of `met_from`: NaN if the
+    finding does not hold at the end. "The best head" is the one with the best induction score at that snapshot.
+
+    `log` and `one_layer` are as `registry.training_log` returns them; `log` may be that of a one-layer model. Findings about what these
+    logs do not contain are left out. `copying`: positivity above which a head of the one-layer model copies (`weights.copying_threshold`).
+    """
+    logs = [x.set_index("tokens") for x in (one_layer, log) if _has(x, "induction")]
+    by_depth = {len(x["induction"].iloc[-1]): x for x in logs}
+    one, two = by_depth.get(1), by_depth.get(2)
+    met = {}
+    if _has(one, "positivity"):
+        free = np.array(one["rest"].tolist()) < RESTING
+        copies = (np.array(one["positivity"].tolist()) > copying) & free
+        most = copies.sum(axis=(1, 2)) >= MOST * free.sum(axis=(1, 2))
+        met["E1", "weights", "Most heads of the one-layer model copy"] = pd.Series(most, one.index)
+    if two is not None:
+        previous = pd.Series([max(layers[0]) for layers in two["previous_token"]], two.index)
+        best = pd.Series(best_of_heads(two["induction"]), two.index)
+        met["", "attention", "The first layer has a previous-token head"] = previous >= PREVIOUS_TOKEN_HEAD
+    if _has(two, "pair"):
+        pair = pd.DataFrame(two["pair"].tolist(), two.index)
+        reader = np.array(two["positivity"].tolist())[range(len(pair)), 1, pair["induction"]]
+        awake = np.array(two["rest"].tolist())[range(len(pair)), 0, pair["previous"]] < RESTING
+        composes = (pair["k_composition"] >= COMPOSES) & awake
+        met["T3", "weights", "The best head K-composes with an earlier head"] = composes
+        met["T10", "weights", "The best head's keys match the token before"] = pair["k_positivity"] >= CORNER
+        met["T10", "weights", "The best head copies what it attends to"] = pd.Series(
+            reader >= CORNER, two.index
+        )
+    if two is not None:
+        met["T8", "attention", INDUCES] = best >= INDUCTION_HEAD
+        met["T8", "attention", "The best head puts half of its attention on the right token"] = best >= HALF
+        drop = pd.Series([copies[0] - copies[1] for copies in two["copies"]], two.index)
+        met["T8", "loss", "In a second copy the loss is lower by half of a uniform guess's"] = (
+            drop >= HALF * np.log(d_vocab)
+        )
+    if _has(two, "first_guess"):
+        met["T8", "loss", "In a second copy half of the first guesses are right"] = two["first_guess"] >= HALF
+    if _has(two, "orders"):
+        direct, heads, virtual = -np.diff(two["orders"].tolist(), prepend=np.log(d_vocab), axis=1).T
+        most = pd.Series((heads > direct) & (direct > virtual) & (virtual <= VIRTUAL * heads), two.index)
+        met["T11", "loss", "Single heads reduce the loss most, virtual heads least"] = most
+    if one is not None and two is not None:
+        alone = np.interp(two.index, one.index, one["in_context"])  # after as many tokens, or at its end
+        lower = alone - two["in_context"]
+        met["W1", "loss", "A longer context helps two layers more than one"] = lower >= HELPS
+    rows = [(*names, *met_from(holds)) for names, holds in met.items()]
+    return pd.DataFrame(rows, columns=["claim", "about", "finding", "tokens", "before"])
+
+
+def _has(log: pd.DataFrame | None, column: str) -> bool:
+    """Whether there is such a log, with a value in this column at every snapshot."""
+    return log is not None and column in log and bool(log[column].notna().all())
+
+
+def predicted_emergence(windows_per_step: int, n_ctx: int) -> float:
+    """Return after how many tokens induction heads emerge by the law of Aoyama and Wilcox (arXiv 2511.16893): 10^5.7 sqrt(windows * context)."""
+    return EMERGENCE * (windows_per_step * n_ctx) ** 0.5

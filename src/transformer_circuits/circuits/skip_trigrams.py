@@ -1,8 +1,8 @@
-"""Skip-trigrams: source ... destination -> out, read off the QK and OV circuits of the first layer's heads.
+"""Skip-trigrams: source ... destination -> out token, read from the QK and OV circuits of the first layer's heads.
 
-Paper: "Interpretation as Skip-Trigrams" and the sections after it (claims S1 to S4, S6, S8). The QK circuit of a head says which
-destinations attend to a source, its OV circuit which outs attending to that source raises. Both are read by source
-(`head_dump.by_source`). Positions are left out; they can still keep a head from attending where its tokens want to.
+Paper: "Interpretation as Skip-Trigrams" and the sections after it (claims S1 to S4, S6, S8). A head's QK circuit says which destinations
+attend to a source, and its OV circuit says which out tokens attending to that source raises. Both are read by source
+(`head_dump.by_source`). Positions are left out, although they can keep a head from attending where its tokens match.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from transformer_circuits.circuits.heads import check_head
 from transformer_circuits.circuits.words import akin_to, word_of
 from transformer_circuits.data import BigramCounts
 
-SHARE = 0.01  # of the vocabulary: as far down a QK column or an OV row as counts as a hit
+SHARE = 0.01  # of the vocabulary: how far down a QK column or an OV row a hit may be
+LIFTED = 2.0  # times as likely after a destination as anywhere (claim S1)
 PAPER_LIST = Path(__file__).with_name("paper_skip_trigrams.yml")
 Ids = Int[Tensor, " n"]
 
@@ -38,18 +39,20 @@ Ids = Int[Tensor, " n"]
 
 
 def top_count(d_vocab: int, share: float = SHARE) -> int:
-    """How many tokens are the top `share` of a vocabulary, rounded down. Raises ValueError if that is none, or all."""
+    """Return how many tokens are the top `share` of a vocabulary, rounded down. Raises ValueError if that is none, or all."""
     count = int(share * d_vocab)
     if not 0 < count < d_vocab:
-        raise ValueError(f"a share of {share} of {d_vocab} tokens is {count}: choose one that leaves at least one in and one out")
+        raise ValueError(
+            f"share must leave at least one of {d_vocab} tokens in and one out, got {share}, which is {count} tokens"
+        )
     return count
 
 
 @dataclasses.dataclass(frozen=True)
 class Hits:
-    """Tells for any skip-trigram in which first-layer heads it is a hit; takes and gives tensors on the CPU.
+    """Tells in which first-layer heads a skip-trigram is a hit. Arguments and results are on the CPU.
 
-    A hit: the destination is in the top `share` of the source's QK column, and the out in the top `share` of its OV row.
+    A hit: the destination is in the top `share` of the source's QK column, and the out token in the top `share` of its OV row.
     """
 
     columns: FactoredMatrix  # QK [head, source, destination]
@@ -59,44 +62,54 @@ class Hits:
 
     @classmethod
     def of(cls, model: TransformerBridge, share: float = SHARE) -> Hits:
-        """Reads both circuits of every head once. Raises ValueError for a model without layers and as `top_count` does."""
-        circuits, count = by_source(model), top_count(model.cfg.d_vocab, share)
-
-        def bounds(circuit: FactoredMatrix) -> Tensor:
-            # Halfway between the last entry that is in and the first that is not: rounding moves neither across.
-            return torch.cat([block.topk(count + 1).values[:, -2:].mean(dim=1) for _, block in row_blocks(circuit)])
-
-        return cls(*circuits, *(torch.stack([bounds(m[h]).cpu() for h in range(model.cfg.n_heads)]) for m in circuits))
+        """Read both circuits of every head once. Raises ValueError for a model without layers, and as `top_count` does."""
+        columns, rows = by_source(model)
+        count = top_count(model.cfg.d_vocab, share)
+        return cls(columns, rows, _bounds(columns, count), _bounds(rows, count))
 
     def attended(self, sources: Ids, destinations: Ids) -> Bool[Tensor, "head n"]:
-        """Whether destination i is in the top share of source i's QK column."""
+        """Return whether destination i is in the top share of source i's QK column."""
         return by_head(entries, self.columns, sources, destinations) > self.least_score[:, sources]
 
     def raised(self, sources: Ids, outs: Ids) -> Bool[Tensor, "head n"]:
-        """Whether out i is in the top share of source i's OV row."""
+        """Return whether out token i is in the top share of source i's OV row."""
         return by_head(entries, self.rows, sources, outs) > self.least_boost[:, sources]
 
     def __call__(self, sources: Ids, destinations: Ids, outs: Ids) -> Bool[Tensor, "head n"]:
-        """Whether skip-trigram i is a hit."""
+        """Return whether skip-trigram i is a hit."""
         return self.attended(sources, destinations) & self.raised(sources, outs)
 
     def above(self, sources: Ids, destinations: Ids, outs: Ids) -> Float[Tensor, "2 head n"]:
-        """The share of tokens that rank above the destination in its column and above the out in its row (claim S4)."""
-        columns, rows = by_head(ranks, self.columns, sources, destinations), by_head(ranks, self.rows, sources, outs)
-        return torch.stack([columns, rows]) / self.rows.rdim
+        """Return the share of tokens that rank above the destination in its column, and above the out token in its row (claim S4)."""
+        above_d = by_head(ranks, self.columns, sources, destinations)
+        above_o = by_head(ranks, self.rows, sources, outs)
+        return torch.stack([above_d, above_o]) / self.rows.rdim
 
     def best_copier(self, sources: Ids) -> Ids:
-        """For each source the head in whose OV row it ranks highest itself; of several, the one that raises it most (claim S1)."""
+        """Return for each source the head in whose OV row it ranks highest itself; of several, the one that raises it most (claim S1)."""
         boost = by_head(entries, self.rows, sources, sources)
         return (by_head(ranks, self.rows, sources, sources) - boost / (2 * boost.abs().max())).argmin(dim=0)
 
     def top_outs(self, k: int) -> Int[Tensor, "head d_vocab k"]:
-        """The outs that each head raises most, by source, largest boost first (claim S2)."""
+        """Return the out tokens that each head raises most, by source, largest boost first (claim S2)."""
         return torch.stack([top_k(self.rows[head], k).indices.cpu() for head in range(len(self.rows.A))])
 
 
-def by_head(read: Callable[..., Ids], circuit: FactoredMatrix, rows: Ids, columns: Ids) -> Float[Tensor, "head n"]:
-    """`factored.entries` or `factored.ranks` of every head's circuit, wherever it lies; ids and result are on the CPU."""
+def _bounds(circuits: FactoredMatrix, count: int) -> Float[Tensor, "head row"]:
+    """Return for each row the middle between its `count`-th largest entry and the next one, so that rounding moves neither across."""
+    bounds = [
+        torch.cat(
+            [block.topk(count + 1).values[:, -2:].mean(dim=1) for _, block in row_blocks(circuits[head])]
+        )
+        for head in range(len(circuits.A))
+    ]
+    return torch.stack(bounds).cpu()
+
+
+def by_head(
+    read: Callable[..., Ids], circuit: FactoredMatrix, rows: Ids, columns: Ids
+) -> Float[Tensor, "head n"]:
+    """Return `factored.entries` or `factored.ranks` of every head's circuit, on any device; ids and result are on the CPU."""
     rows, columns = rows.to(circuit.A.device), columns.to(circuit.A.device)
     return torch.stack([read(circuit[head], rows, columns).cpu() for head in range(len(circuit.A))])
 
@@ -105,23 +118,17 @@ def by_head(read: Callable[..., Ids], circuit: FactoredMatrix, rows: Ids, column
 
 
 def lifts(counts: BigramCounts, after: Iterable[int]) -> Float[Tensor, " d_vocab"]:
-    """How many times as likely one of the tokens `after` is behind each token as anywhere (claim S1); 0 behind one never seen."""
+    """Return how many times as likely one of the tokens `after` is after each token as anywhere; 0 after a token never seen (claim S1)."""
     d_vocab, pairs = len(counts.row_start) - 1, counts.count.double()
-    followed = torch.bincount(counts.preceding, pairs * torch.isin(counts.following, torch.tensor(sorted(after))), minlength=d_vocab)
+    wanted = torch.isin(counts.following, torch.tensor(sorted(after)))
+    followed = torch.bincount(counts.preceding, pairs * wanted, minlength=d_vocab)
     total = torch.bincount(counts.preceding, pairs, minlength=d_vocab)
-    return (followed / total.clamp(min=1) / (followed.sum() / total.sum()).clamp(min=1e-300)).float()
-
-
-def of_like_frequency(frequency: Float[Tensor, " d_vocab"], tokens: Int[Tensor, "*shape"], n: int = 100) -> Int[Tensor, "*shape n"]:
-    """For each token the n nearest to it in the order of frequency, itself left out (claim S1)."""
-    order = frequency.argsort(descending=True, stable=True)
-    own = order.argsort()[tokens][..., None]
-    near = (own - n // 2).clamp(0, len(order) - n - 1) + torch.arange(n)
-    return order[near + (near >= own)]
+    anywhere = (followed.sum() / total.sum()).clamp(min=1e-300)
+    return (followed / total.clamp(min=1) / anywhere).float()
 
 
 class Splits(NamedTuple):
-    """Words that are one token in one place and two in another: whole = piece + rest. Token ids, one row for each way."""
+    """Words that are one token in one place and two in another: whole = piece + rest. Token ids, one row for each way to split."""
 
     whole: Ids
     piece: Ids
@@ -129,19 +136,25 @@ class Splits(NamedTuple):
 
     @classmethod
     def of(cls, rows: Iterable[tuple[int, int, int]]) -> Splits:
-        """Each different (whole, piece, rest) once, by ids."""
+        """Collect each different (whole, piece, rest) once, by ids."""
         return cls(*torch.tensor(sorted(set(rows)), dtype=torch.long).reshape(-1, 3).T.contiguous())
 
 
 def all_splits(names: Sequence[str]) -> Splits:
-    """Every way to cut a token's string, with or without its leading space, into two tokens, neither just a space first (claim S2)."""
+    """Return every way to cut a token, with or without its leading space, into two tokens; the first is not only a space (claim S2)."""
     ids = {name: i for i, name in enumerate(names)}
-    cuts = ((i, s[:n], s[n:]) for i, name in enumerate(names) for s in {name, name.removeprefix(" ")} for n in range(1, len(s)))
-    return Splits.of((i, ids[a], ids[b]) for i, a, b in cuts if a in ids and b in ids and a.strip())
+    rows = []
+    for i, name in enumerate(names):
+        for text in {name, name.removeprefix(" ")}:
+            for cut in range(1, len(text)):
+                piece, rest = text[:cut], text[cut:]
+                if piece.strip() and piece in ids and rest in ids:
+                    rows.append((i, ids[piece], ids[rest]))
+    return Splits.of(rows)
 
 
 def broken_words(names: Sequence[str], encode: Callable[[str], list[int]]) -> Splits:
-    """Words that are one token behind a space, and exactly two without it, or capitalized otherwise (claim S3).
+    """Return words that are one token after a space, and exactly two without the space or with the first letter's case changed (claim S3).
 
     `names`: the strings of all tokens, by id; `encode`: the tokenizer, without a start token.
     """
@@ -155,14 +168,21 @@ def broken_words(names: Sequence[str], encode: Callable[[str], list[int]]) -> Sp
 
 
 # What claim S2 calls the four patterns of copying, and how the paper writes them.
-PATTERNS = {"exact": "[b] ... [a] → [b]", "akin": "[b] ... [a] → [b']", "split_exact": "[ab] ... [a] → [b]", "split_akin": "[ab] ... [a] → [b']"}
+PATTERNS = {
+    "exact": "[b] ... [a] → [b]",
+    "akin": "[b] ... [a] → [b']",
+    "split_exact": "[ab] ... [a] → [b]",
+    "split_akin": "[ab] ... [a] → [b']",
+}
 
 
-def four_patterns(hits: Hits, names: Sequence[str], outs: Int[Tensor, "head d_vocab k"]) -> Bool[Tensor, "4 head d_vocab"]:
-    """Which (head, source) pairs show each of the paper's four patterns of copying (claim S2), in the paper's order:
+def four_patterns(
+    hits: Hits, names: Sequence[str], outs: Int[Tensor, "head d_vocab k"]
+) -> Bool[Tensor, "4 head d_vocab"]:
+    """Return which (head, source) pairs show each of the four PATTERNS of copying, in the paper's order (claim S2).
 
-    [b] ... [a] -> [b], the source is among its outs; -> [b'], another token akin to it is; [ab] ... [a] -> [b] and -> [b'], the rest b
-    of a source (`all_splits`), or a token akin to it, where the piece a attends. `outs`: the k that each head raises most, by source.
+    The first two: the source, or a variant of it, is among its out tokens. The last two: the rest b of a source (`all_splits`), or a
+    variant of that rest, is, and the piece a attends to the source. `outs`: the k that each head raises most, by source.
     """
     akin, splits = akin_to(names), all_splits(names)
     most = max(1, *map(len, akin))
@@ -174,25 +194,34 @@ def four_patterns(hits: Hits, names: Sequence[str], outs: Int[Tensor, "head d_vo
 
     found = torch.zeros(4, *outs.shape[:2], dtype=torch.bool)
     found[0], found[1] = among(outs, own[:, None]), among(outs, akin)
+    attended = hits.attended(splits.whole, splits.piece)
     for kind, wanted in ((2, splits.rest[:, None]), (3, akin[splits.rest])):
-        head, way = (among(outs[:, splits.whole], wanted) & hits.attended(splits.whole, splits.piece)).nonzero(as_tuple=True)
+        head, way = (among(outs[:, splits.whole], wanted) & attended).nonzero(as_tuple=True)
         found[kind, head, splits.whole[way]] = True
     return found
 
 
 def exchanged_words(
-    hits: Hits, splits: Splits, frequency: Float[Tensor, " d_vocab"], shuffles: int, bin_size: int = 20, seed: int = 0
+    hits: Hits,
+    splits: Splits,
+    frequency: Float[Tensor, " d_vocab"],
+    shuffles: int,
+    bin_size: int = 20,
+    seed: int = 0,
 ) -> Float[Tensor, " shuffle"]:
-    """The share of words found once each has the pieces and rests of another word of like frequency (claim S3).
+    """Return the share of words found once each has the pieces and rests of another, similarly frequent word (claim S3).
 
     Words change places in a random cycle within groups of `bin_size` neighbors in frequency. A piece stays with its rest.
     """
     generator, shares = torch.Generator().manual_seed(seed), []
     words, ways = splits.whole.unique(return_inverse=True)
+    groups = frequency[words].argsort(stable=True).split(bin_size)
     for _ in range(shuffles):
-        owner = torch.empty(len(words), dtype=torch.long)  # the word that now has this one's ways of falling apart
-        for part in frequency[words].argsort(stable=True).split(bin_size):
-            cycle = part[torch.randperm(len(part), generator=generator)]
+        owner = torch.empty(
+            len(words), dtype=torch.long
+        )  # the word that now has this word's pieces and rests
+        for group in groups:
+            cycle = group[torch.randperm(len(group), generator=generator)]
             owner[cycle] = cycle.roll(1)
         found = hits(words[owner[ways]], splits.piece, splits.rest).any(dim=0)
         shares.append(len(owner[ways][found].unique()) / len(words))
@@ -201,11 +230,13 @@ def exchanged_words(
 
 # --- the paper's list (S4) --------------------------------------------------------------------------------------------------
 
-Forms = tuple[Sequence[int], Sequence[int], Sequence[int]]  # source, destination, out: token ids with and without a leading space
+Forms = tuple[
+    Sequence[int], Sequence[int], Sequence[int]
+]  # source, destination, out: token ids with and without a leading space
 
 
 def paper_examples() -> dict[str, Any]:
-    """The paper's examples as data: `copying` (S1), `split_words` (S3), `others` (S4) and `bugs` (S6); and `kinds` of words (S8)."""
+    """Load the paper's examples: `copying` (S1), `split_words` (S3), `others` (S4), `bugs` (S6), and `kinds` of words (S8)."""
     return yaml.safe_load(PAPER_LIST.read_text(encoding="utf8"))
 
 
@@ -215,50 +246,61 @@ class Triple(NamedTuple):
     group: str
     paper: str  # as the paper writes it
     forms: Forms
-    pieces: list[str]  # into what the vocabulary splits the tokens that it lacks in either form: "str|ft|ime"
+    pieces: list[str]  # how the vocabulary splits the tokens that it lacks in either form: "str|ft|ime"
 
 
 def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> list[Triple]:
-    """The paper's skip-trigrams in our tokens (claim S4).
+    """Return the paper's skip-trigrams in our tokens (claim S4).
 
-    The paper does not show leading spaces, so both forms of each token count, where they are single tokens. What the vocabulary splits
-    in both forms is listed with its pieces, not dropped. `names`: the strings of all tokens; `encode`: the tokenizer, no start token.
+    The paper does not show leading spaces, so both forms of each token count, where they are single tokens. A token that the vocabulary
+    splits in both forms is listed with its pieces, not dropped. `names`: the strings of all tokens; `encode`: the tokenizer, no start token.
     """
-    ids, examples, triples = {name: i for i, name in enumerate(names)}, paper_examples(), []
-    for group, rows in examples["others"].items():
-        for source, destination, outs in rows:
-            for text in ((source, destination, out) for out in outs):
-                ours = {t: examples["as"].get(t, t) for t in text if t is not None}
-                forms = [tuple(ids[f] for f in (ours[t], " " + ours[t]) if f in ids) if t in ours else () for t in text]
-                pieces = ["|".join(names[i] for i in encode(ours[t])) for t, f in dict(zip(text, forms)).items() if t in ours and not f]
-                triples.append(Triple(group, f"{source} ... {destination or '(any)'} → {text[2]}", tuple(forms), pieces))
+    ids, examples = {name: i for i, name in enumerate(names)}, paper_examples()
+    rows = [(group, *row) for group, rows in examples["others"].items() for row in rows]
+    triples = []
+    for group, source, destination, outs in rows:
+        for out in outs:
+            texts = [examples["as"].get(text, text) for text in (source, destination, out)]
+            forms = [
+                () if text is None else tuple(ids[f] for f in (text, " " + text) if f in ids)
+                for text in texts
+            ]
+            split = [text for text, form in zip(texts, forms) if text is not None and not form]
+            pieces = ["|".join(names[i] for i in encode(text)) for text in dict.fromkeys(split)]
+            triples.append(
+                Triple(group, f"{source} ... {destination or '(any)'} → {out}", tuple(forms), pieces)
+            )
     return triples
 
 
 def count_hits(hits: Hits, forms: Sequence[Forms]) -> Bool[Tensor, "head triple"]:
-    """In which heads each triple is a hit, in at least one of its forms; in none if it has no form."""
+    """Return in which heads each triple is a hit, in at least one of its forms; in none if it has no form."""
     rows = [(i, *combination) for i, triple in enumerate(forms) for combination in itertools.product(*triple)]
     owner, *tokens = torch.tensor(rows, dtype=torch.long).reshape(-1, 4).T
     found = hits(*tokens)
     return torch.zeros(len(found), len(forms)).index_add_(1, owner, found.float()) > 0
 
 
-def exchanged_hits(hits: Hits, forms: Sequence[Forms], shuffles: int, seed: int = 0) -> Float[Tensor, " shuffle"]:
-    """How many triples are hits once destinations and outs have been exchanged between them, each on its own (claim S4).
+def exchanged_hits(
+    hits: Hits, forms: Sequence[Forms], shuffles: int, seed: int = 0
+) -> Float[Tensor, " shuffle"]:
+    """Return how many triples are hits once destinations and out tokens are exchanged between them, independently (claim S4).
 
     Triples without a form are left out.
     """
-    forms = [triple for triple in forms if all(triple)]
-    generator, n = torch.Generator().manual_seed(seed), len(forms)
-    deals = [torch.randperm(n, generator=generator).tolist() for _ in range(2 * shuffles)]
-    dealt = [(forms[i][0], forms[a][1], forms[b][2]) for d, o in zip(deals[::2], deals[1::2]) for i, a, b in zip(range(n), d, o)]
-    return count_hits(hits, dealt).any(dim=0).view(shuffles, n).sum(dim=1).float()
+    sources, destinations, outs = zip(*(triple for triple in forms if all(triple)))
+    generator, n = torch.Generator().manual_seed(seed), len(sources)
+    exchanged = []
+    for _ in range(shuffles):
+        d, o = (torch.randperm(n, generator=generator).tolist() for _ in range(2))
+        exchanged += [(sources[i], destinations[d[i]], outs[o[i]]) for i in range(n)]
+    return count_hits(hits, exchanged).any(dim=0).view(shuffles, n).sum(dim=1).float()
 
 
 def nearest(hits: Hits, forms: Sequence[Forms], names: Sequence[str]) -> pd.DataFrame:
-    """Where triples come nearest to a hit: for each the form and the head in which the worse of the two shares is best; nearest first.
+    """Return where triples come nearest to a hit: the form and the head in which the worse of the two shares is best; nearest first.
 
-    Columns tokens (three strings), head ("0.7"), above d (%) and above o (%): the share of tokens that rank above destination and out.
+    Columns tokens (three strings), head ("0.7"), above d (%) and above o (%): the share of tokens that rank above destination and out token.
     The index says which triple it is; those without a form are left out.
     """
     rows = {}
@@ -268,7 +310,9 @@ def nearest(hits: Hits, forms: Sequence[Forms], names: Sequence[str]) -> pd.Data
             above = 100 * hits.above(*ways.T)  # [2, head, way]
             head, way = divmod(int(above.amax(dim=0).argmin()), len(ways))
             rows[i] = [names[token] for token in ways[way]], f"0.{head}", *above[:, head, way].tolist()
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=["tokens", "head", "above d (%)", "above o (%)"])
+    table = pd.DataFrame.from_dict(
+        rows, orient="index", columns=["tokens", "head", "above d (%)", "above o (%)"]
+    )
     return table.loc[table.iloc[:, 2:].max(axis=1).sort_values(kind="stable").index]
 
 
@@ -276,10 +320,10 @@ def nearest(hits: Hits, forms: Sequence[Forms], names: Sequence[str]) -> pd.Data
 
 
 def column_coordinates(model: TransformerBridge, head: int, sources: Ids) -> Float[Tensor, "n d_head"]:
-    """QK columns of first-layer sources, each of length one, in d_head coordinates that keep all their inner products (claim S8).
+    """Return QK columns of first-layer sources, each of length one, in d_head coordinates that keep all their inner products (claim S8).
 
     Columns are products Q k with Q = W_E W_Q. With Q = U S, orthonormal columns in U, the coordinates S k have the same lengths and
-    angles. From each destination's scores their mean over all sources is taken off first, which softmax does not see.
+    angles. From each destination's scores their mean over all sources is subtracted first, because softmax does not depend on it.
     """
     check_head(model, 0, head)
     columns = by_source(model)[0][head]
@@ -291,9 +335,9 @@ def column_coordinates(model: TransformerBridge, head: int, sources: Ids) -> Flo
 
 
 class Candidates(NamedTuple):
-    """For each first-layer head some sources, and all hits of each: every destination goes with every out.
+    """Some sources of each first-layer head, and all hits of each source: every destination goes with every out token.
 
-    That the hits of a head and source form a full grid is the factored form that the paper speaks of.
+    That the hits of a head and source form a full grid is what the paper calls the factored form.
     """
 
     sources: Int[Tensor, "head source"]
@@ -302,48 +346,69 @@ class Candidates(NamedTuple):
     boosts: Float[Tensor, "head source o"]  # logits above the mean of the source's OV row
 
     @classmethod
-    def of(cls, model: TransformerBridge, sources: Int[Tensor, "head source"], share: float = SHARE) -> Candidates:
-        """All hits of these sources, on the CPU and in double precision, so that every machine finds the same ones in the same order.
+    def of(
+        cls, model: TransformerBridge, sources: Int[Tensor, "head source"], share: float = SHARE
+    ) -> Candidates:
+        """Find all hits of these sources, on the CPU and in double precision: every machine finds the same ones in the same order.
 
-        Raises ValueError unless each head has its row of sources, and as `top_count` does.
+        Raises ValueError unless each head has a row of sources, and as `top_count` does.
         """
         if sources.ndim != 2 or len(sources) != model.cfg.n_heads:
-            raise ValueError(f"`sources` must have a row for each of the {model.cfg.n_heads} heads, not the shape {list(sources.shape)}")
+            raise ValueError(
+                f"sources must have a row for each of the {model.cfg.n_heads} heads, got the shape {list(sources.shape)}"
+            )
         count, sources = top_count(model.cfg.d_vocab, share), sources.cpu()
         columns, rows = (FactoredMatrix(m.A.cpu(), m.B.cpu()) for m in by_source(model, torch.float64))
-        to, out = ([top_k(m[h], count, mine) for h, mine in enumerate(sources)] for m in (columns, rows))
-        destinations = torch.stack([found.indices for found in to]).sort(dim=-1).values
-        return cls(sources, destinations, *(torch.stack(part) for part in zip(*((f.indices, f.values.float()) for f in out))))
+        attending = [top_k(columns[h], count, mine).indices for h, mine in enumerate(sources)]
+        raised = [top_k(rows[h], count, mine) for h, mine in enumerate(sources)]
+        return cls(
+            sources,
+            torch.stack(attending).sort(dim=-1).values,
+            torch.stack([found.indices for found in raised]),
+            torch.stack([found.values.float() for found in raised]),
+        )
 
     def to(self, device: torch.device | str) -> Candidates:
         return Candidates(*(part.to(device) for part in self))
 
 
 def count_bugs(right: Bool[Tensor, "*batch d o"], wrong: Bool[Tensor, "*batch d o"]) -> Int[Tensor, "*batch"]:
-    """In how many ways two right skip-trigrams of one head and source force two wrong ones (claim S6).
+    """Return in how many ways two right skip-trigrams of one head and source force two wrong ones (claim S6).
 
     A bug is a pair (d, o), (d', o'), both right, whose crossed triples (d, o') and (d', o) are both wrong.
     """
-    crossings = right.float() @ wrong.float().mT  # [d, d']: outs that are right behind d and wrong behind d'
-    return ((crossings * crossings.mT).sum(dim=(-2, -1), dtype=torch.double) / 2).long()  # single precision counts to 2^24 only
+    crossings = (
+        right.float() @ wrong.float().mT
+    )  # [d, d']: out tokens that are right after d and wrong after d'
+    each_twice = (crossings * crossings.mT).sum(
+        dim=(-2, -1), dtype=torch.double
+    )  # single precision ends at 2^24
+    return (each_twice / 2).long()
 
 
-def crossed(right: Bool[Tensor, "*batch d o"], wrong: Bool[Tensor, "*batch d o"]) -> Bool[Tensor, "*batch d o"]:
-    """The wrong triples that are part of at least one bug."""
+def crossed(
+    right: Bool[Tensor, "*batch d o"], wrong: Bool[Tensor, "*batch d o"]
+) -> Bool[Tensor, "*batch d o"]:
+    """Return the wrong triples that are part of at least one bug."""
     return wrong & (right.float() @ wrong.float().mT @ right.float() > 0.5)
 
 
-def partners_in_bugs(right: Bool[Tensor, "n d o"], wrong: Bool[Tensor, "n d o"], d: Ids, o: Ids) -> tuple[Ids, Ids]:
-    """For crossed triples (d, o) the (d', o') of a bug that each is part of: (d, o') and (d', o) right, (d', o') wrong. On the CPU."""
+def partners_in_bugs(
+    right: Bool[Tensor, "n d o"], wrong: Bool[Tensor, "n d o"], d: Ids, o: Ids
+) -> tuple[Ids, Ids]:
+    """Return for crossed triples (d, o) the (d', o') of a bug that each is part of: (d, o') and (d', o) right, (d', o') wrong. On the CPU.
+
+    Raises ValueError if one of the triples is not part of a bug.
+    """
     i = torch.arange(len(d))
     bugs = wrong & right[i, :, o][:, :, None] & right[i, d][:, None]
     if not (wrong[i, d, o] & bugs.any(dim=(1, 2))).all():
-        raise ValueError("there is a triple that is part of no bug: choose those that `crossed` marks")
+        raise ValueError("every triple must be part of a bug; pass triples that `crossed` marks")
     return torch.unravel_index(bugs.flatten(1).int().argmax(dim=1).cpu(), bugs.shape[1:])
 
 
 class Boosts(NamedTuple):
-    """What triples add to the logits of a text: a row for each place of a destination and each head and source it looks back to."""
+    """What triples add to the logits of a text: a row for each place of a destination and each head and source before it."""
 
     position: Int[Tensor, "place 1"]  # of the destination
     out: Int[Tensor, "place o"]
@@ -351,48 +416,59 @@ class Boosts(NamedTuple):
     triple: Int[Tensor, "place o"]  # index into the flattened grid [head, source, d, o]
 
 
-def find_boosts(tokens: Int[Tensor, " position"], patterns: Float[Tensor, "head dest src"], candidates: Candidates) -> Boosts:
-    """Where candidate triples occur in a text, and what they add to the logits there (claim S6).
+def find_boosts(
+    tokens: Int[Tensor, " position"], patterns: Float[Tensor, "head dest src"], candidates: Candidates
+) -> Boosts:
+    """Return where candidate triples occur in a text, and what they add to the logits there (claim S6).
 
-    For head h, destination d at place j and out o: A^h[j, source] * boost of o, with the attention summed over all places of the
-    source before j. A token that attends to itself is no skip-trigram. Boosts below zero count as none.
+    For head h, destination d at position j, and out token o: A^h[j, source] * boost of o, with the attention summed over all positions of
+    the source before j. A token that attends to itself is not a skip-trigram. Boosts below zero count as zero.
     """
     kinds, kind_of = tokens.unique(return_inverse=True)
-    attention = patterns.tril(-1) @ F.one_hot(kind_of, len(kinds)).to(patterns)  # [head, place, kind]: to earlier places of a kind
+    one_hot = F.one_hot(kind_of, len(kinds)).to(patterns)
+    attention = (
+        patterns.tril(-1) @ one_hot
+    )  # [head, position, kind of token]: to earlier positions of this token
     head, source = torch.isin(candidates.sources, kinds).nonzero(as_tuple=True)
     kind = torch.searchsorted(kinds, candidates.sources[head, source])
-    looking = candidates.destinations[head, source]  # [candidate here, d]
-    d = torch.searchsorted(looking, tokens.expand(len(looking), -1).contiguous()).clamp(max=looking.shape[1] - 1)
-    here, place = ((looking.gather(1, d) == tokens) & (attention[head, :, kind] > 0)).nonzero(as_tuple=True)
+    attending = candidates.destinations[head, source]  # [candidate source in this text, d]
+    d = torch.searchsorted(attending, tokens.expand(len(attending), -1).contiguous())
+    d = d.clamp(max=attending.shape[1] - 1)
+    is_destination = attending.gather(1, d) == tokens
+    here, place = (is_destination & (attention[head, :, kind] > 0)).nonzero(as_tuple=True)
     head, source, kind, d = head[here], source[here], kind[here], d[here, place]
     outs, boosts = candidates.outs[head, source], candidates.boosts[head, source].clamp(min=0)
-    row = (head * candidates.sources.shape[1] + source) * looking.shape[1] + d
+    row = (head * candidates.sources.shape[1] + source) * attending.shape[1] + d
     triple = row[:, None] * outs.shape[1] + torch.arange(outs.shape[1], device=row.device)
     return Boosts(place[:, None], outs, attention[head, place, kind, None] * boosts, triple)
 
 
-def loss_without(
-    logits: Float[Tensor, "position d_vocab"], targets: Int[Tensor, " position"], at: Boosts, chosen: Bool[Tensor, "head source d o"]
-) -> float:
-    """Nats at predicting the targets, summed, once the chosen triples are taken off the logits: what the heads would add without them."""
-    amount = at.amount * chosen.flatten()[at.triple]
-    return float(F.cross_entropy(logits.index_put((at.position, at.out), -amount, accumulate=True), targets, reduction="sum"))
+def without(
+    logits: Float[Tensor, "position d_vocab"], boosts: Boosts, chosen: Bool[Tensor, "head source d o"]
+) -> Float[Tensor, "position d_vocab"]:
+    """Return the logits minus what the chosen triples add to them, attention patterns unchanged."""
+    amount = boosts.amount * chosen.flatten()[boosts.triple]
+    return logits.index_put((boosts.position, boosts.out), -amount, accumulate=True)
 
 
-def cost_alone(logits: Float[Tensor, "position d_vocab"], targets: Int[Tensor, " position"], at: Boosts) -> Float[Tensor, "place o"]:
-    """By how much each boost alone raises the loss at its place, nats; below zero where it helps.
+def cost_alone(
+    logits: Float[Tensor, "position d_vocab"], targets: Int[Tensor, " position"], boosts: Boosts
+) -> Float[Tensor, "place o"]:
+    """Return by how much each boost alone raises the loss at its place, in nats; negative where it helps.
 
-    Without b logits an out of probability p leaves a normalizer of (1 - p) + p exp(-b).
+    Without b logits, an out token of probability p leaves a normalizer of (1 - p) + p exp(-b).
     """
-    p = logits.double().softmax(dim=-1)[at.position, at.out]
-    return -((1 - p) + p * (-at.amount.double()).exp()).log() - at.amount * (targets[at.position] == at.out)
+    p = logits.double().softmax(dim=-1)[boosts.position, boosts.out]
+    normalizer = (1 - p) + p * (-boosts.amount.double()).exp()
+    return -normalizer.log() - boosts.amount * (targets[boosts.position] == boosts.out)
 
 
 def per_thousand_tokens(nats: Float[Tensor, " text"], lengths: Int[Tensor, " text"]) -> pd.Series:
-    """What sums over texts come to in nats per 1,000 tokens: `cost`, and the ends of its 95 % interval over resampled texts (claim S6)."""
+    """Return nats per 1,000 tokens, from sums over texts: `cost`, and the ends of its 95% interval over resampled texts (claim S6)."""
 
     def ratio(nats: Any, lengths: Any, axis: int = 0) -> Any:
         return 1000 * nats.sum(axis) / lengths.sum(axis)
 
-    drawn = bootstrap((nats, lengths), ratio, paired=True, n_resamples=2000, method="percentile", rng=0).confidence_interval
-    return pd.Series({"cost": ratio(nats, lengths).item(), "cost_low": drawn.low, "cost_high": drawn.high})
+    drawn = bootstrap((nats, lengths), ratio, paired=True, n_resamples=2000, method="percentile", rng=0)
+    low, high = drawn.confidence_interval
+    return pd.Series({"cost": ratio(nats, lengths).item(), "cost_low": low, "cost_high": high})

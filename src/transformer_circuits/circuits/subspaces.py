@@ -1,44 +1,54 @@
-"""Which directions of the residual stream the embedding and the unembedding use (claim O7).
+"""Do heads share what they read, and where they write? Overlaps of subspaces, and what to compare them with.
 
-A head's own subspaces need no code: `model.OV[layer, head].svd()` gives where it reads (U), how much (S) and where it writes (V).
+Paper: where it wonders about copying heads that share part of their OV matrices, and talking-heads attention (claim W10). What a head
+reads is the span of the columns of W_V, where it writes the span of the rows of W_O.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 
-def spectrum(vectors: Float[Tensor, "vector d_model"]) -> Float[Tensor, " d_model"]:
-    """PCA: the share of the vectors' variance along each principal direction, largest first.
+def overlaps(spans: Float[Tensor, "*batch head d_model d_head"]) -> Float[Tensor, "*batch head head"]:
+    """Mean squared cosine between the column spaces of all pairs of heads: |Q1^T Q2|^2 / d_head with orthonormal bases (claim W10).
 
-    Raises ValueError if the vectors are all the same, which leaves no variance to share.
+    1: the same subspace, 0: orthogonal; random ones have d_head / d_model on average, exactly.
     """
-    deviations = vectors - vectors.mean(dim=0)
-    variances = torch.linalg.eigvalsh(deviations.T @ deviations).flip(0).clamp(min=0)
-    if not variances.any():
-        raise ValueError("the vectors are all the same: there is no variance whose directions could be found")
-    return variances / variances.sum()
+    Q = torch.linalg.qr(spans).Q
+    return torch.einsum("...ami,...bmj->...abij", Q, Q).square().sum(dim=(-2, -1)) / Q.shape[-1]
 
 
-class JointSpectrum(NamedTuple):
-    """Shares of the variance of each of two sets of vectors along their joint principal directions; both add up to one."""
-
-    first: Float[Tensor, " direction"]
-    second: Float[Tensor, " direction"]
-
-    @property
-    def part(self) -> Float[Tensor, " direction"]:
-        """1: only the first set uses this direction; 0: only the second; 0.5: both alike."""
-        return self.first / (self.first + self.second)
+def between_pairs(matrix: Float[Tensor, "*batch head head"]) -> Float[Tensor, "*batch pair"]:
+    """The entries of all pairs of different heads, each once. Raises ValueError for fewer than two heads."""
+    if matrix.shape[-1] < 2:
+        raise ValueError(f"pairs need at least two heads, not {matrix.shape[-1]}")
+    i, j = torch.triu_indices(*matrix.shape[-2:], offset=1, device=matrix.device)
+    return matrix[..., i, j]
 
 
-def joint_spectrum(first: Float[Tensor, "a d_model"], second: Float[Tensor, "b d_model"]) -> JointSpectrum:
-    """Joint PCA of two sets of vectors, each centered and scaled to total variance one; the directions of most variance first."""
-    sets = [vectors - vectors.mean(dim=0) for vectors in (first, second)]
-    sets = [vectors / vectors.norm() for vectors in sets]
-    directions = torch.linalg.eigh(sum(vectors.T @ vectors for vectors in sets)).eigenvectors.flip(1)
-    return JointSpectrum(*((vectors @ directions).square().sum(dim=0) for vectors in sets))
+def root_covariance(vectors: Float[Tensor, "token d_model"]) -> Float[Tensor, "d_model d_model"]:
+    """Symmetric square root of the covariance of the tokens' embeddings, or unembeddings (`model.W_U.T`).
+
+    Times Gaussian columns it gives random mixtures of tokens; times W_V, a head's reading side as functions on the vocabulary, whose
+    angles do not depend on the stream's coordinates.
+    """
+    centred = vectors.double() - vectors.double().mean(dim=0)
+    values, directions = torch.linalg.eigh(centred.T @ centred / len(centred))
+    return (directions * values.clamp(min=0).sqrt() @ directions.T).to(vectors.dtype)
+
+
+def same_map(
+    W_V: Float[Tensor, "head d_model d_head"], W_O: Float[Tensor, "head d_head d_model"]
+) -> Float[Tensor, "head head"]:
+    """Cosine between the OV matrices W_V W_O of all heads, as vectors of d_model^2 numbers; at random about 0 +- 1 / d_model.
+
+    Two heads can read from one subspace and write to one, and still connect the two in another way: this asks for the same map.
+    """
+    # <V O, V' O'> = sum over ij of (V^T V')_ij (O O'^T)_ij: d_head x d_head for each pair, never d_model x d_model
+    inner = (torch.einsum("ami,bmj->abij", W_V, W_V) * torch.einsum("aim,bjm->abij", W_O, W_O)).sum(
+        dim=(-2, -1)
+    )
+    norm = inner.diagonal().sqrt()
+    return inner / norm[:, None] / norm

@@ -1,7 +1,7 @@
-"""How much each kind of term matters: losses with terms left out.
+"""Losses with kinds of paths left out: how much each kind of term matters.
 
 Paper: "Term Importance Analysis" (two-layer models); claims T11 and T12. The terms of order n are the paths through n heads, with all
-attention patterns held as they were.
+attention patterns frozen.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from tqdm.auto import tqdm
 from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits.factored import entries, row_blocks
-from transformer_circuits.circuits.heads import BATCH, freeze
+from transformer_circuits.circuits.heads import freeze
+from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.models.architecture import causal_attention
 
 ROWS = 512  # logits formed at a time: 8 MB at 4,096 tokens, which stay in the processor's cache
 
 
-def logits_up_to_order(model: Any, tokens: Int[Tensor, "row pos"], order: int) -> Float[Tensor, "row pos d_vocab"]:
-    """The paper's algorithm, at any depth: logits of all paths through at most `order` heads.
+def logits_up_to_order(
+    model: Any, tokens: Int[Tensor, "row pos"], order: int
+) -> Float[Tensor, "row pos d_vocab"]:
+    """Return the logits of all paths through at most `order` heads, by the paper's algorithm, at any depth.
 
-    The model runs again and again with frozen patterns. In every run a layer's output is noted down, and what was noted down in the
-    run before goes into the stream in its place; in the first one, nothing. Order 0 is the direct path, order n_layers the model.
-    Raises ValueError for a negative order.
+    The model runs several times with frozen patterns. In every run each layer's output is noted, and the output noted in the run before is
+    put into the stream in its place; in the first run, nothing. Order 0 is the direct path, order n_layers the whole model.
+    Raises ValueError if `order` is negative.
     """
     if order < 0:
-        raise ValueError(f"a path passes through 0 or more heads, not {order}")
+        raise ValueError(f"order must be 0 or more, got {order}")
     frozen = freeze(model.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_pattern"))[1])
     last = {f"blocks.{layer}.attn.hook_out": 0.0 for layer in range(model.cfg.n_layers)}
     for _ in range(order + 1):
@@ -50,31 +53,43 @@ def logits_up_to_order(model: Any, tokens: Int[Tensor, "row pos"], order: int) -
 
 
 def losses_by_terms(model: Any, windows: Int[Tensor, "window pos"]) -> dict[str, Float[Tensor, " window"]]:
-    """Mean nats a token of each window with terms of a two-layer model left out (claims T11, T12), with a progress bar.
+    """Return the mean loss (nats per token) of each window with terms of a two-layer model left out (claims T11, T12), with a progress bar.
 
-    "order n": paths through at most n heads; "layer 1", "layer 2": the direct path and that layer's single heads, patterns as they
-    were; "without K", "without Q": all of the model, but the second layer's keys or queries are computed from the embedding and the
-    position alone. All from one pass: the direct path is looked up, for it sees one token only, and each projection is made once.
+    "order n": paths through at most n heads. "layer 1", "layer 2": the direct path and that layer's single heads, with patterns frozen.
+    "without K", "without Q": the whole model, except that the second layer's keys or queries are computed from the embedding and the position
+    alone. Everything comes from one pass: the direct path is looked up, because it sees one token only, and each projection is computed once.
     Raises ValueError unless the model has two layers.
     """
     if model.cfg.n_layers != 2:
-        raise ValueError(f"layers 1 and 2 are compared here: the model has {model.cfg.n_layers}")
+        raise ValueError(f"the model must have 2 layers, got {model.cfg.n_layers}")
     direct = FactoredMatrix(model.W_E, model.W_U)
     normalizer = torch.cat([block.logsumexp(dim=-1) for _, block in row_blocks(direct)])
-    parts: dict[str, list[Tensor]] = {}
-    for rows in tqdm(windows.split(BATCH), desc="losses"):
+    # Results go into tensors made beforehand: small ones kept between large temporary ones would keep the heap from being reused.
+    found: dict[str, Tensor] = {}
+    for at in tqdm(range(0, len(windows), BATCH), desc="losses"):
+        rows = windows[at : at + BATCH]
         tokens, targets = rows[:, :-1], rows[:, 1:]
         pair = entries(direct, tokens.flatten(), targets.flatten()).view_as(tokens)
-        parts.setdefault("order 0", []).append((normalizer[tokens] - pair).mean(dim=-1))
+        _put(found, "order 0", at, windows, (normalizer[tokens] - pair).mean(dim=-1))
         for name, stream in _streams(model, tokens):
-            parts.setdefault(name, []).append(_nats(stream, model.W_U, targets).mean(dim=-1))
-    return {name: torch.cat(found).double() for name, found in parts.items()}
+            _put(found, name, at, windows, _nats(stream, model.W_U, targets).mean(dim=-1))
+    return found
 
 
-def reductions(losses: dict[str, Float[Tensor, " window"]], d_vocab: int) -> dict[str, Float[Tensor, " window"]]:
-    """What each kind of term takes off the loss of each window, in nats, under the names of claim T11.
+def _put(
+    found: dict[str, Tensor], name: str, at: int, windows: Tensor, values: Float[Tensor, " row"]
+) -> None:
+    if name not in found:
+        found[name] = torch.empty(len(windows), dtype=torch.float64, device=values.device)
+    found[name][at : at + len(values)] = values
 
-    Alone: added to the direct path. Given the other layer: added to the direct path and its single heads. So virtual heads are in
+
+def reductions(
+    losses: dict[str, Float[Tensor, " window"]], d_vocab: int
+) -> dict[str, Float[Tensor, " window"]]:
+    """Return by how much each kind of term reduces the loss of each window, in nats, under the names of claim T11.
+
+    Alone: added to the direct path. Given the other layer: added to the direct path and that layer's single heads. So virtual heads are in
     `order_2` alone, and both ways through the layers add up to `order_1`.
     """
     pairs = {
@@ -91,36 +106,47 @@ def reductions(losses: dict[str, Float[Tensor, " window"]], d_vocab: int) -> dic
 
 
 class Estimate(NamedTuple):
-    """A mean over windows, its standard error, and how far the 95 % interval reaches below and above it."""
+    """A mean over windows, its standard error, and how far its 95% interval reaches below and above it."""
 
     mean: float
     standard_error: float
     margins: tuple[float, float]
 
 
-def estimate(differences: Float[Tensor, " window"], neighbours: int = 17) -> Estimate:
-    """The mean of what windows differ by, and how sure it is by resampling the text.
+NEIGHBORS = 17  # windows averaged before resampling: the 391 windows of 200,000 tokens make 23 such groups
 
-    Windows cut from one book are alike, and stand side by side: so `neighbours` of them in a row are averaged first, and these averages
-    are resampled. A shorter rest at the end counts into the mean only. Raises ValueError for fewer than two such groups.
+
+def estimate(differences: Float[Tensor, " window"], neighbors: int = NEIGHBORS) -> Estimate:
+    """Return the mean of a difference over windows, with its error from resampling the text.
+
+    Windows cut from one book are alike and lie next to each other. So `neighbors` of them in a row are averaged first, and these averages are
+    resampled. A shorter remainder at the end counts toward the mean only. Raises ValueError if there are fewer than two groups.
     """
-    groups = len(differences) // neighbours
+    groups = len(differences) // neighbors
     if groups < 2:
-        raise ValueError(f"{len(differences)} windows make fewer than two groups of {neighbours}: take more windows")
-    means = differences[: groups * neighbours].view(groups, neighbours).mean(dim=1).numpy(force=True)
+        raise ValueError(
+            f"windows must make at least 2 groups of {neighbors}, got {len(differences)} windows; take more windows"
+        )
+    means = differences[: groups * neighbors].view(groups, neighbors).mean(dim=1).numpy(force=True)
     drawn = bootstrap((means,), np.mean, method="basic", rng=0)
     low, high = drawn.confidence_interval
-    return Estimate(float(differences.mean()), float(drawn.standard_error), (means.mean() - low, high - means.mean()))
+    margins = (means.mean() - low, high - means.mean())
+    return Estimate(float(differences.mean()), float(drawn.standard_error), margins)
 
 
-def _streams(model: Any, tokens: Int[Tensor, "row pos"]) -> Iterator[tuple[str, Float[Tensor, "row pos d_model"]]]:
-    """The final residual stream with terms left out, one name after the other."""
+def _streams(
+    model: Any, tokens: Int[Tensor, "row pos"]
+) -> Iterator[tuple[str, Float[Tensor, "row pos d_model"]]]:
+    """Yield the final residual stream with terms left out, one name at a time."""
 
     def read(stream: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, [row, head, pos, d_head]: all heads in one product."""
+        """Return queries, keys, and values, [row, head, pos, d_head]: all heads in one product."""
         placed = stream + model.W_pos[: tokens.shape[1]]
         sides = ((placed, model.W_Q), (placed, model.W_K), (stream, model.W_V))
-        return tuple((x @ W[layer].transpose(0, 1).flatten(1)).unflatten(-1, W.shape[1::2]).transpose(1, 2) for x, W in sides)
+        return tuple(
+            (x @ W[layer].transpose(0, 1).flatten(1)).unflatten(-1, W.shape[1::2]).transpose(1, 2)
+            for x, W in sides
+        )
 
     def write(layer: int, Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
         return causal_attention(Q, K, V).transpose(1, 2).flatten(-2) @ model.W_O[layer].flatten(0, 1)
@@ -128,7 +154,7 @@ def _streams(model: Any, tokens: Int[Tensor, "row pos"]) -> Iterator[tuple[str, 
     embedding = model.W_E[tokens]
     seen = embedding + write(0, *read(embedding, 0))  # what the second layer sees
     (Q, K, V), (Q_0, K_0, V_0) = read(seen, 1), read(embedding, 1)
-    single = write(1, Q, K, V_0)  # the model's own patterns, and values that no head of the first layer has written
+    single = write(1, Q, K, V_0)  # the model's own patterns, and values without the first layer's output
     yield "order 1", seen + single
     yield "order 2", seen + write(1, Q, K, V)
     yield "layer 1", seen
@@ -139,4 +165,6 @@ def _streams(model: Any, tokens: Int[Tensor, "row pos"]) -> Iterator[tuple[str, 
 
 def _nats(stream: Tensor, W_U: Tensor, targets: Int[Tensor, "row pos"]) -> Float[Tensor, "row pos"]:
     blocks = zip(stream.flatten(0, 1).split(ROWS), targets.flatten().split(ROWS), strict=True)
-    return torch.cat([F.cross_entropy(part @ W_U, wanted, reduction="none") for part, wanted in blocks]).view_as(targets)
+    return torch.cat(
+        [F.cross_entropy(part @ W_U, wanted, reduction="none") for part, wanted in blocks]
+    ).view_as(targets)

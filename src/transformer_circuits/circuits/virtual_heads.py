@@ -20,7 +20,11 @@ def composed_diagonal(
         raise ValueError(f"nothing lies {offset} tokens back in a text of {n} tokens")
     ways = []
     for k in range(offset + 1):
-        later = second.diagonal(-k, dim1=-2, dim2=-1)[..., offset - k :]  # from destination `offset` on, to k before it
-        earlier = first.diagonal(k - offset, dim1=-2, dim2=-1)[..., : n - offset]  # from there, offset - k further back
+        later = second.diagonal(-k, dim1=-2, dim2=-1)[
+            ..., offset - k :
+        ]  # from destination `offset` on, to k before it
+        earlier = first.diagonal(k - offset, dim1=-2, dim2=-1)[
+            ..., : n - offset
+        ]  # from there, offset - k further back
         ways.append(later * earlier)
     return torch.stack(ways)

@@ -1,4 +1,4 @@
-"""Tokens as words: which tokens are akin, that is, the same word up to case, a leading space, or a plural ending.
+"""Tokens as words: which tokens are variants of one another, that is, the same word ignoring case, a leading space, or a plural ending.
 
 Paper: "Copying / Primitive In-Context Learning", whose second pattern, [b] ... [a] -> [b'], is about such pairs.
 """
@@ -12,20 +12,20 @@ SHORTEST_WITH_PLURAL = 3  # "as" is not a plural of "a", nor "is" of "I"
 
 
 def word_of(token: str) -> str | None:
-    """The word that a token stands for, in lower case and without a leading space; None if it is not letters only."""
+    """Return a token's word, in lower case and without a leading space; None if the rest is not letters only."""
     word = token.removeprefix(" ")
     return word.lower() if word.isalpha() else None
 
 
 def plurals(word: str) -> tuple[str, ...]:
-    """How the plural of an English word may be spelled; nothing for the shortest ones."""
+    """Return how the plural of an English word may be spelled; nothing for the shortest words."""
     if len(word) < SHORTEST_WITH_PLURAL:
         return ()
     return (word + "s", word + "es", word[:-1] + "ies") if word.endswith("y") else (word + "s", word + "es")
 
 
 def akin_to(names: Sequence[str]) -> list[frozenset[int]]:
-    """For each token of a vocabulary, given by the strings of all tokens, the ids of those akin to it, itself left out."""
+    """Return for each token the ids of its variants, without the token itself. `names`: the strings of all tokens."""
     tokens_of = defaultdict(set)
     for i, name in enumerate(names):
         if word := word_of(name):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_circuits.circuits.overlap import between_pairs, overlaps, root_covariance, same_map
+from transformer_circuits.circuits.subspaces import between_pairs, overlaps, root_covariance, same_map
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -15,17 +15,26 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 def test_overlaps_of_known_subspaces() -> None:
     axes = torch.eye(6, dtype=torch.float64)
-    turned = torch.stack([(axes[0] + axes[2]) / 2**0.5, axes[5]], dim=1)  # one axis at 45 degrees, one orthogonal
+    turned = torch.stack(
+        [(axes[0] + axes[2]) / 2**0.5, axes[5]], dim=1
+    )  # one axis at 45 degrees, one orthogonal
     found = overlaps(torch.stack([axes[:, :2], axes[:, 2:4], axes[:, [1, 0]], turned]))
-    expected = torch.tensor([[1, 0, 1, 0.25], [0, 1, 0, 0.25], [1, 0, 1, 0.25], [0.25, 0.25, 0.25, 1]], dtype=torch.float64)
+    expected = torch.tensor(
+        [[1, 0, 1, 0.25], [0, 1, 0, 0.25], [1, 0, 1, 0.25], [0.25, 0.25, 0.25, 1]], dtype=torch.float64
+    )
     torch.testing.assert_close(found, expected)
     assert between_pairs(found).tolist() == pytest.approx([0, 1, 0.25, 0, 0.25, 0.25])
-    torch.testing.assert_close(overlaps(torch.stack([axes[None, :, :2] * 2, axes[None, :, :2]])), torch.ones(2, 1, 1, dtype=torch.float64))
+    torch.testing.assert_close(
+        overlaps(torch.stack([axes[None, :, :2] * 2, axes[None, :, :2]])),
+        torch.ones(2, 1, 1, dtype=torch.float64),
+    )
     with pytest.raises(ValueError, match="at least two heads"):
         between_pairs(found[:1, :1])
 
 
-def test_random_subspaces_overlap_by_their_share_of_the_dimensions_and_mixtures_of_few_directions_by_more() -> None:
+def test_random_subspaces_overlap_by_their_share_of_the_dimensions_and_mixtures_of_few_directions_by_more() -> (
+    None
+):
     noise = random(40, 48, 8)
     assert between_pairs(overlaps(noise)).mean().item() == pytest.approx(8 / 48, rel=0.03)
     root = root_covariance(random(500, 48, seed=1) * torch.logspace(0, -2, 48, dtype=torch.float64))
@@ -42,12 +51,16 @@ def test_root_covariance_is_a_root_of_the_centred_covariance() -> None:
 def test_same_map_is_the_cosine_of_the_products() -> None:
     V, O = random(3, 7, 2), random(3, 2, 7, seed=1)
     flat = (V @ O).flatten(1)
-    torch.testing.assert_close(same_map(V, O), torch.nn.functional.cosine_similarity(flat[:, None], flat[None], dim=-1))
+    torch.testing.assert_close(
+        same_map(V, O), torch.nn.functional.cosine_similarity(flat[:, None], flat[None], dim=-1)
+    )
 
 
 def test_overlaps_over_tokens_do_not_depend_on_the_streams_coordinates() -> None:
     W_E, W_V = random(30, 8), random(3, 8, 2, seed=1)
     S = torch.eye(8) + 0.3 * random(8, 8, seed=2)
     other = torch.linalg.solve(S, W_V)  # W_E S reads like W_E, S^-1 W_V like W_V
-    torch.testing.assert_close(overlaps(root_covariance(W_E @ S) @ other), overlaps(root_covariance(W_E) @ W_V))
+    torch.testing.assert_close(
+        overlaps(root_covariance(W_E @ S) @ other), overlaps(root_covariance(W_E) @ W_V)
+    )
     assert (overlaps(other) - overlaps(W_V)).abs().max() > 1e-2  # those in the stream do

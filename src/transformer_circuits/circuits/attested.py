@@ -1,0 +1,226 @@
+"""Which skip-trigrams of a model occur in its training text (claim S6).
+
+    python -m transformer_circuits.circuits.attested --corpus DIR --model attn-only-1l --ship data
+
+`DIR` is what `python -m transformer_circuits.training.corpus` made. Readers of the book need neither: what was counted is shipped.
+
+For each head of the first layer we take the 300 sources that come first in the head dump, with all their hits (`Candidates`), and count
+them in the training text. These definitions were fixed before any cost was known:
+
+    occasions   n(s, d)     positions with destination d and an earlier source s, in the same document and no further back than the
+                            model's context reaches
+    seen        n(s, d, o)  those of them where out token o comes next
+    right       n(s, d, o) >= 5, and n(s, d, o) / n(s, d) > n(d, o) / n(d): the source makes the out token more likely than the
+                            destination alone does, so that raising it is right (n(d, o) and n(d): bigram counts)
+    never       n(s, d, o) = 0, on 30 occasions or more
+    wrong       never, on 300 occasions or more (`Attested.wrong` accepts other numbers of LEVELS)
+
+A triple that was never seen may have had few occasions. After n occasions without it, its probability is, with 95% confidence, below
+3 / n: wrong means that it follows fewer than 1% of the occasions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformer_lens.model_bridge import TransformerBridge
+
+from transformer_circuits.circuits.skip_trigrams import Candidates
+from transformer_circuits.data import BigramCounts, bigram_counts
+from transformer_circuits.models.architecture import BOS
+from transformer_circuits.models.bridge import matrices
+from transformer_circuits.paths import DATA
+
+LEAST_SEEN = 5  # times, of a right triple
+N_SOURCES = 300  # for each head
+LEVELS = (30, 100, 300, 1000, 3000)  # minimum numbers of occasions that Attested.wrong accepts
+OCCASIONS = 300  # of a wrong triple
+AT_A_TIME = 1_000_000  # positions counted together
+
+
+class AttestedError(RuntimeError):
+    """The stored counts cannot be used; the message says what to do."""
+
+
+class Attested(NamedTuple):
+    """How often every candidate triple occurs in the training text."""
+
+    candidates: Candidates
+    level: Int[Tensor, "head source d"]  # how many of LEVELS the occasions reach
+    right: Bool[Tensor, "head source d o"]
+    never: Bool[Tensor, "head source d o"]  # on at least as many occasions as the first of LEVELS
+
+    def wrong(self, least_occasions: int = OCCASIONS) -> Bool[Tensor, "head source d o"]:
+        """Return which triples never occur in at least that many occasions. Raises ValueError unless the number is one of LEVELS."""
+        if least_occasions not in LEVELS:
+            raise ValueError(f"least_occasions must be one of {LEVELS}, got {least_occasions}")
+        return self.never & (self.level > LEVELS.index(least_occasions))[..., None]
+
+    def to(self, device: torch.device | str) -> Attested:
+        return Attested(*(part.to(device) for part in self))
+
+
+def fingerprint(model: TransformerBridge) -> str:
+    """Return the SHA-256 of the model's weights in half precision, as stored on disk: other weights have other skip-trigrams."""
+    digest = hashlib.sha256()
+    for name, W in matrices(model).items():
+        if name != "W_pos":
+            digest.update(W.to("cpu", torch.float16).contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+class Text:
+    """A packed corpus, the start token before every document, with an index of the positions of every token."""
+
+    def __init__(self, tokens: np.ndarray, d_vocab: int) -> None:
+        """Index the text. Raises ValueError if it does not begin with a start token, or has tokens outside the vocabulary."""
+        if not len(tokens) or tokens[0] != BOS or tokens.max() >= d_vocab:
+            raise ValueError(
+                f"the corpus must begin with token {BOS} and contain only tokens below {d_vocab}; pack it with this model's tokenizer"
+            )
+        self.tokens, self.d_vocab = tokens, d_vocab
+        self.places = np.argsort(tokens, kind="stable").astype(np.int32)  # all positions, ordered by token
+        self.first = np.concatenate([[0], np.cumsum(np.bincount(tokens, minlength=d_vocab))])
+        self.document_end = np.append(np.flatnonzero(tokens == BOS)[1:], len(tokens))
+
+    def behind(self, source: int, n_ctx: int) -> Iterator[np.ndarray]:
+        """Yield the positions that have this source before them in their document, at most n_ctx - 1 back; a million at a time.
+
+        A document's last position is left out, because nothing follows it.
+        """
+        where = self.places[self.first[source] : self.first[source + 1]].astype(np.int64)
+        ends = self.document_end[np.searchsorted(self.document_end, where, side="right")]
+        stop = np.minimum(where + n_ctx, ends - 1)  # exclusive
+        # positions that an earlier occurrence of the source reaches too are counted once
+        start = np.maximum(where + 1, np.concatenate([[0], stop[:-1]]))
+        start = np.minimum(start, stop)
+        lengths = stop - start
+        parts = np.flatnonzero(np.diff(lengths.cumsum() // AT_A_TIME)) + 1
+        for low, high in zip([0, *parts], [*parts, len(where)]):
+            n = lengths[low:high]
+            yield np.arange(n.sum()) + np.repeat(start[low:high] - (n.cumsum() - n), n)
+
+    def count(
+        self, source: int, destinations: np.ndarray, outs: np.ndarray, n_ctx: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return (occasions [d], seen [d, o]) of one source with these destinations and out tokens."""
+        row, column = np.full(self.d_vocab, len(destinations)), np.full(self.d_vocab, len(outs))
+        row[destinations], column[outs] = np.arange(len(destinations)), np.arange(len(outs))
+        seen = np.zeros((len(destinations), len(outs) + 1), dtype=np.int64)
+        for places in self.behind(source, n_ctx):
+            d = row[self.tokens[places]]
+            at = np.flatnonzero(d < len(destinations))
+            o = column[self.tokens[places[at] + 1]]
+            seen += np.bincount(d[at] * (len(outs) + 1) + o, minlength=seen.size).reshape(seen.shape)
+        return seen.sum(axis=1), seen[:, :-1]
+
+
+def attest(
+    tokens: np.ndarray,
+    candidates: Candidates,
+    bigrams: BigramCounts,
+    n_ctx: int,
+    least_seen: int = LEAST_SEEN,
+) -> Attested:
+    """Count every candidate triple in a packed text. Raises ValueError if `bigrams` were counted in another text."""
+    if (pairs := int(bigrams.count.sum())) != len(tokens) - 1:
+        raise ValueError(
+            f"the bigram counts must have {len(tokens) - 1} pairs, got {pairs}; make both files with one run of `training.corpus --ship`"
+        )
+    text = Text(tokens, len(bigrams.row_start) - 1)
+    sources, destinations, outs = (part.numpy() for part in candidates[:3])
+    level = np.zeros(destinations.shape, dtype=np.uint8)
+    right, never = np.zeros((2, *destinations.shape, outs.shape[-1]), dtype=bool)
+    for source in tqdm(np.unique(sources), desc="sources", mininterval=10):
+        mine = np.nonzero(sources == source)
+        all_d, all_o = np.unique(destinations[mine]), np.unique(outs[mine])
+        n, seen = text.count(int(source), all_d, all_o, n_ctx)
+        rows = bigrams.dense(torch.from_numpy(all_d)).double().numpy()
+        # n(s, d, o) / n(s, d) > n(d, o) / n(d), without a division by zero
+        likelier = seen * rows.sum(axis=1, keepdims=True) > rows[:, all_o] * n[:, None]
+        for at in zip(*mine):
+            cell = np.ix_(np.searchsorted(all_d, destinations[at]), np.searchsorted(all_o, outs[at]))
+            occasions = n[cell[0]]
+            level[at] = np.searchsorted(LEVELS, occasions[:, 0], side="right")
+            right[at] = (seen[cell] >= least_seen) & likelier[cell]
+            never[at] = (seen[cell] == 0) & (occasions >= LEVELS[0])
+    return Attested(candidates, *map(torch.from_numpy, (level, right, never)))
+
+
+def save(attested: Attested, model: TransformerBridge, file: Path) -> None:
+    """Write the counts to a compressed file with the fingerprint of the weights. `load` finds the hits again."""
+    _, level, right, never = attested
+    bits = {"right": np.packbits(right.numpy()), "never": np.packbits(never.numpy())}
+    np.savez_compressed(
+        file,
+        weights_sha256=np.array(fingerprint(model)),
+        sources=attested.candidates.sources.numpy().astype(np.uint16),
+        level=level.numpy(),
+        **bits,
+    )
+
+
+def load(model: TransformerBridge, file: Path = DATA / "attested_skip_trigrams.npz") -> Attested:
+    """Load the counts for this model, on its device. Raises AttestedError if there are none, or if they belong to other weights."""
+    command = "python -m transformer_circuits.circuits.attested"
+    if not Path(file).is_file():
+        raise AttestedError(f"{file} is missing; make it from the packed training text with `{command}`")
+    with np.load(file) as stored:
+        if str(stored["weights_sha256"]) != fingerprint(model):
+            raise AttestedError(
+                f"{file} was counted for other weights; load the model that it was made for, or run `{command}` with this one"
+            )
+        candidates = Candidates.of(model, torch.from_numpy(stored["sources"].astype(np.int64)))
+        shape = (*candidates.destinations.shape, candidates.outs.shape[-1])
+        right, never = (
+            np.unpackbits(stored[key], count=int(np.prod(shape))).reshape(shape).astype(bool)
+            for key in ("right", "never")
+        )
+        counted = Attested(candidates, *map(torch.from_numpy, (stored["level"], right, never)))
+    return counted.to(model.W_E.device)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--corpus", type=Path, required=True, help="folder with train.npy, made by `training.corpus`"
+    )
+    parser.add_argument("--model", default="attn-only-1l", help="a model that `load_model` knows")
+    parser.add_argument(
+        "--ship", type=Path, default=DATA, help="folder to write attested_skip_trigrams.npz to"
+    )
+    args = parser.parse_args(argv)
+    if not (args.corpus / "train.npy").is_file():
+        parser.error(
+            f"{args.corpus} has no train.npy; make it with `python -m transformer_circuits.training.corpus`"
+        )
+
+    from transformer_circuits.circuits.bigrams import SmoothedBigrams
+    from transformer_circuits.circuits.head_dump import head_dump
+    from transformer_circuits.models import load_model
+
+    model, bigrams = load_model(args.model), bigram_counts()
+    listed = head_dump(model, SmoothedBigrams.of(bigrams).frequency, n_sources=N_SOURCES, k=1)
+    candidates = Candidates.of(model, torch.tensor(listed["source"].to_numpy()).view(model.cfg.n_heads, -1))
+    attested = attest(np.load(args.corpus / "train.npy", mmap_mode="r"), candidates, bigrams, model.cfg.n_ctx)
+    file = args.ship / "attested_skip_trigrams.npz"
+    save(attested, model, file)
+    print(f"{file}: {file.stat().st_size:,} bytes")
+    print(
+        f"{attested.right.numel():,} triples, {attested.right.sum():,} right, {attested.never.sum():,} never seen"
+    )
+
+
+if __name__ == "__main__":
+    main()
