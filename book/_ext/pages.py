@@ -1,27 +1,115 @@
-"""What pages have besides their text: a description and a preview picture in the head, and an anchor at each cell of a notebook."""
+"""Add to pages what their text lacks: a description and a preview picture in the head; on a notebook's page also the headline figure
+below the first paragraphs, an anchor at each cell, and a name for each folded one."""
 
 from __future__ import annotations
 
 import html
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from docutils import nodes
+from sphinx import addnodes
+from sphinx.util import logging
+
+logger = logging.getLogger(__name__)
 
 PREVIEW = "book/_static/readme.png"
 LENGTH = 200  # characters of a description; search engines and messengers show about as many
 
 
-def add_anchors(app, doctree) -> None:
-    """Each cell `x` can be linked as `#cell-x`, whether or not it shows a numbered figure."""
+def notebook_cells(app, doctree) -> Iterator[tuple[nodes.container, dict]]:
+    """Return each code cell that the page shows, with what the notebook's file contains of it."""
     path = Path(app.env.doc2path(app.env.docname))
     if path.suffix != ".ipynb":
         return
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     for node in doctree.findall(nodes.container):
-        if node.get("nb_element") == "cell_code" and (name := cells[node["cell_index"]].get("id")):
+        if node.get("nb_element") == "cell_code":
+            yield node, cells[node["cell_index"]]
+
+
+def add_anchors(app, doctree) -> None:
+    """Make each cell `x` a target of links as `#cell-x`, whether or not it shows a numbered figure."""
+    for node, cell in notebook_cells(app, doctree):
+        if name := cell.get("id"):
             node["ids"].append(f"cell-{name}")
+
+
+def name_folded_cells(app, doctree) -> None:
+    """Show what a folded cell contains: the comment in its first line, where it has one."""
+    for node, cell in notebook_cells(app, doctree):
+        first = "".join(cell["source"]).partition("\n")[0]
+        if node.get("hide_mode") == "input" and first.startswith("# "):
+            node["prompt_show"] = node["prompt_hide"] = first[2:].strip()
+
+
+def lift_headline(app, doctree) -> None:
+    """Copy pictures, captions and sentences of the cells tagged `headline` to the end of the page's first paragraphs.
+
+    The copies have no ids and are not figures: the originals keep their anchors and their numbers.
+    """
+    lifted = nodes.container(classes=["tc-headline"])
+    figure = None
+    for node, cell in notebook_cells(app, doctree):
+        if "headline" not in cell["metadata"].get("tags", []):
+            continue
+        found = [copied for output in node.findall(is_output) for copied in copies(output)]
+        if not found:
+            logger.warning(
+                "this cell is tagged `headline`, but shows no picture and no Markdown", location=node
+            )
+        lifted.extend(found)
+        figure = figure or next(node.findall(nodes.figure), None)
+    if not lifted.children:
+        return
+    if figure is not None:
+        lifted.append(link_to(app, figure))
+    page = next(doctree.findall(nodes.section))
+    place = next(
+        (i for i, node in enumerate(page) if isinstance(node, (nodes.section, nodes.container))), len(page)
+    )
+    page.insert(place, lifted)
+
+
+def is_output(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.container) and node.get("nb_element") == "mime_bundle"
+
+
+def copies(output: nodes.container) -> list[nodes.Node]:
+    """Return what the page's top shows of one output: a picture with its caption, or the Markdown."""
+    if (image := next(output.findall(nodes.image), None)) is not None:
+        found = [image]
+        if isinstance(output.parent, nodes.figure):
+            caption = next(output.parent.findall(nodes.caption))
+            found.append(nodes.paragraph("", "", *caption.children, classes=["caption-text"]))
+    else:
+        markdown = (node for node in output if node.get("mime_type") == "text/markdown")
+        found = [child for node in markdown for child in node.children]
+    found = [node.deepcopy() for node in found]
+    for node in found:
+        for part in node.findall(nodes.Element):
+            part["ids"], part["names"] = [], []
+    return found
+
+
+def link_to(app, figure: nodes.figure) -> nodes.paragraph:
+    """Return a line that leads from the copy of a figure to the original."""
+    text = nodes.inline("", "%s", classes=["std", "std-numref"])
+    number = addnodes.pending_xref(
+        "",
+        text,
+        refdomain="std",
+        reftype="numref",
+        reftarget=figure["names"][0],
+        refexplicit=False,
+        refwarn=True,
+        refdoc=app.env.docname,
+    )
+    return nodes.paragraph(
+        "", "", nodes.Text("Computed below: "), number, nodes.Text("."), classes=["tc-origin"]
+    )
 
 
 def description(doctree) -> str:
@@ -55,6 +143,7 @@ def add_metadata(app, pagename: str, templatename: str, context: dict, doctree) 
 
 
 def setup(app) -> dict[str, bool]:
-    app.connect("doctree-read", add_anchors)
+    for change in (add_anchors, name_folded_cells, lift_headline):
+        app.connect("doctree-read", change)
     app.connect("html-page-context", add_metadata)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

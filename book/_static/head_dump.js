@@ -1,6 +1,6 @@
-// The tables of the head dump (transformer_circuits/pages/head_dump.py): search and sorting, by DataTables.
-(() => {
-  const { default: DataTable, set_or_remove_dark_class: followTheme } = itables;
+// The tables of the head dump (transformer_circuits/pages/dump_pages.py): search and sorting, by DataTables.
+itables.then(({ default: DataTable, set_or_remove_dark_class: followTheme }) => {
+  const TOKENS = [1, 2, 3]; // columns: source, destinations, outs
   followTheme();
   for (const table of document.querySelectorAll(".head-dump table")) {
     new DataTable(table, {
@@ -12,7 +12,7 @@
       layout: { topStart: "search", topEnd: "pageLength" },
       language: { search: "Search all columns", lengthMenu: "_MENU_ rows", info: "_START_ to _END_ of _TOTAL_ source tokens",
         infoEmpty: "none", infoFiltered: "(_MAX_ in all)", zeroRecords: "No row has a token with this text." },
-      columnDefs: [{ targets: "list", orderable: false }],
+      columnDefs: [{ targets: TOKENS.slice(1), orderable: false }],
       initComplete() {
         addColumnSearch(this.api());
       },
@@ -22,15 +22,14 @@
   // A second row of titles, with a search for each column of tokens.
   function addColumnSearch(table) {
     const row = table.table().header().insertRow();
-    table.columns().every(function () {
+    table.columns().every(function (i) {
       const cell = row.appendChild(document.createElement("th"));
-      const title = this.header();
-      if (!title.matches(".tokens")) return;
+      if (!TOKENS.includes(i)) return;
       const input = cell.appendChild(document.createElement("input"));
       input.type = "search";
-      input.setAttribute("aria-label", `Search the column ${title.innerText.trim()}`);
+      input.setAttribute("aria-label", `Search the column ${this.header().innerText.trim()}`);
       input.placeholder = "search";
       input.addEventListener("input", () => this.search(input.value, { smart: false }).draw());
     });
   }
-})();
+});

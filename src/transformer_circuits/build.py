@@ -1,22 +1,23 @@
 """Build the book: run the notebooks, judge the claims, write the pages.
 
-    python -m transformer_circuits.build                    (what `make book` runs)
-    python -m transformer_circuits.build --store-outputs    also put the outputs that nbval compares into the notebooks, and strip all others
+    python -m transformer_circuits.build                     (what `make book` runs)
+    python -m transformer_circuits.build --store-outputs     also put the outputs that nbval compares into the notebooks, and remove all others
     python -m transformer_circuits.build --run [NOTEBOOK …]  run what has not run yet, write no pages
 
-What a page shows is what its notebook computed:
+A page shows what its notebook computed:
 
-1. Executed notebooks are kept by their cells in a jupyter-cache, whose folder is named by a fingerprint of all else that they depend on:
-   package, weights, data, installed releases. A change of any of these is another folder, and an older one cannot be read by mistake.
-2. Records of claims are outputs of these notebooks, and the pages that are generated are made from them, or from the watched files.
-3. Pages are always written anew, by jupyter-book, every warning an error, into a folder that replaces the old one when it is complete.
+1. A jupyter-cache keeps executed notebooks by their cells. Its folder is named by a fingerprint of everything else that they depend on:
+   package, weights, data, installed releases. A change of any of these means another folder, so that old results cannot be read by mistake.
+2. Records of claims are outputs of these notebooks. Generated pages are made from the records, or from the watched files.
+3. jupyter-book always writes all pages, with every warning an error, into a folder that replaces the old one when it is complete.
 
-A lock keeps builds and tests of one folder apart. Whatever is interrupted is done again by the next build.
+A lock makes builds and tests of one folder wait for each other. The next build repeats whatever was interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import concurrent.futures
 import contextlib
 import copy
@@ -24,6 +25,7 @@ import dataclasses
 import errno
 import hashlib
 import importlib.metadata
+import importlib.resources
 import json
 import os
 import re
@@ -44,28 +46,29 @@ import yaml
 from nbformat import NotebookNode
 
 from transformer_circuits.claims import ledger, show
-from transformer_circuits.pages import figures, scoreboard
+from transformer_circuits.pages import paper_figures, scoreboard
 from transformer_circuits.paths import ROOT
 
-WATCHED = ("src", "weights", "data", "constraints.txt")  # what a notebook's results depend on, besides its cells and what is installed
-ABOVE = ("src/transformer_circuits/pages", "src/transformer_circuits/build.py")  # but not these, which no notebook imports
-PAGES = ("book", "notebooks", "_config.yml")  # what the pages depend on besides
+# What a notebook's results depend on, besides its cells and what is installed; and parts of it that no notebook imports.
+WATCHED = ("src", "weights", "data", "constraints.txt")
+ABOVE = ("src/transformer_circuits/pages", "src/transformer_circuits/build.py")
+PAGES = ("book", "notebooks", "_config.yml")  # what the pages also depend on
 GENERATED = {  # pages that are made from watched files, and the modules that make them: `python -m MODULE PAGE.md`
-    "book/models": "transformer_circuits.pages.models",
-    "book/head_dump": "transformer_circuits.pages.head_dump",
+    "book/models": "transformer_circuits.pages.model_cards",
+    "book/head_dump": "transformer_circuits.pages.dump_pages",
     "book/play": "transformer_circuits.pages.play",
+    "book/watch": "transformer_circuits.pages.watch",
 }
-SCOREBOARD = "book/scoreboard"  # made from the records, and with it what the front page includes
+SCOREBOARD = "book/scoreboard"  # made from the records, as is what the front page includes
 HEADLINES = "book/headlines"
 FIGURES = "book/figures"  # made from the executed notebooks, the records and book/figures.yml
-THUMBNAILS = "book/_static/figures"
-TIMEOUT = 1800  # seconds a cell may take; a chapter takes one minute on two free cores, and machines are shared
-WORKERS = 2  # notebooks run at the same time; more would not fit 6 GB
+TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared
+WORKERS = 2  # notebooks that run at the same time: more would need more than 6 GB
 CHECKED = "nbval-check-output"  # tag of cells whose outputs are kept in git, for nbval to compare
 
 
 class BuildError(Exception):
-    """The book cannot be built; the message says what to mend."""
+    """The book cannot be built; the message says what to fix."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,19 +90,19 @@ class Book:
         return yaml.safe_load((self.root / "book" / "_toc.yml").read_text(encoding="utf-8"))
 
     def files(self) -> list[str]:
-        """Every file that the table of contents lists, without suffix, in reading order."""
-        return [entry.get("root") or entry["file"] for entry in entries(self.contents())]
+        """Return every file that the table of contents lists, without suffix, in reading order."""
+        return [name_of(entry) for entry in entries(self.contents())]
 
     def pages(self) -> list[str]:
-        """The same with the pages that a generated page brought along, as last built."""
-        return [entry.get("root") or entry["file"] for entry in entries(yaml.safe_load((self.build / "toc.yml").read_text()))]
+        """Return the same with the pages that generated pages added, as last built."""
+        return [name_of(entry) for entry in entries(yaml.safe_load((self.build / "toc.yml").read_text()))]
 
     def notebooks(self) -> list[Path]:
         return [path for name in self.files() if (path := self.root / f"{name}.ipynb").is_file()]
 
 
 def entries(contents: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every entry of a table of contents that names a file."""
+    """Yield every entry of a table of contents that names a file."""
     if "root" in contents or "file" in contents:
         yield contents
     for key in ("parts", "chapters", "sections"):
@@ -107,36 +110,45 @@ def entries(contents: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from entries(child)
 
 
+def name_of(entry: dict[str, Any]) -> str:
+    return entry.get("root") or entry["file"]
+
+
+def is_generated(name: str) -> bool:
+    return name in (SCOREBOARD, FIGURES) or name in GENERATED
+
+
 # ---- what depends on what -----------------------------------------------------------------------------------------------
 
 
 def ignored(part: str) -> bool:
-    """Whether a file or folder of this name tells nothing: hidden, a cache, an editor's backup."""
+    """Return whether a file or folder of this name changes nothing: hidden, a cache, an editor's backup."""
     return part.startswith((".", "#")) or part.endswith((".egg-info", "~", ".swp")) or part == "__pycache__"
 
 
 def digest(root: Path, names: Iterable[str], apart_from: Sequence[str] = ()) -> str:
-    """SHA-256 over the names and contents of files and folders in `root`; hidden files, caches and editors' backups left out."""
+    """Return the SHA-256 of the names and contents of files and folders in `root`, without those that are ignored."""
     found = hashlib.sha256()
     for name in names:
-        top = root / name
-        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            inside, elsewhere = path.relative_to(top).parts, any(path.is_relative_to(root / other) for other in apart_from)
-            if path.is_file() and not any(map(ignored, inside)) and not elsewhere:
-                found.update(path.relative_to(root).as_posix().encode() + b"\0")
+        for path in sorted([root / name, *(root / name).rglob("*")]):
+            relative = path.relative_to(root)
+            skipped = any(map(ignored, relative.parts)) or any(map(relative.is_relative_to, apart_from))
+            if path.is_file() and not skipped:
+                found.update(relative.as_posix().encode() + b"\0")
                 found.update(hashlib.sha256(path.read_bytes()).digest())
     return found.hexdigest()
 
 
 def fingerprint(root: Path, apart_from: Sequence[str] = ABOVE) -> str:
-    """SHA-256 over all that the notebooks' results depend on besides their cells: the watched files, Python and installed releases."""
+    """Return the SHA-256 of what all notebooks' results depend on: the watched files, Python, and the installed releases."""
     installed = sorted({f"{found.name}=={found.version}" for found in importlib.metadata.distributions()})
-    return hashlib.sha256("\n".join([digest(root, WATCHED, apart_from), sys.version, *installed]).encode()).hexdigest()
+    parts = [digest(root, WATCHED, apart_from), sys.version, *installed]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 @contextlib.contextmanager
 def locked(book: Book) -> Iterator[None]:
-    """Waits while another process builds or tests the same book."""
+    """Wait while another process builds or tests the same book."""
     book.build.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(book.build / ".lock")
     try:
@@ -151,21 +163,25 @@ def locked(book: Book) -> Iterator[None]:
 
 
 class Cache:
-    """What was made from the watched files as they are now: executed notebooks, and in `made` pages made from these files alone."""
+    """What was made from the watched files in their present state: executed notebooks, and in `made` pages made from these files alone."""
 
     def __init__(self, book: Book) -> None:
-        self.book, self.fingerprint = book, fingerprint(book.root)
+        self.fingerprint = fingerprint(book.root)
         self.folder = book.build / "cache" / self.fingerprint[:16]
-        self.executed, self.made = self.folder / "executed", book.build / "made" / fingerprint(book.root, apart_from=())[:16]
+        self.executed = self.folder / "executed"
+        self.made = book.build / "made" / fingerprint(book.root, apart_from=())[:16]
 
     def open(self) -> None:
         """Remove what was made from other files, and a database that cannot be read."""
         for other in {*self.folder.parent.glob("*"), *self.made.parent.glob("*")} - {self.folder, self.made}:
-            shutil.rmtree(other.rename(other.with_name(f".{other.name.lstrip('.')}")))  # renamed: half of a folder must not look like one
+            hidden = other.with_name(f".{other.name.lstrip('.')}")
+            shutil.rmtree(
+                other.rename(hidden)
+            )  # renamed, so that a kill leaves no folder with half of its files
         try:
             self.database().list_cache_records()
         except Exception:  # SQLAlchemy's, SQLite's and jupyter-cache's own
-            print("the cache of executed notebooks is damaged: they all run anew", flush=True)
+            print("the cache of executed notebooks is damaged: they all run again", flush=True)
             shutil.rmtree(self.executed)
 
     def database(self):
@@ -174,13 +190,15 @@ class Cache:
         return get_cache(str(self.executed))
 
     def get(self, path: Path) -> NotebookNode | None:
-        """A notebook as it now is, with outputs; None if it has not run, to the end and on what is there now."""
+        """Return a notebook in its present state with outputs; None if it has not run to its end on the present files."""
         try:
             notebook = self.database().merge_match_into_notebook(nbformat.read(path, as_version=4))[1]
         except KeyError:
             return None
-        except Exception:  # a file that was cut gives errors of JSON, of the notebook format, or of too few cells
-            print(f"the results of {path.name} in the cache are damaged: it runs anew", flush=True)
+        except (
+            Exception
+        ):  # a file that was cut gives errors of JSON, of the notebook format, or of too few cells
+            print(f"the results of {path.name} in the cache are damaged: it runs again", flush=True)
             return None
         return notebook if all(cell.execution_count for cell in code_cells(notebook)) else None
 
@@ -189,7 +207,8 @@ class Cache:
 
         bundle = CacheBundleIn(copy.deepcopy(notebook), str(path), data={"execution_seconds": seconds})
         _, key = self.database().create_hashed_notebook(notebook)
-        shutil.rmtree(self.executed / "executed" / key, ignore_errors=True)  # jupyter-cache stumbles over one without its notebook
+        # jupyter-cache fails on a folder of this key that lacks its notebook.
+        shutil.rmtree(self.executed / "executed" / key, ignore_errors=True)
         self.database().cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
 
 
@@ -200,43 +219,42 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 # ---- the notebooks ------------------------------------------------------------------------------------------------------
 
 
-def variables(book: Book) -> dict[str, str]:
-    """The environment that a notebook runs in while the book is built."""
+def execute(book: Book, path: Path) -> tuple[NotebookNode, float, str]:
+    """Run one notebook without its stored outputs. Returns it with outputs, the seconds it took, and the traceback of what failed, else ""."""
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellControlSignal
+
+    notebook, start = nbformat.read(path, as_version=4), time.monotonic()
+    cells = code_cells(notebook)
+    for cell in cells:
+        cell.outputs, cell.execution_count = [], None
     threads = max(1, (os.cpu_count() or 1) // WORKERS)
-    own = {
+    variables = {
         "TRANSFORMER_CIRCUITS_ROOT": str(book.root),
         "TRANSFORMER_CIRCUITS_BOOK": "1",
         "TQDM_DISABLE": "1",  # progress bars are for people who wait, not for pages
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # ipykernel's debugger would write a warning into each page
     }
-    return os.environ | own
-
-
-def execute(book: Book, path: Path) -> tuple[NotebookNode, float, str]:
-    """Run one notebook from clean. Returns it with outputs, the seconds it took, and the traceback of what failed, else ""."""
-    from nbclient import NotebookClient
-    from nbclient.exceptions import CellControlSignal
-
-    notebook, start = nbformat.read(path, as_version=4), time.monotonic()
-    for cell in code_cells(notebook):
-        cell.outputs, cell.execution_count = [], None
     client = NotebookClient(
         notebook,
         timeout=TIMEOUT,
-        coalesce_streams=True,  # how printing was cut into pieces differs from run to run
-        record_timing=False,  # times would become part of the cells, by which the cache knows a notebook
+        coalesce_streams=True,  # how printing is cut into pieces differs from run to run
+        record_timing=False,  # times would become part of the cells, by which the cache finds a notebook
         resources={"metadata": {"path": str(path.parent)}},
-        extra_arguments=["--IPKernelApp.log_level=40"],  # each kernel would warn that it talks to this process over plain TCP
+        extra_arguments=["--IPKernelApp.log_level=40"],  # each kernel would warn that it uses plain TCP
     )
     trouble = ""
     try:
-        client.execute(env=variables(book))
+        client.execute(env=os.environ | variables)
     except (CellControlSignal, RuntimeError) as error:  # a failed cell, one that took too long, a dead kernel
         trouble = str(error)
-        if not any(output.output_type == "error" for cell in code_cells(notebook) for output in cell.outputs):
-            cell = next((cell for cell in code_cells(notebook) if cell.execution_count is None), notebook.cells[-1])
-            cell["outputs"] = [nbformat.v4.new_output("error", ename=type(error).__name__, evalue=trouble, traceback=[trouble])]
+        if not any(output.output_type == "error" for cell in cells for output in cell.outputs):
+            output = nbformat.v4.new_output(
+                "error", ename=type(error).__name__, evalue=trouble, traceback=[trouble]
+            )
+            stopped = (cell for cell in cells if cell.execution_count is None)
+            next(stopped, cells[-1]).outputs = [output]
     return notebook, time.monotonic() - start, trouble
 
 
@@ -252,7 +270,9 @@ def run_notebooks(book: Book, cache: Cache, chosen: Sequence[Path]) -> None:
             for future in concurrent.futures.as_completed(futures):
                 path, (notebook, seconds, trouble) = futures[future], future.result()
                 if fingerprint(book.root) != cache.fingerprint:
-                    raise BuildError("The package, the weights or the data were changed while the notebooks ran: build again.")
+                    raise BuildError(
+                        "The package, the weights or the data changed while the notebooks ran: build again."
+                    )
                 if not trouble:
                     cache.put(path, notebook, seconds)
                     print(f"ran {path.name} in {seconds:.1f} s", flush=True)
@@ -273,7 +293,7 @@ def run_notebooks(book: Book, cache: Cache, chosen: Sequence[Path]) -> None:
 
 
 def run(book: Book, chosen: Sequence[Path] | None = None) -> Cache:
-    """All notebooks, or the chosen ones, have run on what is there now; under the lock. Returns where the results are."""
+    """Run all notebooks, or the chosen ones, that have not run on the present files. Returns where the results are."""
     if missing := [f for f in book.files() if not is_generated(f) and not list(book.root.glob(f"{f}.*"))]:
         raise BuildError(f"The table of contents lists files that do not exist: {', '.join(missing)}.")
     cache = Cache(book)
@@ -282,10 +302,11 @@ def run(book: Book, chosen: Sequence[Path] | None = None) -> Cache:
 
 
 def store_outputs(book: Book, cache: Cache) -> None:
-    """Put what cells tagged for nbval printed into the notebooks in git, and strip all other outputs."""
+    """Put what cells tagged for nbval printed into the notebooks in git, and remove all other outputs."""
     for path in book.notebooks():
         notebook, executed = nbformat.read(path, as_version=4), cache.get(path)
-        for number, (cell, ran) in enumerate(zip(code_cells(notebook), code_cells(executed), strict=True), start=1):
+        pairs = zip(code_cells(notebook), code_cells(executed), strict=True)
+        for number, (cell, ran) in enumerate(pairs, start=1):
             kept = CHECKED in cell.metadata.get("tags", [])
             cell.outputs, cell.execution_count = (ran.outputs, number) if kept else ([], None)
         text = nbformat.writes(notebook) + "\n"
@@ -298,13 +319,16 @@ def store_outputs(book: Book, cache: Cache) -> None:
 
 
 def records(book: Book, cache: Cache) -> dict[str, list[ledger.Record]]:
-    """The records of claims that the executed notebooks carry, by notebook. BuildError if any is not as it should be."""
+    """Return the records of claims in the executed notebooks, by notebook. Raises BuildError if one is malformed, or recorded twice."""
     found = {}
     for path in book.notebooks():
         try:
             found[path.stem] = list(show.records_in(cache.get(path)))
         except ValueError as error:
-            raise BuildError(f"{path.name} carries something that is no record of a claim: {str(error).splitlines()[0]}.") from error
+            first = str(error).splitlines()[0]
+            raise BuildError(
+                f"{path.name} contains an output that is not a record of a claim: {first}."
+            ) from error
     if wrong := ledger.problems(found):
         raise BuildError(" ".join(wrong))
     return found
@@ -316,17 +340,14 @@ def report_changes(book: Book, recorded: dict[str, list[ledger.Record]]) -> None
     now = {record.id: record.verdict for found in recorded.values() for record in found}
     write_whole(book.build / "verdicts.json", json.dumps(now))
     for id, old, new in ledger.changed(now, ledger.read_accepted(book.root / "book" / "verdicts.yml")):
-        print(f"{id} is now '{new}', accepted was '{old}': read notebooks/{notebooks.get(id, '…')}.ipynb again", flush=True)
-
-
-def is_generated(name: str) -> bool:
-    return name in (SCOREBOARD, FIGURES) or name in GENERATED
+        where = f"read notebooks/{notebooks.get(id, '…')}.ipynb again"
+        print(f"{id} is now '{new}', accepted was '{old}': {where}", flush=True)
 
 
 def made(book: Book, cache: Cache, name: str) -> Path:
-    """The folder in which the module of one of GENERATED has put its page, and what it made besides: in the folder of the same name, or _static.
+    """Return the folder with the page of one of GENERATED, and what its module made with it, in the folder of the same name or _static.
 
-    BuildError if the module fails.
+    Raises BuildError if the module fails.
     """
     folder = cache.made / Path(name).name
     if not folder.is_dir():
@@ -334,66 +355,81 @@ def made(book: Book, cache: Cache, name: str) -> Path:
             partial = own / folder.name
             partial.mkdir()
             command = [sys.executable, "-m", GENERATED[name], str(partial / f"{folder.name}.md")]
-            if subprocess.run(command, env=os.environ | {"TRANSFORMER_CIRCUITS_ROOT": str(book.root)}).returncode:
+            variables = os.environ | {"TRANSFORMER_CIRCUITS_ROOT": str(book.root)}
+            if subprocess.run(command, env=variables).returncode:
                 raise BuildError(f"{name}.md could not be made: see the message above.")
             partial.rename(folder)
     return folder
 
 
 def write_generated(book: Book, cache: Cache, recorded: dict[str, list[ledger.Record]]) -> None:
-    """The pages that are made, not written, beside those that are; and `_build/toc.yml`, which lists them all."""
+    """Write the generated pages next to the others, and `_build/toc.yml`, which lists them all."""
     listed, contents = book.files(), book.contents()
     if SCOREBOARD in listed:
         if missing := ledger.missing({record.id for found in recorded.values() for record in found}):
             claims = ", ".join(f"{claim.id} (chapter {claim.chapter})" for claim in missing)
             raise BuildError(f"No notebook shows the verdict on {claims}.")
         report_changes(book, recorded)
-        results = scoreboard.Results(recorded, write_figures(book, cache, recorded) if FIGURES in listed else {})
-        for name, make in {SCOREBOARD: scoreboard.page, HEADLINES: scoreboard.headlines}.items():
-            write_whole(book.root / f"{name}.md", make(results))
+        shown = write_figures(book, cache, recorded) if FIGURES in listed else {}
+        results = scoreboard.Results(recorded, shown)
+        write_whole(book.root / f"{SCOREBOARD}.md", scoreboard.page(results))
+        write_whole(book.root / f"{HEADLINES}.md", scoreboard.headlines(results))
     for entry in list(entries(contents)):
         name = entry.get("file")
         if name in GENERATED:
-            source, target = made(book, cache, name), book.root / Path(name).parent
+            source, parent = made(book, cache, name), Path(name).parent
             shutil.rmtree(book.root / name, ignore_errors=True)
-            shutil.copytree(source, target, dirs_exist_ok=True)
-            pages = sorted((source / Path(name).name).rglob("*.md"), key=lambda path: natural(path.as_posix()))
+            shutil.copytree(source, book.root / parent, dirs_exist_ok=True)
+            pages = [path.relative_to(source) for path in (source / Path(name).name).rglob("*.md")]
             if pages:
-                entry["sections"] = [{"file": (Path(name).parent / page.relative_to(source)).with_suffix("").as_posix()} for page in pages]
+                in_order = sorted(pages, key=lambda page: natural(page.as_posix()))
+                entry["sections"] = [
+                    {"file": (parent / page).with_suffix("").as_posix()} for page in in_order
+                ]
     write_whole(book.build / "toc.yml", yaml.safe_dump(contents, sort_keys=False))
 
 
-def write_figures(book: Book, cache: Cache, recorded: dict[str, list[ledger.Record]]) -> dict[str, tuple[str, str]]:
-    """The page of the paper's figures. Returns for each claim where it is shown, and what is shown there."""
-    titles = {Path(entry["file"]).name: entry.get("title", "") for entry in entries(book.contents()) if "file" in entry}
-    cells = figures.Cells({path.stem: cache.get(path) for path in book.notebooks()}, titles)
-    shutil.rmtree(book.root / THUMBNAILS, ignore_errors=True)
+def write_figures(
+    book: Book, cache: Cache, recorded: dict[str, list[ledger.Record]]
+) -> dict[str, tuple[str, str]]:
+    """Write the page of the paper's figures. Returns for each claim where it is shown, and what is shown there."""
+    chapters = [entry for entry in entries(book.contents()) if "file" in entry]
+    titles = {Path(entry["file"]).name: entry.get("title", "") for entry in chapters}
+    cells = paper_figures.Cells({path.stem: cache.get(path) for path in book.notebooks()}, titles)
     try:
-        listed = figures.load(book.root / f"{FIGURES}.yml")
-        page = figures.page(listed, cells, scoreboard.Results(recorded), book.root / THUMBNAILS)
-        shown = {id: (cells.link(place), cells.what(place)) for id, place in figures.places(listed).items()}
-    except figures.FiguresError as error:
+        listed = paper_figures.load(book.root / f"{FIGURES}.yml")
+        page = paper_figures.page(listed, cells, scoreboard.Results(recorded))
+        shown = {id: (cells.link(place), cells.what(place)) for id, place in listed.places().items()}
+    except paper_figures.FiguresError as error:
         raise BuildError(str(error)) from error
     write_whole(book.root / f"{FIGURES}.md", page)
     return shown
 
 
 def natural(name: str) -> list[str | int]:
-    """A key to sort by in which 0_2 comes before 0_10."""
+    """Return a key to sort by in which 0_2 comes before 0_10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def copy_scripts(book: Book) -> None:
-    """The scripts of CircuitsVis and DataTables, from the installed packages to the static files: once for the whole book."""
-    from transformer_circuits.figures import datatables, widgets
+    """Copy the scripts of CircuitsVis and DataTables from the installed packages to the static files, once for the whole book."""
+    from transformer_circuits.figures import widgets
 
-    for name, text in {"circuitsvis/iife.js": widgets.bundle(), **datatables.files()}.items():
+    shipped = importlib.resources.files("itables") / "html"
+    module = base64.b64encode((shipped / "dt_bundle.js").read_bytes()).decode()
+    files = {
+        "circuitsvis/iife.js": widgets.bundle(),
+        # Browsers refuse to import a module from disk, but not from an address that contains it.
+        "datatables/datatables.js": f'window.itables = import("data:text/javascript;base64,{module}");\n',
+        "datatables/datatables.css": (shipped / "dt_bundle.css").read_text(encoding="utf-8"),
+    }
+    for name, text in files.items():
         write_whole(book.root / "book" / "_static" / name, text)
 
 
 @contextlib.contextmanager
 def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A folder that no other build writes to, not even what a killed one has left running; folders of killed ones are removed."""
+    """Make a folder that no other process writes to, not even one that a killed build left running; remove folders of killed builds."""
     parent.mkdir(parents=True, exist_ok=True)
     for left in parent.glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)
@@ -402,7 +438,7 @@ def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """A file that is the old or the new one, whatever happens meanwhile."""
+    """Replace a file such that it is the old or the new one, even after a kill."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
@@ -423,9 +459,9 @@ sys.exit(bool(build_sphinx(root, out, noconfig=True, path_config=Path(root, "_co
 
 
 def write_pages(book: Book, cache: Cache) -> Path:
-    """The first page of the book. Nothing is written if the pages there are, byte for byte, those of the present sources and results.
+    """Write the pages, unless those of the present sources and results are there, byte for byte. Returns the first page.
 
-    BuildError if jupyter-book has anything to complain of.
+    Raises BuildError if jupyter-book reports a warning or an error.
     """
     html, old = book.build / "html", book.build / "pages.old"
     results = f"cache/{cache.folder.name}/executed/executed"
@@ -442,9 +478,10 @@ def write_pages(book: Book, cache: Cache) -> Path:
     with own_folder(book.build, "pages-") as own:
         fresh = own / "html"
         paths = [book.root, book.build / "toc.yml", cache.executed, fresh]
-        environment = os.environ | {"TRANSFORMER_CIRCUITS_BOOK": "1"}
-        if subprocess.run([sys.executable, "-c", JUPYTER_BOOK, *map(str, paths)], cwd=book.root, env=environment).returncode:
-            raise BuildError("jupyter-book reported warnings or errors: see above; each must be mended.")
+        command = [sys.executable, "-c", JUPYTER_BOOK, *map(str, paths)]
+        variables = os.environ | {"TRANSFORMER_CIRCUITS_BOOK": "1"}
+        if subprocess.run(command, cwd=book.root, env=variables).returncode:
+            raise BuildError("jupyter-book reported warnings or errors: fix each one that is listed above.")
         (fresh / ".complete").write_text(state(fresh))
         if html.exists():
             html.rename(old)
@@ -455,15 +492,14 @@ def write_pages(book: Book, cache: Cache) -> Path:
 
 @contextlib.contextmanager
 def measured() -> Iterator[None]:
-    """Print at the end how long the block took, and the most memory that this process and all below it held together."""
+    """Print at the end how long the block took, and the peak memory of this process and all below it together."""
     start, peak, done = time.monotonic(), 0, threading.Event()
 
     def watch() -> None:
         nonlocal peak
-        me = psutil.Process()
         while not done.wait(0.5):
             now = 0
-            for process in [me, *me.children(recursive=True)]:
+            for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
                 with contextlib.suppress(psutil.Error):  # it may have just ended
                     now += process.memory_info().rss
             peak = max(peak, now)
@@ -479,7 +515,7 @@ def measured() -> Iterator[None]:
 
 
 def build(book: Book) -> Path:
-    """Build the book. Returns the first page; BuildError if anything is not as it should be."""
+    """Build the book. Returns the first page; raises BuildError if anything is wrong."""
     cache = run(book)
     recorded = records(book, cache)
     print(f"{sum(map(len, recorded.values()))} claims recorded", flush=True)
@@ -489,55 +525,56 @@ def build(book: Book) -> Path:
 
 
 def check_place(here: Path) -> None:
-    """BuildError if `here` is a clone of the book and the package that runs is that of another one."""
+    """Raise BuildError if `here` is a clone of the book and the running package belongs to another one."""
     package = Path(__file__).resolve().parent
     other = here.resolve() / "src" / package.name
     if other.is_dir() and other != package:
         raise BuildError(
             f"This .venv runs the package in {package}, not the one in {other} (was the folder copied or moved?): "
-            "run `make` here, which sets .venv up anew, or `python -m pip install --editable .`."
+            "run `make` here, which makes a new .venv, or `python -m pip install --editable .`."
         )
 
 
 def check_path(root: Path) -> None:
-    """BuildError for a path that the database of jupyter-cache would take for something else."""
+    """Raise BuildError for a path that the database of jupyter-cache would misread."""
     if wrong := {"%", "?"} & set(str(root)):
-        raise BuildError(f"The path {root} holds {' and '.join(sorted(wrong))}, which jupyter-cache cannot take: rename that folder.")
+        raise BuildError(
+            f"The path {root} contains {' and '.join(sorted(wrong))}, which jupyter-cache does not support: rename that folder."
+        )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m transformer_circuits.build", description="Build the book.")
-    parser.add_argument("--root", type=Path, default=ROOT, help="folder of the book's sources (default: this repository)")
-    parser.add_argument("--run", nargs="*", type=Path, metavar="NOTEBOOK", help="only run these notebooks (default: all), write no pages")
-    parser.add_argument("--store-outputs", action="store_true", help="put the outputs that nbval compares into the notebooks")
+    parser = argparse.ArgumentParser(
+        prog="python -m transformer_circuits.build", description="Build the book."
+    )
+    add = parser.add_argument
+    add("--root", type=Path, default=ROOT, help="folder of the book's sources (default: this repository)")
+    add("--run", nargs="*", type=Path, metavar="NOTEBOOK", help="only run these notebooks (default: all)")
+    add("--store-outputs", action="store_true", help="put the outputs that nbval compares into the notebooks")
     options = parser.parse_args(arguments)
     book = Book(options.root.resolve())
-
-    def do() -> None:
-        if options.run is not None:
-            run(book, [path.resolve() for path in options.run] or None)
-        elif options.store_outputs:
-            store_outputs(book, run(book))
-        else:
-            print(f"The book: {build(book)}")
-
     try:
         check_place(Path.cwd())
         check_path(book.root)
         with locked(book), measured():
-            do()
+            if options.run is not None:
+                run(book, [path.resolve() for path in options.run] or None)
+            elif options.store_outputs:
+                store_outputs(book, run(book))
+            else:
+                print(f"The book: {build(book)}")
     except BuildError as error:
-        print(f"The book was not built. {error}", file=sys.stderr)
-        return 1
+        reason, code = str(error), 1
     except KeyboardInterrupt:
-        print("The book was not built: interrupted. The same command goes on from here.", file=sys.stderr)
-        return 130
+        reason, code = "Interrupted: the same command continues from here.", 130
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC):
             raise
-        print(f"The book was not built. {error.filename or book.build} cannot be written: {error.strerror}.", file=sys.stderr)
-        return 1
-    return 0
+        reason, code = f"{error.filename or book.build} cannot be written: {error.strerror}.", 1
+    else:
+        return 0
+    print(f"The book was not built. {reason}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

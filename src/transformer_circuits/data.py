@@ -16,9 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from transformer_circuits.models.architecture import BOS
-from transformer_circuits.models.bridge import as_pretrained
+from transformer_circuits.models.tokenizer import as_pretrained, narrow, pieces
 from transformer_circuits.paths import DATA
-from transformer_circuits.training.vocabulary import narrow, pieces
 
 D_VOCAB = 4096  # of the family's tokenizer
 
@@ -46,7 +45,7 @@ def _held_out(d_vocab: int = D_VOCAB) -> np.ndarray:
 def held_out_windows(n: int, n_ctx: int, d_vocab: int = D_VOCAB) -> Int[Tensor, "window pos"]:
     """`n` windows of held-out text, evenly spaced: the start token, then `n_ctx` tokens; pos = n_ctx + 1.
 
-    Inputs are all but the last column, targets all but the first. Models with a smaller vocabulary (`training.vocabulary`) read
+    Inputs are all but the last column, targets all but the first. Models with a smaller vocabulary (`models.tokenizer`) read
     the same text cut finer. Raises ValueError if there is not so much text, or no such vocabulary.
     """
     tokens = _held_out(d_vocab)
@@ -101,7 +100,9 @@ def bigram_counts() -> BigramCounts:
     sums = np.cumsum(stored["gap"].astype(np.int64))
     before_row = np.concatenate([[0], sums])[row_start[:-1]]  # undo the sum at the start of each row
     following = sums - np.repeat(before_row, successors)
-    return BigramCounts(*(torch.from_numpy(x.astype(np.int64)) for x in (row_start, following, stored["count"])))
+    return BigramCounts(
+        *(torch.from_numpy(x.astype(np.int64)) for x in (row_start, following, stored["count"]))
+    )
 
 
 def passage(name: str) -> str:

@@ -31,7 +31,9 @@ FLAGS = [
 @pytest.fixture(scope="session")
 def html() -> Path:
     """The folder of the built pages. Notebooks that nbval has just looked at are in the cache, so that only pages are written."""
-    built = subprocess.run([sys.executable, "-m", "transformer_circuits.build"], cwd=ROOT, capture_output=True, text=True)
+    built = subprocess.run(
+        [sys.executable, "-m", "transformer_circuits.build"], cwd=ROOT, capture_output=True, text=True
+    )
     if built.returncode:
         pytest.fail(built.stdout + built.stderr, pytrace=False)
     return ROOT / "_build" / "html"
@@ -57,7 +59,10 @@ class Watched:
         page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("requestfailed", lambda request: self.complaints.append(f"failed to load {request.url}"))
-        page.on("request", lambda r: None if r.url.startswith(("file:", "data:", "blob:")) else self.requests.append(r.url))
+        page.on(
+            "request",
+            lambda r: None if r.url.startswith(("file:", "data:", "blob:")) else self.requests.append(r.url),
+        )
 
     def open(self, path: Path) -> Page:
         """Open a file and wait until its maths is typeset and its widgets are drawn."""

@@ -1,4 +1,4 @@
-"""A small book in a folder of its own, with the real one's configuration: two notebooks, a page, and nothing that takes long to run."""
+"""A small book in its own folder, with the real one's configuration: two notebooks, a page, and nothing that takes long to run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ FIRST, SECOND = ("O1", 1e-7), ("P1", 1e-7)
 
 
 def write(path: Path, *cells: str) -> None:
+    """Write a notebook with a title and these code cells, whose ids are cell-1, cell-2, ..."""
     notebook = new_notebook(cells=[new_markdown_cell(f"# {path.stem}"), *map(new_code_cell, cells)])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     for number, cell in enumerate(notebook.cells):
@@ -45,5 +46,5 @@ def list_pages(root: Path, *pages: str) -> None:
 
 
 def runs(root: Path) -> int:
-    """How many notebooks have been run so far."""
+    """Return how many notebooks have been run so far."""
     return len((root / "runs").read_text()) if (root / "runs").exists() else 0

@@ -10,10 +10,10 @@ import pytest
 from bs4 import BeautifulSoup
 
 from transformer_circuits.build import Book
-from transformer_circuits.pages import figures
+from transformer_circuits.pages import paper_figures as figures
 from transformer_circuits.paths import ROOT
 
-PAGES = [f"{name}.html" for name in Book(ROOT).files()]  # those of single heads are looked at without a browser below
+PAGES = [f"{name}.html" for name in Book(ROOT).files()]  # those of single heads are read without a browser
 
 # What a reader must never see: unfinished maths, roles and directives, an object's name in place of the thing, a traceback.
 RAW = re.compile(
@@ -58,13 +58,17 @@ def test_page_reads_offline_and_fits_a_phone(path, watched):
     assert page.locator("mjx-merror, [data-mjx-error]").count() == 0, "MathJax could not read a formula"
 
     words, printed = page.evaluate(WORDS), page.evaluate(PRINTED)
-    assert not (found := RAW.search(words)), f"raw markup on the page: {words[found.start() - 40 : found.end() + 40]!r}"
-    assert not (found := RAW.search(re.sub(r"\$\$|\\[\[(]", "", printed))), f"raw output: {printed[found.start() : found.end() + 80]!r}"
+    for text in (words, re.sub(r"\$\$|\\[\[(]", "", printed)):
+        found = RAW.search(text)
+        assert not found, f"raw markup: {text[found.start() - 40 : found.end() + 80]!r}"
 
-    images = page.evaluate("() => [...document.querySelectorAll('article img')].map(i => [i.alt, i.src, i.complete && i.naturalWidth])")
+    images = page.evaluate(
+        "() => [...document.querySelectorAll('article img')].map(i => [i.alt, i.src, i.complete && i.naturalWidth])"
+    )
     for alt, source, width in images:
         assert width, f"{source} does not load"
-        assert alt.strip() and not re.search(r"\.(svg|png)$", alt), f"{source} has no alternative text (mystnb.image.alt)"
+        named = alt.strip() and not re.search(r"\.(svg|png)$", alt)
+        assert named, f"{source} has no alternative text (mystnb.image.alt)"
 
     page.wait_for_function(NONE_BLANK)  # widgets draw some time after they are there
     page.set_viewport_size({"width": 400, "height": 800})
@@ -78,11 +82,14 @@ def soup(path: Path) -> BeautifulSoup:
 
 def test_every_page_is_light_with_links_that_lead_somewhere_and_asks_for_nothing_elsewhere(html):
     pages = {(html / f"{name}.html").resolve(): soup(html / f"{name}.html") for name in Book(ROOT).pages()}
-    anchors = {path: {tag.get(key) for tag in page.find_all(True) for key in ("id", "name")} for path, page in pages.items()}
+    anchors = {}
+    for path, page in pages.items():
+        anchors[path] = {tag.get(key) for tag in page.find_all(True) for key in ("id", "name")}
     for path, page in pages.items():
         assert path.stat().st_size < 3_000_000, f"{path.name} is heavy"
         for tag in page.select("script[src], link[rel=stylesheet][href], img[src], iframe[src]"):
-            assert not re.match(r"(https?:)?//", tag.get("src") or tag.get("href")), f"{path.name} loads {tag}"
+            source = tag.get("src") or tag.get("href")
+            assert not re.match(r"(https?:)?//", source), f"{path.name} loads {tag}"
         for host in ("unpkg.com", "jsdelivr", "cdnjs", "googleapis"):
             assert host not in path.read_text(encoding="utf-8"), f"{path.name} mentions {host}"
         for link in page.select("article a[href], nav a[href], .prev-next-area a[href]"):
@@ -91,18 +98,20 @@ def test_every_page_is_light_with_links_that_lead_somewhere_and_asks_for_nothing
                 continue
             file = (path.parent / unquote(target)).resolve() if target else path
             assert file.is_file(), f"{path.name}: {link['href']!r} leads nowhere"
-            if fragment and file in anchors:
-                assert unquote(fragment) in anchors[file], f"{path.name}: {link['href']!r} names a place that is not there"
+            there = not fragment or file not in anchors or unquote(fragment) in anchors[file]
+            assert there, f"{path.name}: {link['href']!r} names an anchor that does not exist"
 
 
 def test_every_page_has_a_title_a_description_and_a_preview_picture_in_its_head(html):
     seen = {}
     for name in Book(ROOT).files():
         page = soup(html / f"{name}.html")
-        tags = {tag.get("property") or tag.get("name"): tag["content"] for tag in page.head.select("meta[content]")}
+        listed = page.head.select("meta[content]")
+        tags = {tag.get("property") or tag.get("name"): tag["content"] for tag in listed}
         assert page.title.get_text(strip=True) and tags["og:title"] and tags["twitter:card"], name
         about = tags["description"]
-        assert 20 <= len(about) <= 200 and about == tags["og:description"] and about not in seen, f"{name} and {seen.get(about)}: {about!r}"
+        fits = 20 <= len(about) <= 200 and about == tags["og:description"] and about not in seen
+        assert fits, f"{name} and {seen.get(about)}: {about!r}"
         seen[about] = name
         picture = re.fullmatch(r"https://.*/raw/main/(.*)", tags["og:image"])
         assert picture and (ROOT / picture[1]).is_file()
@@ -124,26 +133,31 @@ READ = "article p, article li, article td, article th, article dd, figcaption .c
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["notebooks/04_skip_trigrams", "book/scoreboard", "book/figures", "book/models"])
+@pytest.mark.parametrize(
+    "name", ["notebooks/04_skip_trigrams", "book/scoreboard", "book/figures", "book/models"]
+)
 def test_text_can_be_read_in_both_themes(html, watched, name, theme):
-    watched.page.add_init_script(f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')")
+    modes = [f"localStorage.setItem('{name}', '{theme}')" for name in ("mode", "theme")]
+    watched.page.add_init_script("; ".join(modes))
     page = watched.page
     page.goto((html / f"{name}.html").as_uri())
     assert page.locator("html").get_attribute("data-theme") == theme
     found = page.evaluate(CONTRAST, READ)
     assert len(found) > 20 and found[0][0] >= 4.5, found[:5]
-    grounds = page.evaluate("() => [...document.querySelectorAll('article figure img, .tc-figure-ours img')].map(i => getComputedStyle(i).filter)")
-    assert set(grounds) <= {"none"}, "figures are not to be dimmed"
+    filters = "() => [...document.querySelectorAll('article img')].map(i => getComputedStyle(i).filter)"
+    assert set(page.evaluate(filters)) <= {"none"}, "figures must not be dimmed"
 
 
 def test_a_wide_table_says_that_it_scrolls_and_keeps_its_first_column(html, watched):
     page = watched.page
     page.set_viewport_size({"width": 400, "height": 800})
     page.goto((html / "book" / "models.html").as_uri())
-    wide = page.locator(".tc-scrolls")
-    assert wide.count() >= 1 and "scrolls" in wide.first.evaluate("e => getComputedStyle(e, '::before').content")
+    wide, label = page.locator(".tc-scrolls"), "e => getComputedStyle(e, '::before').content"
+    assert wide.count() >= 1 and "scrolls" in wide.first.evaluate(label)
     silent = "e => e.scrollWidth - e.clientWidth > 4 && !e.classList.contains('tc-scrolls')"
-    assert not page.evaluate(f"() => [...document.querySelectorAll('article .pst-scrollable-table-container')].some({silent})")
+    assert not page.evaluate(
+        f"() => [...document.querySelectorAll('article .pst-scrollable-table-container')].some({silent})"
+    )
     first = wide.first.locator("td").first
     before = first.bounding_box()["x"]
     wide.first.evaluate("e => { e.scrollLeft = 200 }")
@@ -156,22 +170,30 @@ def test_a_page_is_printed_without_sidebars_and_folded_code(html, watched):
     assert page.locator(".search-button__button:visible").count() == 1, "one search is enough"
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    for gone in (".bd-sidebar-primary", ".bd-sidebar-secondary", ".bd-header-article", "details.hide:not([open])", ".prev-next-area"):
+    sidebars = (".bd-sidebar-primary", ".bd-sidebar-secondary", ".bd-header-article", ".prev-next-area")
+    for gone in (*sidebars, "details.hide:not([open])"):
         assert page.locator(f"{gone}:visible").count() == 0, gone
     assert page.locator("article details:not(.hide):not(.tc-criterion):not([open])").count() == 0
     assert page.locator("article figure img:visible").count() >= 5
     assert page.pdf(format="A4")[:5] == b"%PDF-"
 
 
-def test_the_page_of_figures_shows_each_with_ours_and_stays_light(html):
+def test_the_page_of_figures_shows_each_with_ours(html):
     page, listed = soup(html / "book" / "figures.html"), figures.load(ROOT / "book" / "figures.yml")
-    assert [entry.strong.get_text() for entry in page.select(".tc-figure")] == [figure.title for figure in listed.figures()]
+    titles = [entry.strong.get_text() for entry in page.select(".tc-figure")]
+    assert titles == [figure.title for figure in listed.figures()]
     for entry, figure in zip(page.select(".tc-figure"), listed.figures(), strict=True):
-        shown = entry.select(".tc-figure-ours img, .tc-figure-ours table")
-        assert len(shown) == (0 if figure.none else len(figure.cell)), figure.title
+        assert len(entry.select(".tc-figure-ours > *")) == (0 if figure.none else len(figure.cell)), (
+            figure.title
+        )
         assert [a["href"].rpartition("#")[2] for a in entry.select("li a")] == figure.claims
-    pictures = {image["src"] for image in page.select(".tc-figure img")}
-    assert sum((html / "book" / source).resolve().stat().st_size for source in pictures) < 1_500_000
+
+
+def test_every_chapter_shows_its_headline_below_the_first_paragraphs(html):
+    for path in Book(ROOT).notebooks():
+        if '"headline"' in path.read_text(encoding="utf-8"):
+            top = soup(html / "notebooks" / f"{path.stem}.html").select_one(".tc-headline")
+            assert top and top.img and top.select_one("p strong") and top.a["href"].startswith("#"), path.name
 
 
 def test_every_figure_has_a_number_of_its_own_a_caption_and_every_chapter_a_button_for_colab(html):
@@ -180,8 +202,10 @@ def test_every_figure_has_a_number_of_its_own_a_caption_and_every_chapter_a_butt
         page = soup(html / "notebooks" / f"{path.stem}.html")
         for image in page.select("article .cell_output img"):
             figure = image.find_parent("figure")
-            assert figure and figure.figcaption and figure.figcaption.get_text(strip=True), f"{image['src']} has no caption"
-        numbers += [caption.select_one(".caption-number").get_text(strip=True) for caption in page.select("figcaption")]
+            caption = figure and figure.figcaption and figure.figcaption.get_text(strip=True)
+            assert caption, f"{image['src']} has no caption"
+        captions = page.select("figcaption .caption-number")
+        numbers += [number.get_text(strip=True) for number in captions]
         links = [a["href"] for a in page.select("a[href*='colab.research.google.com/github']")]
         assert any(link.endswith(f"/blob/main/notebooks/{path.name}") for link in links)
     assert len(set(numbers)) == len(numbers) and all(re.match(r"Fig\. \d+", number) for number in numbers)

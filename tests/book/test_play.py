@@ -60,7 +60,9 @@ def site(tmp_path_factory):
     play.main([str(root / "play.md")])
     for name in ("engine.js", "play.js", "play.css"):
         shutil.copy(ROOT / "book" / "_static" / "play" / name, root / "_static" / "play" / name)
-    markup = re.search(r"^```\{raw\} html\n(.*?)\n```$", (root / "play.md").read_text(), re.DOTALL | re.MULTILINE)[1]
+    markup = re.search(
+        r"^```\{raw\} html\n(.*?)\n```$", (root / "play.md").read_text(), re.DOTALL | re.MULTILINE
+    )[1]
     (root / "book").mkdir()
     head = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     (root / "book" / "play.html").write_text(f"{head}<body>{markup}")
@@ -136,9 +138,14 @@ def test_logits_and_patterns_are_those_of_transformer_lens(page, two, means):
         assert found["ids"] == tokens[0].tolist()
         logits, patterns = reference(two, tokens, means, **edit)
         scale = float(logits.abs().max())
-        apart = [difference(found["logits"], logits[-LAST:]) / scale, *map(difference, found["patterns"], patterns[..., -LAST:, :])]
+        apart = [
+            difference(found["logits"], logits[-LAST:]) / scale,
+            *map(difference, found["patterns"], patterns[..., -LAST:, :]),
+        ]
         losses = torch.nn.functional.cross_entropy(logits[:-1], tokens[0, 1:], reduction="none")
-        assert max(apart) < 1e-3 and (len(losses) == 0 or difference(found["losses"], losses) < 1e-3 * scale), (text[:60], edit, apart)
+        assert max(apart) < 1e-3 and (
+            len(losses) == 0 or difference(found["losses"], losses) < 1e-3 * scale
+        ), (text[:60], edit, apart)
         worst = max(worst, *apart)
     print(f"{len(every)} runs, worst difference {worst:.1e} (logits: of the largest)")
 
@@ -149,7 +156,9 @@ def test_without_workers_and_webassembly_it_computes_the_same(site, watched, two
     text = passages(two, 1, 40)[0]
     tokens = torch.tensor([two.tokenizer.encode(text)])
     logits, _ = reference(two, tokens, means, cut="K")
-    assert difference(page.evaluate(CALL, [text, {"cut": "K"}, LAST])["logits"], logits) < 1e-3 * float(logits.abs().max())
+    assert difference(page.evaluate(CALL, [text, {"cut": "K"}, LAST])["logits"], logits) < 1e-3 * float(
+        logits.abs().max()
+    )
     shown = page.get_by_label("Your text").input_value()
     expect(page.locator(".play-token")).to_have_count(len(two.tokenizer.encode(shown)))
     assert watched.complaints == [] and watched.requests == []
@@ -214,16 +223,24 @@ def test_keyboard_and_pointer_choose_tokens_and_heads(page):
 
 
 def test_the_steps_and_prepared_texts_do_what_they_say(page):
-    for button in page.locator("button[data-do]").all():
+    n, where = play.SEGMENT, page.locator(".play-where")
+    for number, button in enumerate(page.locator("button[data-do]").all()):
+        page.get_by_role("button", name="Python").click()
+        said = re.findall(r"<?[\d.]+%", button.locator("xpath=../span").text_content())
         button.click()
+        expect(where).to_contain_text(
+            f"followed last time: {said[number == 0]}"
+        )  # the first says what it is in the intact model first
         expect(page.locator(".play-edits")).not_to_have_text("all heads on")
-    for button in page.locator(".play-texts button").all():
+        assert page.get_by_label("Your text").input_value() == play.NAMES
+    for button in page.get_by_role("group", name="Prepared texts").get_by_role("button").all():
         button.click()
         expect(page.locator(".play-note")).not_to_be_empty()
-    page.get_by_role("button", name="Random tokens, three times").click()
+        expect(page.locator(".play-edits")).to_have_text("all heads on")
+    page.get_by_role("button", name="Random tokens, twice").click()
     words = page.get_by_label("Your text").input_value().split()
-    assert len(words) == 48 and words[:16] == words[16:32] == words[32:] and len(set(words)) == 16
-    expect(page.locator(".play-token")).to_have_count(49)
+    assert len(words) == 2 * n and words[:n] == words[n:] and len(set(words)) == n
+    expect(page.locator(".play-token")).to_have_count(2 * n + 1)
     expect(page.locator(".play-lasttime")).to_have_count(1)
 
 
@@ -237,7 +254,9 @@ def test_a_link_brings_back_what_was_there(page, site):
     page.goto(address)
     page.wait_for_selector("#play[data-ready]")
     assert page.get_by_label("Your text").input_value() == "a & b = c\n#1"
-    expect(page.locator(".play-edits")).to_have_text("off: 0.3; keys of layer 1 read the embedding alone")
+    expect(page.locator(".play-edits")).to_have_text(
+        "off: 0.3; keys of the second layer read the embedding alone"
+    )
 
 
 @pytest.mark.parametrize("harm", ["missing", "cut short", "one letter changed"])
@@ -248,13 +267,21 @@ def test_a_model_that_is_missing_or_damaged_is_said_to_be(harm, site, tmp_path, 
     model.unlink()
     if harm != "missing":
         middle = len(text) // 2
-        model.write_text(text[:middle] if harm == "cut short" else f"{text[:middle]}{'B' if text[middle] == 'A' else 'A'}{text[middle + 1 :]}")
+        model.write_text(
+            text[:middle]
+            if harm == "cut short"
+            else f"{text[:middle]}{'B' if text[middle] == 'A' else 'A'}{text[middle + 1 :]}"
+        )
     watched.page.goto((tmp_path / "book" / "play.html").as_uri())
-    expect(watched.page.locator(".play-status")).to_have_text(re.compile(r"^The model is (not there|damaged).*build the book again \(make book\)\.$"))
+    expect(watched.page.locator(".play-status")).to_have_text(
+        re.compile(r"^The model is (missing|damaged).*build the book again \(make book\)\.$")
+    )
 
 
 def test_without_scripts_there_is_a_picture_and_a_sentence(site, browser):
-    context = browser.new_context(java_script_enabled=False, offline=True, viewport={"width": 400, "height": 800})
+    context = browser.new_context(
+        java_script_enabled=False, offline=True, viewport={"width": 400, "height": 800}
+    )
     page = context.new_page()
     page.goto((site / "book" / "play.html").as_uri())
     expect(page.locator("noscript img")).to_be_visible()

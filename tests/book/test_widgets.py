@@ -1,4 +1,4 @@
-"""The widgets in a real browser, offline: drawn, alive, and every token literal, in a book's page and standing alone."""
+"""The widgets in a real browser, offline: drawn, alive, and every token literal, in a book's page and alone."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ TOKENS = ["<|start|>", " the", "</script>", "<td", "&amp;", "$$x$$", "\\(y\\)", 
 
 @pytest.fixture(params=["book", "alone"])
 def page(request, tmp_path, monkeypatch, watched):
-    """A page with all widgets: as in the book, with one script for all, or as in JupyterLab, each with its own."""
+    """Open a page with all widgets: as in the book, with one script for all, or as in JupyterLab, each with its own."""
     monkeypatch.setenv("TRANSFORMER_CIRCUITS_BOOK", "1" if request.param == "book" else "0")
     torch.manual_seed(0)
     n = len(TOKENS)
     patterns = torch.rand(3, n, n).tril()
     patterns /= patterns.sum(-1, keepdim=True)
+    log_probs = torch.randn(n, n).log_softmax(-1)
     shown = [
         widgets.attention_heads(patterns, TOKENS, label="Three heads"),
-        widgets.attention_patterns(patterns, TOKENS, label="Three heads"),
-        widgets.colored_tokens(TOKENS, torch.linspace(-1, 1, n), label="Values"),
-        widgets.token_log_probs(torch.arange(n), torch.randn(n, n).log_softmax(-1), TOKENS, label="Predictions", top_k=3),
+        widgets.token_log_probs(torch.arange(n), log_probs, TOKENS, label="Predictions", top_k=3),
         token_table([{"token": t} for t in TOKENS]),
     ]
     loader = ""
@@ -35,7 +34,8 @@ def page(request, tmp_path, monkeypatch, watched):
         (tmp_path / "widgets.js").write_text((ROOT / "book" / "_static" / "widgets.js").read_text())
         loader = '<script src="widgets.js" defer></script>'
     body = "\n".join(w._repr_html_() for w in shown)
-    (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8>{loader}<body>{body}</body>", encoding="utf-8")
+    html = f"<!doctype html><meta charset=utf-8>{loader}<body>{body}</body>"
+    (tmp_path / "page.html").write_text(html, encoding="utf-8")
     page = watched.open(tmp_path / "page.html")
     yield page
     assert watched.complaints == [] and watched.requests == []
@@ -46,12 +46,9 @@ def component(page, name):
 
 
 def test_everything_is_drawn_and_literal(page):
-    texts = component(page, "AttentionPatterns").locator(".tokens button").all_inner_texts()
-    assert texts == [t.replace(" ", "·") for t in TOKENS]
-    spans = component(page, "ColoredTokens").locator(".colored-tokens > span").all_inner_texts()
-    assert [s.replace("\xa0", " ") for s in spans] == TOKENS
     assert page.locator(".token-table td").all_inner_texts() == [t.replace(" ", "·") for t in TOKENS]
-    assert component(page, "AttentionHeads").locator("canvas").count() == 4  # three to choose from, one enlarged
+    canvases = component(page, "AttentionHeads").locator("canvas")
+    assert canvases.count() == 4, "three to choose from, one enlarged"
 
 
 def test_a_head_is_chosen_by_hovering_and_kept_by_clicking(page):
@@ -65,20 +62,6 @@ def test_a_head_is_chosen_by_hovering_and_kept_by_clicking(page):
     expect(heads.get_by_text("Head 2 Zoomed")).to_have_count(1)
     last = "[...document.querySelectorAll('.circuits-widget[data-component=AttentionHeads] canvas')].at(-1)"
     page.wait_for_function(f"before => {last}.toDataURL() !== before", arg=before)
-
-
-def test_a_token_shows_its_number_when_hovered(page):
-    values = component(page, "ColoredTokens")
-    values.locator(".colored-tokens > span").nth(2).hover()
-    values.get_by_text("-0.4286").wait_for()  # the third of eight values from -1 to 1
-    expect(values.locator("strong")).to_have_text("</script>")
-
-
-def test_a_token_colours_the_others_when_clicked(page):
-    tokens = component(page, "AttentionPatterns").locator(".tokens button")
-    before = tokens.first.evaluate("b => b.style.backgroundColor")
-    tokens.nth(3).click()
-    expect(tokens.first).not_to_have_css("background-color", before)
 
 
 def test_predictions_show_when_hovered(page):

@@ -18,5 +18,8 @@ def test_over_training_leaves_out_the_snapshot_at_zero_and_says_tokens_plainly()
     assert first.get_xydata().tolist() == [[0.2, 0.1], [20, 0.2]] and first.get_color() == "0.5"
     assert other.get_label() == "other" and other.get_color() != "0.5" and mark.get_ydata()[0] == 0.3
     shown = [label.get_text() for label in lower.get_xticklabels()]
-    assert {"0.2", "0.5", "1", "10"} <= set(shown) and (upper.get_xlabel(), lower.get_xlabel()) == ("", "million tokens seen")
+    assert {"0.2", "0.5", "1", "10"} <= set(shown) and (upper.get_xlabel(), lower.get_xlabel()) == (
+        "",
+        "million tokens seen",
+    )
     plt.close()

@@ -1,5 +1,5 @@
-// The model of the page "Play" (transformer_circuits/pages/play.py): tokenizer, forward pass, heads taken out. No page in here:
-// play.js runs these functions in a worker, from their own source text, so each stands alone.
+// The model of the page "Play" (transformer_circuits/pages/play.py): tokenizer, forward pass, removal of heads. It draws nothing:
+// play.js runs these functions in a worker, from their own source text, so that none may use what is outside it.
 
 // ---- a byte-level BPE, as tokenizers (Python) does it ------------------------------------------------------------------------
 
@@ -457,7 +457,7 @@ function playServer() {
   const kinds = {
     load({ model }) {
       const bytes = decoded(model.weights);
-      if (crc32(bytes) !== model.crc32) throw new Error("its check sum is wrong");
+      if (crc32(bytes) !== model.crc32) throw new Error("its checksum is wrong");
       ({ config } = model);
       tokenizer = playTokenizer(model.tokenizer);
       engine = playEngine(model, bytes);

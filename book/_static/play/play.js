@@ -20,6 +20,7 @@
   const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(Math.abs(x) < 9.95 ? 1 : 0)}`;
   const nats = (x) => x.toFixed(2);
   const headName = ([layer, head]) => `${layer}.${head}`;
+  const LAYERS = ["First layer", "Second layer"];
   const LARGEST_LOSS = 12; // nats at which a bar is full; the chart says so if there are more
 
   // ---- the model, in a worker ------------------------------------------------------------------------------------------------
@@ -237,11 +238,13 @@
     ui.strip.setAttribute("aria-activedescendant", `play-token-${i}`);
     drawArc(i, next);
     const best = Array.from(values.subarray(0, i + 1).keys()).sort((a, b) => values[b] - values[a]).slice(0, 3).filter((j) => values[j] >= 0.01);
-    const list = best.map((j) => `${result.names[j]} (${j}) ${percent(values[j])}`).join(", ") || "nothing";
-    const then = next < 0 ? (i ? "It is new in this text." : "")
-      : `Last time ${result.names[next]} (${next}) followed it; there: ${percent(values[next])}.`;
-    ui.where.textContent =
-      `From ${result.names[i]} (${i}) head ${headName(state.head)} ${state.weighted ? "moves most from" : "looks at"} ${list}. ${then}`;
+    const name = (j) => make("code", { className: "play-word" }, result.names[j]);
+    const list = best.flatMap((j, k) => [k ? ", " : "", name(j), ` (${j}) ${percent(values[j])}`]);
+    const intact = () => percent(attention(state.head, true)[i * n + next]);
+    const then = next < 0 ? [i ? "This token is new in the text." : ""]
+      : [name(next), ` (${next}) followed last time: ${percent(values[next])}${edited() ? `, intact ${intact()}` : ""}.`];
+    ui.where.replaceChildren("From ", name(i), ` (${i}), head ${headName(state.head)} ${state.weighted ? "moves most from" : "attends to"} `,
+      ...(list.length ? list : ["no token"]), ". ", ...then);
     drawPattern(i, next);
     drawMark();
   }
@@ -265,7 +268,7 @@
     const { n } = result, [layer, head] = state.head, part = (patterns) => patterns.subarray(head * n * n, (head + 1) * n * n);
     const before = layer === 1 && part(result.patterns[1]).some((a, place) => Math.abs(a - part(result.intactPatterns)[place]) > 1e-4);
     ui.patternBefore.hidden = !before;
-    ui.patternNow.querySelector("figcaption").textContent = before ? "now" : isOff(layer, head) ? "where it would look" : "";
+    ui.patternNow.querySelector("figcaption").textContent = before ? "now" : isOff(layer, head) ? "where it would attend" : "";
     for (const [figure, intact] of [[ui.patternNow, false], [ui.patternBefore, true]]) {
       if (figure.hidden) continue;
       const key = `${state.head}|${state.weighted}|${inkColor()}`;
@@ -312,7 +315,7 @@
       if (changed) cells.push(make("td", { className: "play-was" }, percent(row.intact)));
       return make("tr", { className: `${row.id === target ? "play-target" : ""} ${row.id === next ? "play-true" : ""}` }, ...cells);
     });
-    const titles = ["token", "", changed ? "now" : "chance", ...(changed ? ["intact"] : [])].map((text) => make("th", { scope: "col" }, text));
+    const titles = ["token", "", changed ? "now" : "probability", ...(changed ? ["intact"] : [])].map((text) => make("th", { scope: "col" }, text));
     ui.next.replaceChildren(make("thead", {}, make("tr", {}, ...titles)), make("tbody", {}, ...body));
     const most = Math.max(1, ...adds.flat().map(Math.abs));
     for (const tile of ui.tiles) {
@@ -323,7 +326,7 @@
     ui.target.replaceChildren(
       "Below each head: what it adds to the logit of ", make("code", { className: "play-word" }, name), " after ",
         make("code", { className: "play-word" }, result.names[i]),
-      ` (${i}), above the mean of all tokens. The embedding alone adds ${signed(direct)}. Tap a prediction to ask for another token.`,
+      ` (${i}), minus its mean over all tokens. The embedding alone adds ${signed(direct)}. Choose a prediction to see another token.`,
     );
     const loss = i < result.losses.length ? ` Loss ${nats(result.losses[i])} nats${changed ? `, intact ${nats(result.intactLosses[i])}` : ""}.` : "";
     ui.loss.textContent = next === null ? "The text ends here." : loss;
@@ -374,11 +377,11 @@
         ...(edited() ? [make("td", { className: "play-was" }, nats(was)),
           make("td", {}, `${now < was ? "−" : "+"}${nats(Math.abs(now - was))}`)] : []));
     };
-    const heads = ["mean loss, nats a token", edited() ? "now" : "", ...(edited() ? ["intact", "change"] : [])];
+    const heads = ["mean loss, nats per token", edited() ? "now" : "", ...(edited() ? ["intact", "change"] : [])];
     ui.summary.replaceChildren(
       make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)))),
       make("tbody", {}, ...(all.length ? [line(`all ${all.length} tokens`, all)] : []),
-        ...(back.length ? [line(`${back.length} that follow as they did before`, back)] : [])),
+        ...(back.length ? [line(`${back.length} that repeat a pair of tokens`, back)] : [])),
     );
   }
 
@@ -390,8 +393,8 @@
     ui.reset.disabled = !edited() && !edits.frozen;
     const off = edits.off.map(headName).sort((a, b) => a.localeCompare(b, "en", { numeric: true })), sides = { Q: "queries", K: "keys", V: "values" };
     const parts = [];
-    if (off.length) parts.push(`off: ${off.join(", ")}${edits.from ? ` (those of layer 0 only for the ${sides[edits.from]} of layer 1)` : ""}`);
-    if (edits.cut) parts.push(`${Array.from(edits.cut, (side) => sides[side]).join(" and ")} of layer 1 read the embedding alone`);
+    if (off.length) parts.push(`off: ${off.join(", ")}${edits.from ? ` (first-layer heads only for the ${sides[edits.from]} of the second layer)` : ""}`);
+    if (edits.cut) parts.push(`${Array.from(edits.cut, (side) => sides[side]).join(" and ")} of the second layer read the embedding alone`);
     if (edits.frozen) parts.push("patterns frozen");
     ui.edits.textContent = parts.length ? parts.join("; ") : "all heads on";
   }
@@ -401,14 +404,14 @@
   function build() {
     ui.box = make("textarea", { rows: 3, id: "play-text", spellcheck: false, autocomplete: "off", "aria-describedby": "play-cut" });
     ui.box.addEventListener("input", () => {
-      state.text = ui.box.value, state.target = state.prepared = undefined, state.at = Infinity;
+      state.text = ui.box.value, state.target = undefined, state.at = Infinity;
       say("");
       ui.note.textContent = "";
       run();
     });
     ui.time = make("span", { className: "play-time" });
     ui.cut = make("p", { id: "play-cut", className: "play-trouble", hidden: true },
-      `This text is longer than the model's context: only its first ${facts.n_ctx - 1} tokens are read.`);
+      `This text is longer than the model's context. The model reads only its first ${facts.n_ctx - 1} tokens.`);
     ui.note = make("p", { className: "play-note" });
     ui.note.setAttribute("aria-live", "polite");
     const texts = make("div", { className: "play-texts", role: "group", "aria-label": "Prepared texts" },
@@ -419,7 +422,7 @@
         make("button", { type: "button", onclick: () => does(button) }, `${i + 1}. ${button.textContent}`)));
 
     ui.arcs = svg("svg", { class: "play-arcs", "aria-hidden": "true" });
-    ui.strip = make("div", { className: "play-strip", role: "listbox", tabIndex: 0, "aria-label": "Tokens: arrow keys choose the one to look from" });
+    ui.strip = make("div", { className: "play-strip", role: "listbox", tabIndex: 0, "aria-label": "Tokens: arrow keys choose the one that attends" });
     const tokenAt = (event) => event.target.closest?.(".play-token")?.dataset.i;
     ui.strip.addEventListener("click", (event) => tokenAt(event) && select(Number(tokenAt(event))));
     ui.strip.addEventListener("pointerover", (event) => event.pointerType === "mouse" && tokenAt(event) && hover(Number(tokenAt(event))));
@@ -436,11 +439,11 @@
 
     ui.tiles = [0, 1].flatMap((layer) => Array.from({ length: facts.n_heads }, (_, head) => tile(layer, head)));
     const rows = [0, 1].map((layer) => make("div", { className: "play-layer" },
-      make("div", { className: "play-layer-name" }, `layer ${layer}`,
+      make("div", { className: "play-layer-name" }, LAYERS[layer],
         make("button", { type: "button", className: "play-small", onclick: () => wholeLayer(layer),
-          "aria-label": `All heads of layer ${layer} off or on` }, "all off / on")),
+          "aria-label": `${LAYERS[layer]}: all heads off or on` }, "all off / on")),
       make("div", { className: "play-tiles", role: "radiogroup",
-        "aria-label": `Heads of layer ${layer}: arrow keys choose one, x switches it off or on` },
+        "aria-label": `${LAYERS[layer]}: arrow keys choose a head, x turns it off or on` },
         ...ui.tiles.filter((t) => t.layer === layer).map((t) => t.box))));
     ui.target = make("p", { className: "play-small" });
 
@@ -451,9 +454,9 @@
     const cut = () => edit({ cut: [..."QKV"].filter((side) => !ui.sides[side].checked).join("") });
     const [Q, K, V] = ["queries", "keys", "values"].map((text) => check(text, cut));
     ui.sides = { Q: Q[0], K: K[0], V: V[0] };
-    const [frozen, frozenLabel] = check("freeze patterns: all heads look where they look in the intact model",
+    const [frozen, frozenLabel] = check("freeze patterns: all heads attend as in the intact model",
       () => edit({ frozen: frozen.checked }));
-    const [weighted, weightedLabel] = check("value-weighted: attention times the length of what is there to be moved", () => {
+    const [weighted, weightedLabel] = check("value-weighted: attention times the length of the value vector", () => {
       state.weighted = weighted.checked;
       draw();
     });
@@ -462,19 +465,19 @@
     ui.mean = make("select", { onchange: () => edit({ mean: ui.mean.value === "mean" }) },
       ...options([["", "adds nothing"], ["mean", "adds its mean on held-out text"]]));
     ui.from = make("select", { onchange: () => edit({ from: ui.from.value }) },
-      ...options([["", "by everything after it"], ["Q", "by the queries of layer 1 only"],
-        ["K", "by the keys of layer 1 only"], ["V", "by the values of layer 1 only"]]));
+      ...options([["", "by everything after it"], ["Q", "by the queries of the second layer only"],
+        ["K", "by the keys of the second layer only"], ["V", "by the values of the second layer only"]]));
     ui.reset = make("button", { type: "button", onclick: () => { state.edits = none(); edit({}); } }, "Reset");
     ui.edits = make("span", { className: "play-edits", role: "status" });
     ui.link = make("button", { type: "button", onclick: copyLink }, "Link to this");
     const switches = make("div", { className: "play-switches" },
-      make("fieldset", {}, make("legend", {}, "Composition: layer 1 reads what layer 0 wrote with its"), Q[1], K[1], V[1]),
-      make("div", {}, make("label", {}, "A head that is off ", ui.mean), make("label", {}, " and, in layer 0, is missed ", ui.from)),
+      make("fieldset", {}, make("legend", {}, "Composition: the second layer reads what the first layer wrote with its"), Q[1], K[1], V[1]),
+      make("div", {}, make("label", {}, "A head that is off ", ui.mean), make("label", {}, " and, in the first layer, is missed ", ui.from)),
       make("div", {}, frozenLabel), make("div", {}, weightedLabel),
       make("div", {}, ui.reset, ui.link, ui.edits));
 
     const picture = (caption) => make("figure", {}, make("figcaption", {}, caption), make("div", { className: "play-square" },
-      make("canvas", { role: "img", "aria-label": "Attention pattern: a row for each token that looks, a column for each it looks at" }),
+      make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" }),
         svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true" })));
     ui.patternNow = picture(""), ui.patternBefore = picture("intact");
     for (const figure of [ui.patternNow, ui.patternBefore]) {
@@ -499,7 +502,7 @@
       make("div", {}, ...rows, ui.target, switches));
     const details = make("div", { className: "play-details" },
       make("section", {}, ui.patternTitle, make("div", { className: "play-patterns" }, ui.patternBefore, ui.patternNow),
-        make("p", { className: "play-small" }, "Rows look, columns are looked at; rings: what followed last time.")), losses);
+        make("p", { className: "play-small" }, "Rows attend to columns. Rings: the token that followed last time.")), losses);
 
     const barAt = (event) => Math.max(0, Math.floor((event.offsetX / ui.chart.clientWidth) * result.n) - 1);
     ui.chart.addEventListener("click", (event) => select(barAt(event)));
@@ -512,6 +515,8 @@
     );
     for (const button of root.querySelectorAll("button[data-do]")) button.addEventListener("click", () => does(button));
     new MutationObserver(() => result && redraw()).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    const header = document.querySelector(".bd-header-article"); // it stays in view, and on a phone the line of attention below it
+    if (header && getComputedStyle(header).position === "sticky") root.style.setProperty("--play-top", `${header.offsetHeight}px`);
     let width = 0;
     new ResizeObserver(([entry]) => {
       if (result && entry.contentRect.width !== width) drawArc(at(), lastTime(at())), drawLosses(), drawMark();
@@ -529,7 +534,7 @@
     const canvas = make("canvas", { "aria-hidden": "true" }), adds = make("span", { className: "play-adds" });
     const pick = make("button", { type: "button", className: "play-pick", role: "radio", onclick: () => chooseHead(layer, head),
       title: `Head ${name}: ${facts.scores[layer][head]}` },
-      canvas, make("span", { className: "play-name" }, name), ...(role ? [make("span", { className: "play-role" }, role.split("-")[0])] : []), adds);
+      canvas, make("span", { className: "play-name" }, name), ...(role ? [make("span", { className: "play-role", data: { role } }, role.split("-")[0])] : []), adds);
     pick.setAttribute("aria-label", `Head ${name}${role ? `, ${role} head` : ""}`);
     pick.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -facts.n_heads, ArrowDown: facts.n_heads }[event.key];
@@ -572,32 +577,27 @@
     return Array(copies).fill([...drawn].join("")).join("");
   }
 
-  function prepared(i) {
-    const { random, text, note, head, at: place, target } = facts.texts[i];
+  // A prepared text, with the switches of `edits` and no others.
+  function prepared(i, edits = {}) {
+    const { random, text, note, head, at } = facts.texts[i];
     ui.note.textContent = note;
-    state.prepared = i;
-    return set({ text: random ? randomTokens(random) : text, head, at: place, target });
+    return set({ text: random ? randomTokens(random) : text, head, at, edits });
   }
 
-  function set({ text, head, at: place, target }) {
-    if (text !== undefined) ui.box.value = state.text = text;
-    if (head) state.head = head;
-    if (place !== undefined) state.at = place;
-    state.target = target;
+  function set({ text, head, at, edits }) {
+    ui.box.value = text;
+    Object.assign(state, { text, head, at, target: undefined, edits: { ...none(), ...edits } });
+    root.classList.toggle("play-edited", Boolean(edited()));
     drawSwitches();
     return run();
   }
 
-  // A step of the instructions: which prepared text, and what is switched; its sentence stands above the tokens.
+  // A step of the instructions, from the first text. Its sentence appears above the tokens, and these come into view.
   function does(button) {
-    const { text, edits = {}, head } = JSON.parse(button.dataset.do);
-    state.edits = { ...none(), ...edits };
-    root.classList.toggle("play-edited", Boolean(edited()));
-    if (text !== undefined && state.prepared !== text) prepared(text);
-    else set({ head });
-    if (head) chooseHead(...head);
-    ui.note.textContent = button.previousSibling.textContent;
+    prepared(0, JSON.parse(button.dataset.do));
+    ui.note.replaceChildren(button.previousSibling.cloneNode(true));
     ui.note.scrollIntoView({ block: "nearest" });
+    if (ui.where.getBoundingClientRect().bottom > innerHeight) ui.note.scrollIntoView({ block: "start" });
   }
 
   function copyLink() {
@@ -620,9 +620,9 @@
     if (!values.has("text")) return prepared(0);
     const off = (values.get("off") ?? "").split(" ").map(pair).filter(Boolean), from = values.get("from") ?? "";
     const cut = [..."QKV"].filter((side) => (values.get("cut") ?? "").includes(side)).join("");
-    state.edits = { off, cut, from: "QKV".includes(from) ? from : "", mean: values.has("mean"), frozen: values.has("frozen") };
-    root.classList.toggle("play-edited", Boolean(edited()));
-    return set({ text: values.get("text"), head: pair(values.get("head")) ?? facts.texts[0].head, at: Math.max(0, parseInt(values.get("at")) || 0) });
+    const edits = { off, cut, from: "QKV".includes(from) ? from : "", mean: values.has("mean"), frozen: values.has("frozen") };
+    const head = pair(values.get("head")) ?? facts.texts[0].head, at = Math.max(0, parseInt(values.get("at")) || 0);
+    return set({ text: values.get("text"), head, at, edits });
   }
 
   // ---- from here ---------------------------------------------------------------------------------------------------------------
@@ -633,14 +633,14 @@
     try {
       await script(new URL("model.js", folder));
     } catch {
-      return say("The model is not there: _static/play/model.js could not be loaded; build the book again (make book).", true);
+      return say("The model is missing (_static/play/model.js); build the book again (make book).", true);
     }
     const model = window.playModel;
     delete window.playModel;
     port = await start();
     let memory;
     try {
-      if (!model) throw new Error("it cannot be read");
+      if (!model) throw new Error("its content is not a model");
       memory = await ask("load", { model });
     } catch (error) {
       return say(`The model is damaged (_static/play/model.js: ${error.message}); build the book again (make book).`, true);

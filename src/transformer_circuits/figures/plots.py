@@ -41,7 +41,9 @@ def heatmap(
     """
     values = np.asarray(values, dtype=float)
     if ax is None:
-        _, ax = plt.subplots(figsize=(min(7.0, 2.2 + 0.32 * values.shape[1]), min(6.5, 1.4 + 0.28 * values.shape[0])))
+        _, ax = plt.subplots(
+            figsize=(min(7.0, 2.2 + 0.32 * values.shape[1]), min(6.5, 1.4 + 0.28 * values.shape[0]))
+        )
     signed = bool((values < 0).any()) if signed is None else signed
     colours = diverging(values) if signed else {"cmap": "viridis", "vmin": 0.0}
     if limits is not None:
@@ -56,7 +58,15 @@ def heatmap(
         middle = (image.norm.vmin + image.norm.vmax) / 2
         for (row, column), value in np.ndenumerate(values):
             dark = abs(value) > 0.6 * image.norm.vmax if signed else value < middle
-            ax.text(column, row, numbers.format(value), ha="center", va="center", fontsize=7, color="white" if dark else "black")
+            ax.text(
+                column,
+                row,
+                numbers.format(value),
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if dark else "black",
+            )
     if rings is not None:
         at, to = np.nonzero(np.asarray(rings).T)
         ax.plot(at, to, "o", markerfacecolor="none", markeredgecolor="C2", markersize=7, linestyle="none")
@@ -65,7 +75,14 @@ def heatmap(
     return ax
 
 
-def head_dots(scores: Mapping[str, ArrayLike], *, label: str, mark: float | None = None, name_from: float | None = None, ax: Axes | None = None) -> Axes:
+def head_dots(
+    scores: Mapping[str, ArrayLike],
+    *,
+    label: str,
+    mark: float | None = None,
+    name_from: float | None = None,
+    ax: Axes | None = None,
+) -> Axes:
     """A number for each head, a column of dots for each layer of each model: {"two layers": [layer, head]}.
 
     `mark`: a line to compare with. Heads above `name_from` (default: `mark`) are named, and coloured.
@@ -83,12 +100,59 @@ def head_dots(scores: Mapping[str, ArrayLike], *, label: str, mark: float | None
             ax.scatter(spread[~named], heads[~named], color="C0", s=22)
             ax.scatter(spread[named], heads[named], color=ACCENT, s=30)
             for head in np.flatnonzero(named):
-                ax.annotate(f"{layer}.{head}", (spread[head], heads[head]), xytext=(4, 3), textcoords="offset points", fontsize=8)
+                ax.annotate(
+                    f"{layer}.{head}",
+                    (spread[head], heads[head]),
+                    xytext=(4, 3),
+                    textcoords="offset points",
+                    fontsize=8,
+                )
     if mark is not None:
         ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)
     ax.set_xticks(range(len(ticks)), ticks)
     ax.set_xlim(-0.6, len(ticks) - 0.4)
     ax.set_ylabel(label)
+    return ax
+
+
+def by_layer(
+    values: ArrayLike,
+    *,
+    label: str,
+    mark: float | None = None,
+    chance: tuple[float, float] | None = None,
+    faded: ArrayLike | None = None,
+    named: int = 3,
+    ax: Axes,
+) -> Axes:
+    """A dot for each head over its layer, for models of any depth. `values`, `faded`: [layer, head]; faded heads are gray.
+
+    `mark`: a dashed line. The `named` highest heads above it (if there is none, the highest head) carry their names. `chance`: a gray band.
+    """
+    values = np.asarray(values, dtype=float)
+    layers, heads = values.shape
+    x = np.arange(layers)[:, None] + np.linspace(-0.3, 0.3, heads)
+    faded = np.zeros(values.shape, dtype=bool) if faded is None else np.asarray(faded)
+    order = np.argsort(np.where(faded, -np.inf, values), axis=None)[::-1]
+    shown = [i for i in order[: named if mark is not None else 1] if mark is None or values.flat[i] >= mark]
+    accented = np.isin(np.arange(values.size).reshape(values.shape), shown)
+    for which, color in ((faded, "0.65"), (~faded & ~accented, "C0"), (accented, ACCENT)):
+        ax.scatter(x[which], values[which], color=color, s=18)
+    for i in shown:
+        layer, head = divmod(int(i), heads)
+        ax.annotate(
+            f"{layer}.{head}",
+            (x.flat[i], values.flat[i]),
+            xytext=(4, 2),
+            textcoords="offset points",
+            fontsize=8,
+        )
+    if mark is not None:
+        ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)
+    if chance is not None:
+        ax.axhspan(*chance, color="0.92", zorder=0)
+    ax.set(xlabel="layer", ylabel=label, xlim=(-0.6, layers - 0.4))
+    ax.set_xticks(range(0, layers, -(-layers // 12)))
     return ax
 
 
@@ -110,7 +174,15 @@ def bars(
     place, width = np.arange(len(names)), 0.4 if paper is not None else 0.7
     colors = [ACCENT if i in set(accent) else "C0" for i in range(len(names))]
     shift = width / 2 if paper is not None else 0.0
-    ax.bar(place - shift, np.asarray(values, dtype=float), width, yerr=errors, color=colors, label="here", error_kw={"linewidth": 1})
+    ax.bar(
+        place - shift,
+        np.asarray(values, dtype=float),
+        width,
+        yerr=errors,
+        color=colors,
+        label="here",
+        error_kw={"linewidth": 1},
+    )
     if paper is not None:
         ax.bar(place + shift, np.asarray(paper, dtype=float), width, color="0.65", label="paper")
         ax.legend()
@@ -123,6 +195,30 @@ def bars(
     return ax
 
 
+def name_points(x: ArrayLike, y: ArrayLike, names: Sequence[str], *, column: float, ax: Axes) -> None:
+    """Write the names of points one below the other at the x position `column`, each with a thin line to its point, so that none cover one another."""
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    low, high = ax.get_ylim()
+    gap = (high - low) / 17
+    order = np.argsort(y, kind="stable")
+    places = y[order]
+    for i in range(1, len(places)):
+        places[i] = max(places[i], places[i - 1] + gap)
+    highest = high - gap / 2
+    for i in reversed(range(len(places))):
+        places[i] = min(places[i], highest)
+        highest = places[i] - gap
+    for point, place in zip(order, places):
+        ax.annotate(
+            names[point],
+            (x[point], y[point]),
+            (column, place),
+            va="center",
+            fontsize=10,
+            arrowprops={"arrowstyle": "-", "color": "0.7", "lw": 0.7, "shrinkB": 4},
+        )
+
+
 def token_axis(ax: Axes) -> Axes:
     """A logarithmic axis of million tokens seen, in plain numbers, named where it is the lowest of its column."""
     ax.set(xscale="log", xlabel="million tokens seen" if ax.get_subplotspec().is_last_row() else "")
@@ -132,7 +228,9 @@ def token_axis(ax: Axes) -> Axes:
     return ax
 
 
-def over_training(curves: Mapping[str, pd.Series], *, mark: float | None = None, ax: Axes, **line: object) -> Axes:
+def over_training(
+    curves: Mapping[str, pd.Series], *, mark: float | None = None, ax: Axes, **line: object
+) -> Axes:
     """Numbers of a training log from the second snapshot on; the index of each is the million tokens seen. "one layer" is drawn in grey.
 
     `mark`: a line to compare with; `line`: how all curves are drawn, as for `Axes.plot`.

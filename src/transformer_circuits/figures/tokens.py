@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -14,13 +14,13 @@ VISIBLE = str.maketrans({" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍", "\x0b
 
 # Control and format characters, separators, private use, surrogates, unassigned: a page shows nothing for them, or a box.
 UNSEEN = frozenset(["Cc", "Cf", "Zs", "Zl", "Zp", "Co", "Cs", "Cn"])
-# Letters and marks by category, and yet blank: joiners, fillers, the empty braille cell.
+# Letters and marks by category, but blank: joiners, fillers, the empty braille cell.
 BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 VARIATION_SELECTORS = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 
 
 def show_token(token: str) -> str:
-    """The token with all its characters visible: " the" -> "·the", "\\n" -> "↵", "\\t" -> "⇥", a zero-width space -> "<U+200B>".
+    """Return the token with all its characters visible: " the" -> "·the", "\\n" -> "↵", "\\t" -> "⇥", a zero-width space -> "<U+200B>".
 
     Control characters become the pictures that Unicode has for them, others that cannot be seen their code points. The result is
     plain text, not HTML.
@@ -34,49 +34,57 @@ def _visible(character: str) -> str:
         return chr(0x2400 + code)
     if code == 0x7F:
         return "␡"
-    blank = unicodedata.category(character) in UNSEEN or character in BLANK or any(code in part for part in VARIATION_SELECTORS)
+    selects = any(code in part for part in VARIATION_SELECTORS)
+    blank = unicodedata.category(character) in UNSEEN or character in BLANK or selects
     return f"<U+{code:04X}>" if blank else character
 
 
 class Table:
     """An HTML table that a notebook displays, and that prints as plain text."""
 
-    def __init__(self, frame: pd.DataFrame, token_columns: frozenset[str], digits: int, caption: str | None) -> None:
-        self.frame, self.token_columns, self.digits, self.caption = frame, token_columns, digits, caption
+    def __init__(
+        self, frame: pd.DataFrame, tokens: Collection[str], digits: int, caption: str | None
+    ) -> None:
+        self.frame, self.tokens, self.digits, self.caption = frame, tokens, digits, caption
 
-    def _text(self, column: str, value: object) -> str:
+    def _parts(self, column: str, value: object) -> list[tuple[str, bool]]:
+        """Return what a cell shows: pieces of text, and whether each is a token."""
         if isinstance(value, str):
-            return show_token(value) if column in self.token_columns else value
+            is_token = column in self.tokens
+            return [(show_token(value) if is_token else value, is_token)]
         if isinstance(value, float):
-            return "" if math.isnan(value) else f"{value:.{self.digits}f}"
+            return [("" if math.isnan(value) else f"{value:.{self.digits}f}", False)]
         if isinstance(value, Iterable):
-            return "  ".join(self._text(column, v) for v in value)
-        return str(value)
+            return [part for item in value for part in self._parts(column, item)]
+        return [(str(value), False)]
 
     def _cell(self, column: str, value: object) -> str:
-        if not isinstance(value, str) and isinstance(value, Iterable):
-            return " ".join(self._cell(column, v) for v in value)
-        text = html.escape(self._text(column, value))
-        return f'<code class="token">{text}</code>' if isinstance(value, str) and column in self.token_columns else text
+        kind = " class=number" if pd.api.types.is_numeric_dtype(self.frame[column]) else ""
+        parts = [(html.escape(text), is_token) for text, is_token in self._parts(column, value)]
+        shown = [f'<code class="token">{text}</code>' if is_token else text for text, is_token in parts]
+        return f"<td{kind}>{' '.join(shown)}</td>"
 
     def _repr_html_(self) -> str:
         columns = list(self.frame.columns)
-        number = [pd.api.types.is_numeric_dtype(self.frame[c]) for c in columns]
-        head = "".join(f'<th scope="col">{html.escape(str(c))}</th>' for c in columns)
+        head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
+        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
         rows = [
-            "".join(
-                f"<td{' class=number' if n else ''}>{self._cell(c, v)}</td>" for c, n, v in zip(columns, number, row, strict=True)
-            )
+            f"<tr>{''.join(map(self._cell, columns, row))}</tr>"
             for row in self.frame.astype(object).itertuples(index=False, name=None)
         ]
-        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
-        body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+        body = f"<tbody>\n{chr(10).join(rows)}\n</tbody>"
         return (
-            f'<div class="token-table"><table>{caption}<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+            f'<div class="token-table"><table>{caption}<thead><tr>{head}</tr></thead>\n{body}</table></div>'
         )
 
     def __repr__(self) -> str:
-        shown = {c: [self._text(c, v) for v in self.frame[c].astype(object)] for c in self.frame.columns}
+        shown = {
+            column: [
+                "  ".join(text for text, _ in self._parts(column, value))
+                for value in self.frame[column].astype(object)
+            ]
+            for column in self.frame.columns
+        }
         return pd.DataFrame(shown).to_string(index=False)
 
 
@@ -86,22 +94,14 @@ def token_table(
     digits: int = 2,
     caption: str | None = None,
 ) -> Table:
-    """A table for a notebook, from a DataFrame or a list of rows; everything in it appears literally.
+    """Return a table for a notebook, from a DataFrame or a list of rows; everything in it appears literally.
 
-    Args:
-        rows: cells hold strings, numbers, or lists of either (a list of tokens is shown as one token after another); NaN is left blank.
-        tokens: names of the columns whose strings are tokens, shown with visible whitespace; None means every column of strings.
-        digits: decimals of numbers that are not whole.
-        caption: shown above the table.
-
-    Raises:
-        ValueError: there are no rows, or `tokens` names a column that is not there.
+    Cells contain strings, numbers, or lists of either (a list of tokens is shown as one token after another); NaN is left blank. `tokens`
+    names the columns whose strings are tokens, shown with visible whitespace (default: every column). `digits`: decimals of numbers that
+    are not whole. Raises ValueError if `tokens` names an unknown column.
     """
-    frame = pd.DataFrame(rows)
-    if frame.empty:
-        raise ValueError("token_table was given no rows to show.")
-    frame.columns = [str(c) for c in frame.columns]
+    frame = pd.DataFrame(rows).rename(columns=str)
     named = frozenset(frame.columns if tokens is None else tokens)
     if missing := named - set(frame.columns):
-        raise ValueError(f"token_table has no column named {sorted(missing)}; its columns are {list(frame.columns)}.")
+        raise ValueError(f"tokens must name columns of {list(frame.columns)}, got {sorted(missing)}")
     return Table(frame, named, digits, caption)

@@ -1,4 +1,7 @@
-"""The README's picture, from the shipped weights: `python -m transformer_circuits.pages.readme_figure book/_static/readme.png`."""
+"""The picture of the README and the front page, from the shipped weights.
+
+python -m transformer_circuits.pages.readme_figure book/_static/readme.png
+"""
 
 from __future__ import annotations
 
@@ -11,27 +14,39 @@ from matplotlib.figure import Figure
 
 from transformer_circuits.circuits import heads, induction
 from transformer_circuits.figures import plots, use_style
+from transformer_circuits.measures.attention import INDUCTION_HEAD
 from transformer_circuits.models import load_model
-from transformer_circuits.training.scores import repeated_random_tokens
 
-TEXT = "Old Zorblax met Quennifer at the gate. Zorblax bowed, and Quennifer laughed."
+TEXT = "Then Zorblax bowed, and Zorblax laughed."
+SMALLEST = 12.5  # points: at least 9 pixels in a picture of 340 pixels, on a page of 400
 
 
-def draw(one: str = "attn-only-1l", two: str = "attn-only-2l", rows: int = 30) -> Figure:
-    """Induction scores of a two-layer model's heads beside one layer's, and the best head at work on two invented names."""
+def draw(one: str = "attn-only-1l", two: str = "attn-only-2l") -> Figure:
+    """Draw the induction scores of a one- and a two-layer model, and below them the best head's attention on a made-up name."""
     models = {"one layer": load_model(one, device="cpu"), "two layers": load_model(two, device="cpu")}
-    cfg = models["two layers"].cfg
-    repeated = repeated_random_tokens(cfg.d_vocab, cfg.n_ctx, rows=rows)
-    scores = {name: heads.induction_scores(model, repeated) for name, model in models.items()}
-    layer, head = divmod(int(scores["two layers"].argmax()), cfg.n_heads)
+    scores = {name: heads.measured_induction(model).mean for name, model in models.items()}
+    model, n_heads = models["two layers"], models["two layers"].cfg.n_heads
+    layer, head = divmod(int(scores["two layers"].argmax()), n_heads)
+    tokens = model.to_tokens(TEXT)
+    words = model.to_str_tokens(tokens[0])
 
-    fig, (dots, attention) = plt.subplots(1, 2, figsize=(9.6, 4.4), width_ratios=(1, 1.15))
-    plots.head_dots(scores, label="induction score", name_from=0.3, ax=dots).set_ylim(-0.02, 1)
-    tokens = models["two layers"].to_tokens(TEXT)
-    words = models["two layers"].to_str_tokens(tokens[0])
-    pattern = heads.patterns(models["two layers"], tokens)[layer, 0, head]
-    plots.heatmap(pattern, x=words, y=words, label=f"attention of head {layer}.{head}", limits=(0, 1), rings=induction.after_earlier(tokens[0]), ax=attention)
-    attention.tick_params(labelsize=7)
+    fig, (dots, attention) = plt.subplots(2, 1, figsize=(6.4, 7.2), height_ratios=(1, 1.9))
+    plots.head_dots(scores, label="induction score", mark=INDUCTION_HEAD, ax=dots).set_ylim(-0.03, 1)
+    plots.heatmap(
+        heads.patterns(model, tokens)[layer, 0, head],
+        x=words,
+        y=words,
+        label=f"attention of head {layer}.{head}",
+        limits=(0, 1),
+        rings=induction.after_earlier(tokens[0]),
+        ax=attention,
+    )
+    dots.set_xticklabels(["one layer", "two layers:\nfirst layer", "two layers:\nsecond layer"])
+    attention.set(xlabel="source: token attended to", ylabel="destination: current token")
+    for axes in fig.axes:
+        axes.tick_params(labelsize=SMALLEST)
+    for text in dots.texts:
+        text.set_fontsize(SMALLEST)
     return fig
 
 
@@ -41,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
     out = parser.parse_args(argv).out
     use_style()
     with torch.no_grad():
-        draw().savefig(out, dpi=110)
+        draw().savefig(out, dpi=160)
 
 
 if __name__ == "__main__":

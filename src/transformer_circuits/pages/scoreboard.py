@@ -1,4 +1,4 @@
-"""The scoreboard, and the table of headlines on the front page: made from the records in the executed notebooks, never typed."""
+"""The scoreboard, and the tallies and headlines on the front page: made from the records in the executed notebooks, never typed."""
 
 from __future__ import annotations
 
@@ -12,27 +12,40 @@ from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Claim, Record, Verdict
 from transformer_circuits.pages import raw
 
-# The claims that a reader wants to know first: what the paper says in a few words, and what to show of what was measured, with its unit
-# or, after "n_", without.
+# The claims that a reader wants to know first: the claim in a few words, and what to show of what was measured, with its unit or, after
+# "n_", without.
 HEADLINES = {
-    "E1": ("Most heads of a one-layer model copy", "{n_copying_heads} of {heads}"),
-    "T3": ("Second-layer heads read first-layer heads through their keys", "largest composition by keys {n_k_largest}, queries {n_q_largest}, values {n_v_largest}; chance is 1"),
-    "T8": ("Two layers repeat what they never saw before; one layer cannot", "induction score {induction_2l}; one layer {induction_1l}"),
-    "T14": ("Without the previous-token head there is no induction", "score {intact}; without that head {without_previous}"),
-    "T10": ("Eigenvalues tell induction heads from all others", "{n_induction_in_corner} of {induction_heads} in the corner, {n_others_in_corner} of {n_others} others"),
-    "T11": ("Single heads carry the loss, virtual heads little", "direct path {n_order_0}, heads {n_order_1}, virtual heads {order_2}"),
-    "S6": ("Skip-trigrams come with bugs", "{bugs}, which cost {cost} a token"),
-    "W1": ("Two layers learn from their context", "in-context score {score_2l}; one layer {score_1l}"),
-    "Z1": ("No layers at all: a table of bigrams", "loss {loss_model}; of the table {loss_bigram}"),
-    "W2": ("Induction comes at once", "from a tenth to nine tenths of its score between {n_t10} and {t90}"),
+    "E1": ("Most heads of a one-layer model copy", "{n_copying_heads} of {n_heads} heads, resting heads left out"),
+    "T3": ("Second-layer heads read first-layer heads through their keys", "largest composition ratio, resting heads left out: keys {n_k_largest}, queries {n_q_largest}, values {n_v_largest}; chance is 1"),
+    "T8": ("Two layers continue a sequence that they have never seen; one layer cannot", "induction score {induction_2l}, one layer {induction_1l}; right first guesses {guess_2l}, one layer {guess_1l}"),
+    "T14": ("Removing the head that an induction head reads destroys induction", "induction score {intact}; without that head {without_read}; without any head near chance at least {without_unread}"),
+    "T10": ("Eigenvalues separate induction heads from other heads", "in the corner: {n_induction_in_corner} of {n_induction_heads} induction heads, {n_others_in_corner} of {n_others} other heads"),
+    "T11": ("Single heads reduce the loss most, virtual heads little", "direct path {n_order_0}, single heads {n_order_1}, virtual heads {order_2}"),
+    "S6": ("Skip-trigram bugs cost more than random boosts", "{n_bugs} bugs cost {cost} per token; random boosts {cost_random}"),
+    "W1": ("A longer context helps two layers more than one", "in-context score {score_2l}; one layer {score_1l}"),
+    "Z1": ("A model without layers is a table of bigrams", "loss {loss_model}; loss of the table {loss_bigram}"),
+    "W2": ("Induction heads form abruptly", "score rises from 10% to 90% of its final value between {n_t10} and {t90}"),
+    "S1": ("The paper's single source tokens copy themselves", "{n_self_copied} of {n_sources} have themselves or a variant among their five highest out tokens"),
 }  # fmt: skip
+
+TALLIES = {
+    "identity": "Exact identities",
+    "finding": "The paper's findings on trained models",
+    "question": "Questions that readers ask and the paper does not",
+}
+OUTCOMES = {
+    "identity": (Verdict.HOLDS, Verdict.FAILS),
+    "finding": (Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT_REPRODUCED),
+    "question": (Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT_REPRODUCED),
+}
 
 PROSE = """\
 # Scoreboard
 
-Every claim of the paper that this book measures, judged by code against a criterion that was written down before its result was
-seen. *Identities* hold on any weights, up to rounding; the other claims are about trained models, and ours are smaller than the
-paper's and have read less (see [the models](models.md)). "Not reproduced" is a result too.
+This page lists every claim of the paper that the book measures. Code judges each claim by a criterion. The claims are counted in three
+tallies that are never added up. An *exact identity* holds for any weights, up to rounding error. A *finding* is about trained models, and
+ours are smaller than the paper's and have read less (see [the models](models.md)). A *question* is asked by readers, and the paper does
+not test it. *Notes* show numbers without a verdict. "Not reproduced" is a result too.
 
 """
 
@@ -41,16 +54,24 @@ TEMPLATES = show.TEMPLATES.overlay(
         [
             jinja2.DictLoader(
                 {
+                    "tallies": """\
+<dl class="tc-tallies">
+{% for name, total, counts in tallies %}
+<div><dt>{{ name }} <span>({{ total }})</span></dt><dd>{% for verdict, count in counts %}<span class="tc-count">{{ count }} × {% include "badge" %}</span>
+{% endfor %}</dd></div>
+{% endfor %}
+</dl>
+""",
                     "headlines": """\
 <table class="tc-headlines" role="table">
 <thead role="rowgroup"><tr role="row">
-{% for name in ("The paper says", "Here", "Verdict", "Chapter") %}<th scope="col" role="columnheader">{{ name }}</th>{% endfor %}
+{% for name in ("Claim", "Here", "Verdict", "Chapter") %}<th scope="col" role="columnheader">{{ name }}</th>{% endfor %}
 
 </tr></thead>
 <tbody role="rowgroup">
-{% for claim, says, here, verdict, link in rows %}
-<tr role="row"><th scope="row" role="rowheader"><a href="{{ scoreboard }}#{{ claim.id }}">{{ says }}</a></th>
-<td role="cell" data-label="Here">{{ here }}</td>
+{% for claim, says, here, unmet, verdict, within_error, link in rows %}
+<tr role="row"><th scope="row" role="rowheader"><a href="scoreboard.html#{{ claim.id }}">{{ says }}</a></th>
+<td role="cell" data-label="Here">{{ here }}{% if unmet %}<p class="tc-unmet">Not met: {{ unmet }}.</p>{% endif %}</td>
 <td role="cell" data-label="Verdict">{% include "badge" %}</td>
 <td role="cell" data-label="Chapter">{% if link %}<a href="{{ link }}">{{ claim.chapter.split()[0] }}</a>{% else %}{{ claim.chapter.split()[0] }}{% endif %}</td></tr>
 {% endfor %}
@@ -66,47 +87,21 @@ TEMPLATES = show.TEMPLATES.overlay(
 {% endfor %}
 </div></div>
 {% endfor %}
-<p class="tc-counts">{% for verdict, count in counts %}<span class="tc-count">{{ count }} × {% include "badge" %}</span>
-{% endfor %}</p>
 </div>
 """,
-                    "table": """\
-<table class="tc-scoreboard" role="table">
-<thead role="rowgroup"><tr role="row">
-{% for name in ("Claim", "Paper", "Here", "Verdict") %}<th scope="col" role="columnheader">{{ name }}</th>{% endfor %}
-
-</tr></thead>
-<tbody role="rowgroup">
-{% for claim, record, verdict, link, shown in rows %}
-<tr role="row" id="{{ claim.id }}">
-<th scope="row" role="rowheader"><strong>{{ claim.id }} · {{ claim.title }}</strong>
-<p>{{ claim.statement }}</p>
-{% include "criterion" %}
-</th>
-<td role="cell" data-label="Paper">{{ claim.paper or ("exact" if claim.kind == "identity" else "no number") }}</td>
-<td role="cell" data-label="Here">
-{% if record %}
-{% set values = record.values %}
-{% include "values" %}
-{% include "shortfalls" %}
-{% if record.detail %}
-<p class="tc-detail">{{ record.detail }}</p>
-{% endif %}
-{% else %}
-<p>{{ claim.not_run or "no reason given" }}</p>
-{% endif %}
-</td>
-<td role="cell" data-label="Verdict">{% include "badge" %}
-<p>{% if link %}<a href="{{ link }}">{{ claim.chapter }}</a>{% else %}{{ claim.chapter }}{% endif %}{% if shown %}
-: <a class="tc-shown" href="{{ shown[0] }}">the {{ shown[1] }}</a>{% endif %}</p>
-{% if claim.amended %}
-<p class="tc-amended">criterion amended</p>
-{% endif %}
-</td>
-</tr>
+                    "cards": """\
+<div class="tc-scoreboard">
+{% for claim, record, verdict, link, shown_at in cards %}
+{% set within_error = record.within_error if record else false %}
+{% set paper = claim.statement + (" In the paper: " + claim.paper + "." if claim.paper else "") %}
+<section class="tc-claim {{ verdict|css_class }}" id="{{ claim.id }}" aria-label="{{ claim.id }}">
+<p class="tc-head"><strong>{{ claim.id }} · {{ claim.title }}</strong> {% include "badge" %}</p>
+{% include "facts" %}
+<p class="tc-where">{% if link %}<a href="{{ link }}">{{ claim.chapter }}</a>{% else %}{{ claim.chapter }}{% endif %}{% if shown_at %}
+ · <a class="tc-shown" href="{{ shown_at[0] }}">the {{ shown_at[1] }}</a>{% endif %}</p>
+</section>
 {% endfor %}
-</tbody>
-</table>
+</div>
 """,
                 }
             ),
@@ -119,84 +114,150 @@ TEMPLATES = show.TEMPLATES.overlay(
 class Results:
     """The records of a book, by claim, with what pages in `book/` need of them.
 
-    `recorded`: records by notebook, without suffix; `shown`: by claim, where it is shown, and what is there, a figure or numbers.
+    `recorded`: records by notebook, without suffix; `shown`: by claim, the place that shows it and what is there, a figure or numbers.
     """
 
-    def __init__(self, recorded: Mapping[str, Sequence[Record]], shown: Mapping[str, tuple[str, str]] | None = None) -> None:
+    def __init__(
+        self, recorded: Mapping[str, Sequence[Record]], shown: Mapping[str, tuple[str, str]] | None = None
+    ) -> None:
         self.shown = shown or {}
-        self.records = {record.id: record for records in recorded.values() for record in records}
-        self.links = {
-            record.id: f"../notebooks/{quote(notebook)}.html#claim-{record.id}" for notebook, records in recorded.items() for record in records
-        }
+        self.records: dict[str, Record] = {}
+        self.links: dict[str, str] = {}
+        for notebook, records in recorded.items():
+            for record in records:
+                self.records[record.id] = record
+                self.links[record.id] = f"../notebooks/{quote(notebook)}.html#claim-{record.id}"
 
     def verdict(self, id: str) -> Verdict:
         return self.records[id].verdict if id in self.records else Verdict.NOT_RUN
 
-    def count(self, *verdicts: Verdict) -> int:
-        return sum(self.verdict(id) in verdicts for id in ledger.load_claims())
+    def tally(self, group: str) -> list[tuple[Verdict, int]]:
+        """Count the outcomes of one group of claims: all that are possible, failures too, and "not run" if there is any."""
+        verdicts = [self.verdict(claim.id) for claim in claims_of(group)]
+        counts = [(verdict, verdicts.count(verdict)) for verdict in OUTCOMES[group]]
+        not_run = verdicts.count(Verdict.NOT_RUN)
+        return counts + ([(Verdict.NOT_RUN, not_run)] if not_run else [])
 
     def value(self, id: str, name: str) -> str:
-        """A measured number in three digits with its unit, or without it after "n_", in one line; "–" where there is none."""
-        quantity = ledger.claim_of(id).quantities[name.removeprefix("n_")]
-        found = self.records[id].values.get(name.removeprefix("n_")) if id in self.records else None
-        if found is not None and found != int(found):  # counts stay as they are
-            found = float(f"{found:.3g}")
-        shown = "–" if found is None else show.show_number(found) if name.startswith("n_") else show.show_quantity(found, quantity.unit)
-        return shown.replace(" ", "\u00a0").replace("-", "\u2212")
+        """Return a measured number with its unit, or without it after "n_", without line breaks; "–" if it was not measured."""
+        plain = name.removeprefix("n_")
+        found = self.records[id].values.get(plain) if id in self.records else None
+        if found is None:
+            return "–"
+        unit = "" if name.startswith("n_") else ledger.claim_of(id).quantities[plain].unit
+        return show.show_quantity(found, unit).replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def claims_of(group: str) -> list[Claim]:
+    return [claim for claim in ledger.load_claims().values() if claim.group == group]
 
 
 def filled(template: str, **variables: object) -> str:
     return raw(show.html(TEMPLATES.get_template(template), **variables))
 
 
+def tally_table(results: Results) -> str:
+    tallies = [(name, len(claims_of(group)), results.tally(group)) for group, name in TALLIES.items()]
+    return filled("tallies", tallies=tallies)
+
+
+def headline_ids(results: Results) -> list[str]:
+    """Return the claims of the table: HEADLINES, and a finding that is not reproduced if none of these fails."""
+    ids = list(HEADLINES)
+    failures = [c.id for c in claims_of("finding") if results.verdict(c.id) is Verdict.NOT_REPRODUCED]
+    if failures and not set(failures) & set(ids):
+        ids.append(failures[0])
+    return ids
+
+
 def headline_table(results: Results) -> str:
     rows = []
-    for id, (says, here) in HEADLINES.items():
-        claim = ledger.claim_of(id)
-        names = {name: results.value(id, name) for plain in claim.quantities for name in (plain, f"n_{plain}")}
-        shown = here.format(**names) if id in results.records else claim.not_run
-        rows.append((claim, says, shown, results.verdict(id), results.links.get(id)))
-    return filled("headlines", rows=rows, scoreboard="scoreboard.html")
+    for id in headline_ids(results):
+        claim, record = ledger.claim_of(id), results.records.get(id)
+        says, here = HEADLINES.get(id, (claim.title, ""))
+        names = [name for plain in claim.quantities for name in (plain, f"n_{plain}")]
+        shown = (
+            here.format(**{name: results.value(id, name) for name in names})
+            if record
+            else claim.without_record
+        )
+        unmet = show.unmet_conditions(record, brief=True) if record else []
+        more = f" ({len(unmet) - 1} more on its card)" if len(unmet) > 1 else ""
+        reason = unmet[0] + more if unmet else ""
+        within_error = record.within_error if record else False
+        rows.append((claim, says, shown, reason, results.verdict(id), within_error, results.links.get(id)))
+    return filled("headlines", rows=rows)
 
 
 def headlines(results: Results) -> str:
-    """What the front page includes: the result in a sentence, and the table of headlines; a comment between them, for a figure to come there."""
-    identities = [claim.id for claim in ledger.load_claims().values() if claim.kind == "identity"]
-    others = len(ledger.load_claims()) - len(identities)
+    """Return what the front page includes: the result in two sentences, then after a comment the tallies and the table of headlines."""
+    two, one = (results.value("T8", name) for name in ("induction_2l", "induction_1l"))
     text = (
-        "This book trains small attention-only transformers and judges every claim of *A Mathematical Framework for Transformer Circuits* by "
-        f"code: **of the paper's {len(identities)} exact identities {results.count(Verdict.HOLDS)} hold here, of its {others} claims about trained "
-        f"models {results.count(Verdict.REPRODUCED)} are reproduced and {results.count(Verdict.PARTLY)} in part**; the best head of our two-layer "
-        f"model puts {results.value('T8', 'induction_2l')} of its attention on what followed last time, in random tokens that it never saw "
-        f"together, and the best of one layer {results.value('T8', 'induction_1l')}."
+        "This book trains small attention-only transformers and checks every claim of *A Mathematical Framework for Transformer Circuits* "
+        "on them. **On random tokens that occur twice, the best head of our two-layer model puts "
+        f"{two} of its attention on the token that followed last time; the best head of the one-layer model puts {one} there.**"
     )
-    return f"{text}\n\n% the table\n\n{headline_table(results)}"
+    return f"{text}\n\n% the table\n\n{tally_table(results)}\n{headline_table(results)}"
+
+
+def about_amendments() -> str:
+    """Say how many criteria were amended, and which of them after their result was seen."""
+    judged = [claim for claim in ledger.load_claims().values() if claim.judged]
+    amended = [claim for claim in ledger.load_claims().values() if claim.amended]
+    late = [claim.id for claim in amended if any(old.after_result for old in claim.amended)]
+    early = len(amended) - len(late)
+    if not amended:
+        return f"All {len(judged)} criteria were written down before their results were seen.\n"
+    words = [
+        f"The criteria were written down before any result was seen. Later, {len(amended)} claims were amended because their criteria "
+        "did not measure the statement."
+    ]
+    if late:
+        words.append(
+            f"{' and '.join(late)} {'was' if len(late) == 1 else 'were'} amended after the result was seen."
+        )
+    if early:
+        words.append(f"The other {early} were amended before the next models were judged.")
+    words.append("Each card shows the old criterion, its result, and the reason.")
+    return " ".join(words) + "\n"
 
 
 def page(results: Results) -> str:
-    """The scoreboard in MyST Markdown."""
+    """Return the scoreboard in MyST Markdown."""
     claims = ledger.load_claims().values()
 
-    def table(chosen: Sequence[Claim]) -> str:
-        rows = [(c, results.records.get(c.id), results.verdict(c.id), results.links.get(c.id), results.shown.get(c.id)) for c in chosen]
-        return filled("table", rows=rows)
+    def cards(chosen: Sequence[Claim]) -> str:
+        found = [
+            (
+                c,
+                results.records.get(c.id),
+                results.verdict(c.id),
+                results.links.get(c.id),
+                results.shown.get(c.id),
+            )
+            for c in chosen
+        ]
+        return filled("cards", cards=found)
 
-    sections = [(title, list(group)) for title, group in itertools.groupby(claims, key=lambda claim: claim.section)]
-    glance = filled(
-        "glance",
-        sections=[(title, [(claim, results.verdict(claim.id)) for claim in group]) for title, group in sections],
-        counts=[(verdict, n) for verdict in Verdict if (n := results.count(verdict))],
-    )
-    parts = [PROSE, headline_table(results), f"\n## All {len(claims)} claims at a glance\n\n", glance]
+    sections = [
+        (title, list(group)) for title, group in itertools.groupby(claims, lambda claim: claim.section)
+    ]
+    glance = [(title, [(claim, results.verdict(claim.id)) for claim in group]) for title, group in sections]
+    parts = [
+        PROSE,
+        about_amendments(),
+        f"\n## The three tallies\n\n{tally_table(results)}",
+        f"\n## Headlines\n\n{headline_table(results)}",
+        "\n## Every claim at a glance\n\n",
+        filled("glance", sections=glance),
+    ]
     for title, group in sections:
         if measured := [claim for claim in group if claim.kind != "identity"]:
-            parts += [f"\n## {title}\n\n", table(measured)]
-    identities = [claim for claim in claims if claim.kind == "identity"]
-    holding = sum(results.verdict(claim.id) is Verdict.HOLDS for claim in identities)
+            parts += [f"\n## {title}\n\n", cards(measured)]
     parts += [
-        f"\n## Identities\n\n{holding} of {len(identities)} hold.\n\n",
-        raw('<details class="tc-folded"><summary>Each identity with its error</summary>'),
-        table(identities),
+        "\n## Identities\n\n",
+        raw('<details class="tc-folded"><summary>Each exact identity with its error</summary>'),
+        cards(claims_of("identity")),
         raw("</details>"),
     ]
     return "".join(parts)

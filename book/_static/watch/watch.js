@@ -1,0 +1,452 @@
+// The page "Watch it learn" (transformer_circuits/pages/watch.py): snapshots of a model's training, one at a time. Every number and every
+// threshold comes from the build: films/NAME.js calls watchFilm() with the facts of one film and its arrays, gzipped, in base64.
+(() => {
+  const root = document.getElementById("watch");
+  const folder = new URL(".", document.currentScript.src);
+  const { films } = JSON.parse(root.dataset.films);
+  const make = (name, properties = {}, ...children) => {
+    const { data = {}, ...rest } = properties, element = document.createElement(name);
+    for (const [key, value] of Object.entries(rest)) key in element && key !== "role" ? (element[key] = value) : element.setAttribute(key, value);
+    Object.assign(element.dataset, data);
+    element.append(...children);
+    return element;
+  };
+  const svg = (name, attributes = {}, ...children) => {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    element.append(...children);
+    return element;
+  };
+  const percent = (p) => (p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : `${(100 * p).toFixed(1)}%`);
+  const fixed = (x, digits = 2) => x.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−");
+  const short = (t) => (t >= 1e6 ? `${+(t / 1e6).toPrecision(3)}M` : t >= 1e3 ? `${+(t / 1e3).toPrecision(3)}K` : `${t}`);
+  const still = matchMedia("(prefers-reduced-motion: reduce)");
+  const SIDES = { Q: "queries", K: "keys", V: "values" };
+
+  let film = null; // facts and arrays of the model that is shown
+  const state = { at: 0, head: 0, text: 0, place: [0, 0], side: "K", timer: null };
+  const ui = {};
+  const status = root.querySelector(".watch-status"), app = root.querySelector(".watch-app");
+  const say = (text, trouble = false) => {
+    status.textContent = text;
+    status.classList.toggle("watch-trouble", trouble);
+  };
+
+  // ---- films -----------------------------------------------------------------------------------------------------------------
+
+  const TYPES = { uint8: Uint8Array, uint16: Uint16Array, int16: Int16Array, float32: Float32Array };
+  const known = new Map(); // by name: a promise of a film
+  const waiting = new Map(); // by name: what to do with a film that arrives
+
+  window.watchFilm = (facts, data) => waiting.get(facts.name)(unpack(facts, data));
+
+  function load(name) {
+    if (!known.has(name)) known.set(name, new Promise((resolve, reject) => {
+      waiting.set(name, resolve);
+      const missing = () => reject(new Error("its file is missing or damaged")); // of no effect if the film has arrived
+      document.head.append(make("script", { src: new URL(`films/${name}.js`, folder), onerror: missing, onload: missing }));
+    }));
+    return known.get(name);
+  }
+
+  async function unpack(facts, data) {
+    const packed = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")); // checks the sum of its bytes
+    const bytes = await new Response(stream).arrayBuffer();
+    for (const [name, { type, shape, offset }] of Object.entries(facts.arrays)) {
+      facts[name] = new TYPES[type](bytes, offset, shape.reduce((a, b) => a * b, 1));
+    }
+    const { tokens } = facts, first = Math.log(tokens[1]), last = Math.log(tokens.at(-1));
+    // Where a number of tokens is on the axis, 0 to 1: logarithmic from the second snapshot on.
+    facts.x = (t) => (t < tokens[1] ? (0.04 * t) / tokens[1] : 0.04 + (0.96 * (Math.log(t) - first)) / (last - first));
+    facts.heads = facts.n_layers * facts.n_heads;
+    return facts;
+  }
+
+  // ---- the numbers that are drawn ----------------------------------------------------------------------------------------------
+
+  const S = () => film.tokens.length;
+  const text = () => film.texts[state.text];
+  const place = () => state.place[state.text];
+  const headName = (h) => `${Math.floor(h / film.n_heads)}.${h % film.n_heads}`;
+  const roleOf = (h) => film.role_names[film.roles[state.at * film.heads + h]];
+
+  // The snapshot that is nearest to a place on the axis.
+  function nearest(x) {
+    const away = film.tokens.map((t) => Math.abs(film.x(t) - x));
+    return away.indexOf(Math.min(...away));
+  }
+
+  // Attention of the chosen head: a row for each destination, sources up to it, 0 to 255.
+  function row(i) {
+    const n = text().names.length, size = (n * (n + 1)) / 2, from = (state.at * film.heads + state.head) * size + (i * (i + 1)) / 2;
+    return film[`pattern_${state.text}`].subarray(from, from + i + 1);
+  }
+
+  // The position after the last earlier occurrence of the token at i; -1 for a new token.
+  const lastTime = (i) => (i ? text().ids.lastIndexOf(text().ids[i], i - 1) + 1 || -1 : -1);
+
+  // ---- drawing -----------------------------------------------------------------------------------------------------------------
+
+  function draw() {
+    const began = performance.now();
+    drawTime(), drawHeads(), drawAttention(), drawEigenvalues();
+    root.dataset.milliseconds = (performance.now() - began).toFixed(1);
+    root.dataset.at = state.at;
+  }
+
+  function drawTime() {
+    const { at } = state, tokens = film.tokens[at], x = film.x(tokens);
+    ui.slider.value = x;
+    ui.slider.setAttribute("aria-valuetext", `${short(tokens)} tokens seen`);
+    ui.now.textContent = `${short(tokens)} tokens seen`;
+    ui.of.textContent = `moment ${at + 1} of ${S()}`;
+    for (const { dot, value, values, y, format } of ui.curves) {
+      dot.style.left = `${100 * x}%`, dot.style.top = `${y(values[at])}%`;
+      value.textContent = format(values[at]);
+    }
+    for (const cursor of ui.cursors) cursor.style.left = `${100 * x}%`;
+    for (const mark of ui.marks) mark.button.classList.toggle("watch-past", mark.at <= at);
+    for (const { line, since } of ui.findings) line.classList.toggle("watch-true", since !== null && since <= at);
+  }
+
+  function drawHeads() {
+    const { n_heads, n_layers } = film, all = film.heads * state.at;
+    ui.heads.forEach((button, h) => {
+      const role = film.roles[all + h];
+      button.dataset.role = role;
+      button.setAttribute("aria-checked", h === state.head);
+      button.tabIndex = h === state.head ? 0 : -1;
+      button.setAttribute("aria-label", `Head ${headName(h)}${role ? `, ${film.role_names[role]}` : ""}`);
+    });
+    if (n_layers > 1) {
+      const pairs = n_heads * n_heads, from = (3 * state.at + "QKV".indexOf(state.side)) * pairs;
+      ui.lines.forEach((line, pair) => {
+        const ratio = film.composition[from + pair], width = (10 * (ratio - 1)) / (film.widest - 1);
+        line.style.strokeWidth = width > 0.15 ? width.toFixed(2) : 0;
+        const rests = [n_heads + Math.floor(pair / n_heads), pair % n_heads].some((h) => film.roles[all + h] === film.resting);
+        line.classList.toggle("watch-rests", rests);
+        line.classList.toggle("watch-composes", ratio >= film.composes && !rests);
+      });
+    }
+    const of = (name) => film[name][all + state.head], role = roleOf(state.head);
+    ui.about.replaceChildren(make("b", {}, `Head ${headName(state.head)}${role ? `: ${role}` : ""}. `),
+      `Attention to the previous token ${percent(of("previous_token"))}, to the start token ${percent(of("rest"))}; ` +
+      `induction score ${percent(of("induction"))}; positivity ${fixed(of("positivity"))}.`);
+  }
+
+  function drawAttention() {
+    const i = place(), values = row(i), next = lastTime(i), { names, ids } = text();
+    ui.tokens.forEach((token, j) => {
+      const a = j <= i ? values[j] / 255 : 0;
+      token.style.setProperty("--a", a.toFixed(3));
+      token.classList.toggle("watch-strong", a > 0.5);
+      token.classList.toggle("watch-ahead", j > i);
+      token.classList.toggle("watch-lasttime", j === next);
+      token.setAttribute("aria-selected", j === i);
+    });
+    ui.strip.setAttribute("aria-activedescendant", `watch-token-${i}`);
+    ui.attentionTitle.textContent = `Attention of head ${headName(state.head)}`;
+    ui.where.replaceChildren(make("b", {}, `From ${names[i]}: `), next < 0 ? "this token is new in the text."
+      : `${percent(values[next] / 255)} on ${names[next]}, which followed ${names[i]} last time.`);
+    drawPattern(i);
+    const from = (state.at * names.length + i) * film.top;
+    ui.nextTitle.replaceChildren("Next after ", make("code", { className: "watch-word" }, names[i]));
+    ui.next.forEach(({ line, name, bar, share }, k) => {
+      const id = film[`top_token_${state.text}`][from + k], p = film[`top_probability_${state.text}`][from + k] / 255;
+      name.textContent = film.names[id];
+      bar.setAttribute("width", 100 * p);
+      share.textContent = p < 0.5 / 255 ? "<0.2%" : percent(p);
+      line.classList.toggle("watch-comes", id === ids[i + 1]);
+    });
+    ui.comes.textContent = i + 1 < ids.length ? `Next in the text: ${names[i + 1]}.` : "The text ends here.";
+  }
+
+  function drawPattern(chosen) {
+    const n = text().names.length, { canvas } = ui, ink = getComputedStyle(root).getPropertyValue("--watch-ink").split(",").map(Number);
+    if (canvas.width !== n) canvas.width = canvas.height = n;
+    const context = canvas.getContext("2d"), image = context.createImageData(n, n), rings = [];
+    for (let i = 0; i < n; i++) {
+      row(i).forEach((value, j) => image.data.set([...ink, value], 4 * (i * n + j)));
+      const k = lastTime(i);
+      if (k >= 0) rings.push(svg("circle", { cx: k + 0.5, cy: i + 0.5, r: 0.7 }));
+    }
+    context.putImageData(image, 0, 0);
+    if (ui.marked !== `${state.text} ${n}`) ui.rings.replaceChildren(...rings), ui.marked = `${state.text} ${n}`, ui.over.setAttribute("viewBox", `0 0 ${n} ${n}`);
+    ui.rowMark.setAttribute("y", chosen), ui.rowMark.setAttribute("width", chosen + 1);
+  }
+
+  function drawEigenvalues() {
+    const d = film.d_head, from = (state.at * film.heads + state.head) * d * 2, scale = film.eigenvalue_scale[state.at * film.heads + state.head];
+    ui.dots.forEach((dot, k) => {
+      const [re, im] = [film.eigenvalues[from + 2 * k] / 32767, film.eigenvalues[from + 2 * k + 1] / 32767];
+      dot.setAttribute("cx", re), dot.setAttribute("cy", -im);
+      dot.classList.toggle("watch-below", re < 0);
+    });
+    ui.planeTitle.textContent = `Eigenvalues of the OV circuit of head ${headName(state.head)}`;
+    ui.plane.setAttribute("aria-label", `${d} eigenvalues in the complex plane, positivity ${fixed(film.positivity[state.at * film.heads + state.head])}`);
+    ui.scale.textContent = `Positivity ${fixed(film.positivity[state.at * film.heads + state.head])}. ` +
+      `The circle's radius is the largest absolute value, ${+scale.toPrecision(3)}.`;
+  }
+
+  // ---- moving through training -------------------------------------------------------------------------------------------------
+
+  function go(at) {
+    state.at = Math.max(0, Math.min(S() - 1, at));
+    draw();
+  }
+
+  function stop() {
+    clearInterval(state.timer);
+    state.timer = null;
+    ui.play.textContent = "▶ Play";
+  }
+
+  function play() {
+    if (state.timer) return stop();
+    if (state.at === S() - 1) go(0);
+    ui.play.textContent = "❚❚ Pause";
+    state.timer = setInterval(() => {
+      go(state.at + 1);
+      if (state.at === S() - 1) stop();
+    }, still.matches ? 1000 : 150);
+  }
+
+  // Arrow keys go from snapshot to snapshot, whatever the distance on the axis.
+  function keyed(event) {
+    const to = { ArrowLeft: state.at - 1, ArrowDown: state.at - 1, ArrowRight: state.at + 1, ArrowUp: state.at + 1,
+      PageDown: state.at - 5, PageUp: state.at + 5, Home: 0, End: S() - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    stop();
+    go(to);
+  }
+
+  function chooseHead(h) {
+    state.head = h;
+    drawHeads(), drawAttention(), drawEigenvalues();
+  }
+
+  function chooseToken(i) {
+    state.place[state.text] = Math.max(0, Math.min(text().names.length - 1, i));
+    drawAttention();
+  }
+
+  // ---- links -------------------------------------------------------------------------------------------------------------------
+
+  function copyLink() {
+    const values = [["t", short(film.tokens[state.at])], ["head", headName(state.head)], ["model", film.name], ["text", state.text], ["at", place()]];
+    history.replaceState(null, "", `#${values.map((pair) => pair.join("=")).join("&")}`);
+    navigator.clipboard?.writeText(location.href).catch(() => {});
+    ui.link.textContent = "The link is in the address";
+    setTimeout(() => (ui.link.textContent = "Link to this moment"), 2000);
+  }
+
+  const asked = () => new URLSearchParams(location.hash.slice(1));
+
+  function fromAddress() {
+    const values = asked(), head = /^(\d+)\.(\d+)$/.exec(values.get("head")), t = /^([\d.]+)([KM]?)$/i.exec(values.get("t"));
+    const h = head && Number(head[1]) * film.n_heads + Number(head[2]);
+    if (head && Number(head[2]) < film.n_heads && h < film.heads) state.head = h;
+    if (t) state.at = nearest(film.x(Number(t[1]) * { "": 1, K: 1e3, M: 1e6 }[t[2].toUpperCase()]));
+    if (/^[01]$/.test(values.get("text"))) state.text = Number(values.get("text"));
+    if (/^\d+$/.test(values.get("at"))) state.place[state.text] = Math.min(Number(values.get("at")), text().names.length - 1);
+  }
+
+  // ---- the page ----------------------------------------------------------------------------------------------------------------
+
+  const button = (label, onclick, rest = {}) => make("button", { type: "button", onclick, ...rest }, label);
+
+  // Choices of which one is on; `chosen` is called with the number of the new one.
+  function choices(label, names, on, chosen) {
+    const group = make("div", { className: "watch-choices", role: "group", "aria-label": label }, make("span", {}, label));
+    const press = (k) => [...group.querySelectorAll("button")].forEach((each, i) => each.setAttribute("aria-pressed", i === k));
+    group.append(...names.map((name, k) => button(name, () => (press(k), chosen(k)))));
+    press(on);
+    return group;
+  }
+
+  const section = (title, ...children) => make("section", {}, typeof title === "string" ? make("h3", {}, title) : title, ...children);
+
+  const cursor = () => {
+    const line = make("div", { className: "watch-cursor" });
+    ui.cursors.push(line);
+    return line;
+  };
+
+  function timeline() {
+    ui.slider = make("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": "Tokens seen", className: "watch-slider" });
+    ui.slider.addEventListener("input", () => {
+      stop();
+      go(nearest(ui.slider.value));
+    });
+    ui.slider.addEventListener("keydown", keyed);
+    ui.play = button("▶ Play", play, { className: "watch-play" });
+    ui.now = make("b", { className: "watch-now" }), ui.of = make("span", { className: "watch-small" });
+    return make("div", { className: "watch-bar" },
+      make("div", { className: "watch-row" }, ui.play, ui.now, ui.of), make("div", { className: "watch-track" }, ui.slider));
+  }
+
+  function curves() {
+    const high = 100, ticks = [];
+    for (let t = 10 ** Math.ceil(Math.log10(film.tokens[1])); t <= film.tokens.at(-1); t *= 10) ticks.push(t);
+    ui.curves = film.curves.map(({ title, values, threshold, percent: share }) => {
+      const most = Math.max(...values, threshold ?? -Infinity), least = Math.min(...values, share ? 0 : Infinity);
+      const y = (value) => high - (high * (value - least)) / (most - least || 1), dot = make("i", { className: "watch-dot" });
+      const points = values.map((value, s) => `${(1000 * film.x(film.tokens[s])).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
+      const value = make("b"), chart = svg("svg", { viewBox: `0 0 1000 ${high}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+        ...(threshold ? [svg("line", { x1: 0, x2: 1000, y1: y(threshold), y2: y(threshold), class: "watch-threshold" })] : []),
+        svg("polyline", { points }));
+      const format = share ? percent : fixed;
+      return { dot, value, values, y, format, box: make("div", { className: "watch-curve" },
+        make("p", {}, `${title}: `, value, make("span", { className: "watch-small" }, ` (${format(least)} to ${format(most)}${threshold ? `; dashed: ${format(threshold)}` : ""})`)),
+          make("div", { className: "watch-chart" }, chart, dot)) };
+    });
+    const flags = film.marks.map(({ tokens, kind }) => make("i", { className: "watch-flag", style: `left: ${100 * film.x(tokens)}%`, data: { kind } }));
+    const area = make("div", { className: "watch-area" }, ...ui.curves.map(({ box }) => box), ...flags, cursor());
+    const axis = make("div", { className: "watch-axis" }, ...ticks.map((t) => make("span", { style: `left: ${100 * film.x(t)}%` }, short(t))));
+    area.addEventListener("pointerdown", (event) => {
+      const box = area.getBoundingClientRect();
+      ui.slider.value = (event.clientX - box.left) / box.width;
+      ui.slider.dispatchEvent(new Event("input"));
+    });
+    ui.marks = film.marks.map(({ at, kind, text }) => ({ at, button: button("", () => (stop(), go(at)), { data: { kind } }), text }));
+    for (const mark of ui.marks) mark.button.append(make("i"), mark.text);
+    ui.link = button("Link to this moment", copyLink, { className: "watch-link" });
+    return make("section", {}, area, axis, make("div", { className: "watch-marks", role: "group", "aria-label": "Moments to go to" },
+      ...ui.marks.map((mark) => mark.button), ui.link));
+  }
+
+  function graph() {
+    const { n_heads: H, n_layers: L } = film;
+    ui.heads = Array.from({ length: film.heads }, (_, h) => {
+      const pick = button(headName(h), () => chooseHead(h), { role: "radio" });
+      pick.addEventListener("keydown", (event) => {
+        const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: H, ArrowDown: -H }[event.key];
+        if (step === undefined || !ui.heads[h + step]) return;
+        event.preventDefault();
+        chooseHead(h + step);
+        ui.heads[h + step].focus();
+      });
+      return pick;
+    });
+    const layer = (l) => make("div", { className: "watch-heads", style: `--heads: ${H}` }, ...ui.heads.slice(l * H, (l + 1) * H));
+    ui.lines = [];
+    for (let reader = 0; L > 1 && reader < H; reader++) for (let writer = 0; writer < H; writer++) {
+      ui.lines.push(svg("line", { x1: writer + 0.5, y1: 1, x2: reader + 0.5, y2: 0 }));
+    }
+    const box = make("div", { role: "radiogroup", "aria-label": "Heads: arrow keys choose one" }, ...(L > 1 ? [layer(1),
+      svg("svg", { viewBox: `0 0 ${H} 1`, preserveAspectRatio: "none", class: "watch-lines", "aria-hidden": "true" }, ...ui.lines)] : []), layer(0));
+    const key = make("p", { className: "watch-key" }, ...film.role_names.slice(1).map((name, k) => make("span", { data: { role: k + 1 } }, name)));
+    ui.about = make("p", { className: "watch-about" });
+    const sides = choices("Second layer reads with its", Object.values(SIDES), "QKV".indexOf(state.side), (k) => (state.side = "QKV"[k], drawHeads()));
+    return section("Heads", ...(L > 1 ? [sides] : []), box, key,
+      ...(L > 1 ? [make("p", { className: "watch-small" }, `Lines are as wide as the composition ratio is above chance, and colored from ${film.composes} times chance on. Lines of resting heads are pale.`)] : []),
+      ui.about);
+  }
+
+  function attention() {
+    ui.strip = make("div", { className: "watch-strip", role: "listbox", tabIndex: 0, "aria-label": "Tokens: arrow keys choose the one to look from" });
+    ui.strip.addEventListener("click", (event) => {
+      const i = event.target.closest?.(".watch-token")?.dataset.i;
+      if (i !== undefined) chooseToken(Number(i));
+    });
+    ui.strip.addEventListener("keydown", (event) => {
+      const i = { ArrowLeft: place() - 1, ArrowRight: place() + 1, Home: 0, End: text().names.length - 1 }[event.key];
+      if (i === undefined) return;
+      event.preventDefault();
+      chooseToken(i);
+    });
+    ui.where = make("p", { role: "status" }), ui.attentionTitle = make("h3"), ui.nextTitle = make("h3");
+    ui.canvas = make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" });
+    ui.rings = svg("g"), ui.rowMark = svg("rect", { x: 0, height: 1 });
+    ui.over = svg("svg", { "aria-hidden": "true" }, ui.rings, ui.rowMark), ui.marked = null;
+    const square = make("div", { className: "watch-square" }, ui.canvas, ui.over);
+    square.addEventListener("click", (event) => {
+      const box = square.getBoundingClientRect();
+      chooseToken(Math.floor(((event.clientY - box.top) / box.height) * text().names.length));
+    });
+    ui.next = Array.from({ length: film.top }, () => {
+      const name = make("code", { className: "watch-word" }), bar = svg("rect", { height: 10 }), share = make("td");
+      const line = make("tr", {}, make("th", { scope: "row" }, name), make("td", { className: "watch-bars" },
+        svg("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, bar)), share);
+      return { line, name, bar, share };
+    });
+    ui.comes = make("p", { className: "watch-small" });
+    const table = make("table", { className: "watch-next" }, make("tbody", {}, ...ui.next.map(({ line }) => line)));
+    const texts = choices("Text", film.texts.map(({ label }) => label), state.text, (k) => (state.text = k, drawTokens(), drawAttention()));
+    return make("section", { className: "watch-attention" }, ui.attentionTitle, texts, ui.strip, ui.where, make("div", { className: "watch-reading" },
+      make("div", {}, square, make("p", { className: "watch-small" }, "Rows attend to columns. Rings: the token that followed last time.")),
+      make("div", {}, ui.nextTitle, table, ui.comes)));
+  }
+
+  function drawTokens() {
+    ui.tokens = text().names.map((name, i) => make("span", { className: "watch-token", role: "option", id: `watch-token-${i}`, data: { i } }, name));
+    ui.strip.replaceChildren(...ui.tokens);
+  }
+
+  function eigenvalues() {
+    ui.planeTitle = make("h3"), ui.scale = make("p", { className: "watch-small watch-scale" });
+    ui.dots = Array.from({ length: film.d_head }, () => svg("circle", { r: 0.03 }));
+    ui.plane = svg("svg", { viewBox: "-1.1 -1.1 2.2 2.2", role: "img", class: "watch-plane" }, svg("circle", { r: 1, class: "watch-unit" }),
+      svg("line", { x1: -1.1, x2: 1.1, y1: 0, y2: 0 }), svg("line", { y1: -1.1, y2: 1.1, x1: 0, x2: 0 }), ...ui.dots);
+    return section(ui.planeTitle, ui.plane, ui.scale, make("p", { className: "watch-small" }, "In a copying head most of them move to the right of the vertical axis."));
+  }
+
+  function findings() {
+    ui.findings = film.findings.map(({ claim, finding, tokens, before, law }) => {
+      const since = tokens === null ? null : film.tokens.findIndex((t) => t >= tokens);
+      const bar = make("div", { className: "watch-bar-of" });
+      if (since !== null) bar.append(make("i", { style: `left: ${100 * film.x(before)}%; right: 0`, className: "watch-maybe" }),
+        make("i", { style: `left: ${100 * film.x(tokens)}%; right: 0` }));
+      if (law !== null && film.x(law) <= 1) bar.append(make("b", { style: `left: ${100 * film.x(law)}%` }));
+      const when = `${since === null ? "not in this run" : short(tokens)}${law === null ? "" : `; the law predicts ${short(law)}`}`;
+      return { since, line: make("div", { className: "watch-finding" }, make("p", {}, `${claim ? `${claim}: ` : ""}${finding} `, make("span", {}, when)), bar) };
+    });
+    return section("When each finding becomes true", make("p", { className: "watch-small" },
+      "A bar starts at the first snapshot after which the criterion holds until the end. The pale part reaches back to the snapshot before." +
+      (film.findings.some(({ law }) => law !== null) ? " The mark is the prediction of the law below." : "")),
+      make("div", { className: "watch-area" }, ...ui.findings.map(({ line }) => line), cursor()));
+  }
+
+  function build() {
+    ui.cursors = [];
+    const models = films.length > 1 ? [choices("Model", films, films.indexOf(film.name), (k) => open(films[k]))] : [];
+    app.replaceChildren(...models, timeline(), make("div", { className: "watch-panels" },
+      curves(), graph(), attention(), eigenvalues(), findings()));
+    drawTokens();
+    const header = document.querySelector(".bd-header-article"); // it stays in view, and the slider below it
+    if (header && getComputedStyle(header).position === "sticky") root.style.setProperty("--watch-top", `${header.offsetHeight}px`);
+  }
+
+  // ---- from here ---------------------------------------------------------------------------------------------------------------
+
+  let wanted; // the film that was chosen last
+
+  async function open(name, linked = false) {
+    const began = performance.now();
+    wanted = name;
+    if (state.timer) stop();
+    say("Loading the film …");
+    try {
+      const found = await load(name);
+      if (wanted !== name) return;
+      film = found;
+    } catch (error) {
+      return say(`The film of ${name} cannot be shown (${error.message}); build the book again (make book).`, true);
+    }
+    Object.assign(state, { at: S() - 1, head: film.start.head, text: 0, place: [...film.start.place] });
+    if (linked) fromAddress();
+    build();
+    draw();
+    if (!linked) app.querySelector("[aria-pressed=true]").focus(); // the button that was pressed is a new one
+    say("");
+    root.dataset.load = Math.round(performance.now() - began);
+    root.dataset.ready = film.name;
+  }
+
+  const first = () => (films.includes(asked().get("model")) ? asked().get("model") : films[0]);
+  new MutationObserver(() => film && drawPattern(place())).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+  addEventListener("hashchange", () => open(first(), true));
+  open(first(), true);
+})();

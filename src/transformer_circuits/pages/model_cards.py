@@ -1,0 +1,271 @@
+"""The page of models: how each was trained, from its manifest and log, and what its heads do, measured here. Nothing in it is typed.
+
+python -m transformer_circuits.pages.model_cards OUT.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from transformer_circuits.circuits import heads
+from transformer_circuits.data import D_VOCAB, held_out_documents, held_out_windows, load_tokenizer
+from transformer_circuits.measures.attention import RESTING
+from transformer_circuits.models import load_model
+from transformer_circuits.models.recipes import differing_settings, recipe
+from transformer_circuits.models.registry import training_log
+from transformer_circuits.models.shards import read_manifest
+from transformer_circuits.models.tokenizer import pieces
+from transformer_circuits.paths import DATA, WEIGHTS
+from transformer_circuits.training.corpus import load_sources
+
+WINDOWS = 16  # of held-out text, for previous-token scores and resting heads
+
+INTRODUCTION = """\
+# The models
+
+Chapters 0 to 11 use a family of models with the paper's architecture: attention only, no biases, no normalization, and positions added
+only where queries and keys are computed. Vocabulary, context, and width are smaller than the paper's (about 50,000 tokens, 2,048, and
+768), so that two CPU cores can train the models until the paper's effects show. The models are for study. They have read little and are
+of no other use.
+"""
+COLUMNS = """\
+**Induction scores** are those of the chapters: means over four draws of random tokens that occur twice. **Previous-token scores** and
+**resting heads** (at least {resting:.0%} of their attention on the start token) are measured on {windows} windows of held-out text. Losses
+are those of the last row of each model's log. **Bits per byte** compare losses in different vocabularies. The **in-context score** is the
+loss around token 500 minus the loss around token 50; in shorter contexts both move in proportion. A dash means that the model does not
+have such a value. [Watch it learn](watch.md) and [chapter 10](../notebooks/10_in_context_learning.ipynb) show the values during training.
+"""
+TRAINING = """\
+## How they were trained
+
+The models learn to predict the next token on windows of text. Each window has the start token in front, except where a setting says
+otherwise. The optimizer is AdamW. The learning rate rises, stays constant, and falls along a cosine. The same seed, data, and number of
+threads give the same weights again. A run that is interrupted continues where it stopped if its command is given again. Each folder in
+`weights/` contains the log of its run, `training.jsonl`.
+
+    python -m transformer_circuits.training.corpus --out corpus
+    python -m transformer_circuits.training.train --config attn-only-2l \\
+        --data corpus --out runs/attn-only-2l
+    python -m transformer_circuits.training.train --config small-2l \\
+        --name small-2l-seed-1 --set seed=1 \\
+        --data corpus --out runs/small-2l-seed-1
+    python -m transformer_circuits.training.melodies --out melodies
+    python -m transformer_circuits.training.train --config melodies-2l \\
+        --data melodies --out runs/melodies-2l
+"""
+OTHERS = """\
+## The other models
+
+Chapters 12 and 13 compare seeds and architectures on small models, with half the width and a vocabulary of 512 tokens, the first 512 of
+the family's. The melody models of chapter 14 read the 88 keys of a piano.
+"""
+DATA_TEXT = """\
+## What they read
+
+The last column is the **copy oracle**: the fraction of tokens that one rule predicts correctly, "what followed the current token last
+time, within 512 tokens, follows again". It shows how much an induction head could gain on a text before anything is trained.
+"""
+GROUPS = {"attn-only": "The family", "small": "The small models", "melodies": "The melody models"}
+BEYOND = {
+    "normalization": "layer normalization",
+    "smeared_keys": "smeared keys",
+    "standard_positions": "standard positions",
+    "d_mlp": "MLPs",
+}
+SETTINGS = {
+    "n_layers": "layers", "n_heads": "heads per layer", "d_model": "width", "d_head": "width of a head", "d_vocab": "vocabulary", "n_ctx": "context",
+    "tokens": "training tokens", "batch": "windows per step", "lr": "learning rate", "lr_end": "last learning rate divided by the highest",
+    "warmup": "part of training in which the rate rises", "decay_from": "part of training after which the rate falls", "betas": "AdamW's betas",
+    "weight_decay": "weight decay", "decay_embeddings": "weight decay of embeddings", "clip": "gradient norm clipped at",
+    "without_start": "fraction of windows without start token, in running text", "planted": "fraction of windows with a passage that occurs twice",
+    "corpus": "fingerprint of the text",
+}  # fmt: skip
+
+
+def names(group: str) -> list[str]:
+    """Return the shipped models of a group, those with fewer layers first."""
+    found = [path.parent for path in WEIGHTS.glob(f"{group}-*/manifest.json")]
+    return [path.name for path in sorted(found, key=lambda path: (config(path.name)["n_layers"], path.name))]
+
+
+def config(name: str) -> dict[str, Any]:
+    return read_manifest(WEIGHTS / name)["config"]
+
+
+def reads_text(name: str) -> bool:
+    """Return whether the model reads the book's held-out text."""
+    return not name.startswith("melodies") and config(name)["d_vocab"] <= D_VOCAB
+
+
+@functools.cache
+def bytes_per_token(d_vocab: int) -> float:
+    """Return the bytes of held-out text per token when it is cut into the first `d_vocab` tokens of the family's vocabulary."""
+    tokens = np.concatenate([part.numpy() for _, part in held_out_documents()])
+    tokenizer = load_tokenizer()
+    characters = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))  # one character per byte
+    length = np.array([len(token) for token in characters])
+    length[tokenizer.bos_token_id] = 0
+    cut = pieces(json.loads((DATA / "tokenizer.json").read_text(encoding="utf8")), d_vocab)
+    return length[tokens].sum() / np.array([len(parts) for parts in cut])[tokens].sum()
+
+
+def best(scores: torch.Tensor) -> str:
+    """Return the highest of scores [layer, head], with its head."""
+    head = divmod(int(scores.argmax()), scores.shape[1])
+    return f"{scores.max():.3f} (head {heads.head_name(head)})"
+
+
+@torch.no_grad()
+def measured(name: str) -> dict[str, str]:
+    """Return what the model's heads do, measured as in the chapters; nothing for a model without heads."""
+    if not config(name)["n_layers"]:
+        return {}
+    model = load_model(name, device="cpu")
+    found = {"best induction score": best(heads.measured_induction(model).mean)}
+    if reads_text(name):
+        windows = held_out_windows(WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
+        rests = heads.start_token_scores(model, windows) >= RESTING
+        found["best previous-token score"] = best(heads.previous_token_scores(model, windows))
+        found["resting heads"] = f"{int(rests.sum())} of {rests.numel()}"
+    return found
+
+
+def card(name: str) -> dict[str, str]:
+    """Return what the page says about a model, by the name of the value."""
+    model, last = config(name), training_log(name).iloc[-1]
+    beyond = [what for key, what in BEYOND.items() if model.get(key)]
+    bits = last["held_out"] / math.log(2) / bytes_per_token(model["d_vocab"]) if reads_text(name) else None
+    return {
+        "layers": ", ".join([str(model["n_layers"]), *beyond]),
+        "heads per layer": f"{model['n_heads']} of {model['d_head']}" if model["n_layers"] else "–",
+        "width": f"{model['d_model']}",
+        "vocabulary": f"{model['d_vocab']:,}",
+        "context": f"{model['n_ctx']}",
+        "million tokens read": f"{last['tokens'] / 1e6:.0f}",
+        "held-out loss (nats per token)": f"{last['held_out']:.3f}",
+        "bits per byte": f"{bits:.3f}" if bits else "–",
+        "in-context score (nats)": f"{last['in_context']:z.2f}".replace("-", "−"),
+        **measured(name),
+        "hours of training": f"{last['seconds'] / 3600:.1f}",
+    }
+
+
+def cards(group: str) -> pd.DataFrame:
+    """Return one column per model of the group and one row per value."""
+    found = {name: card(name) for name in names(group)}
+    order = dict.fromkeys(key for one in sorted(found.values(), key=len, reverse=True) for key in one)
+    return pd.DataFrame(found).reindex(order).fillna("–")
+
+
+def setting(value: Any) -> str:
+    """Write the value of a setting."""
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:.3g}"
+        case dict():
+            return " ".join(f"{key} {part}" for key, part in value.items())
+    return ", ".join(map(setting, value))
+
+
+def training(group: str) -> str:
+    """Say with which settings a group was trained: those that all models share, and a table of those in which they differ."""
+    models = names(group)
+    settings = {key: value for key, value in recipe(models[0]).items() if key in SETTINGS}
+    differing = {key: found for key, found in differing_settings(*models).items() if key in SETTINGS}
+    shared = [
+        f"{SETTINGS[key]}: {setting(value)}"
+        for key, value in settings.items()
+        if key not in differing and value is not None
+    ]
+    parts = [f"### {GROUPS[group]}\n", f"All models share these settings: {'; '.join(shared)}.\n"]
+    if differing:
+        rows = {SETTINGS[key]: map(setting, found) for key, found in differing.items()}
+        frame = pd.DataFrame(rows, index=pd.Index(models, name="model"))
+        parts += [
+            "In addition to layers, architecture, and seed, they differ in these settings:\n",
+            table(frame),
+        ]
+    else:
+        parts.append("They differ only in layers, architecture, and seed.\n")
+    if settings["corpus"] is None:
+        parts.append("Their manifests do not record which text they read.\n")
+    return "\n".join(parts)
+
+
+def corpus() -> tuple[str, pd.DataFrame, pd.DataFrame]:
+    """Return the size of the corpus in a sentence, a row per kind of text, and a row per source with version, license, and copy oracle."""
+    report = json.loads((DATA / "corpus.json").read_text(encoding="utf8"))
+    sizes = [
+        f"{report['splits'][key]['tokens']:,} tokens in {report['splits'][key]['documents']:,} documents {what}"
+        for key, what in (("train", "for training"), ("held_out", "held out"))
+    ]
+    kinds = pd.DataFrame(report["kinds"]).T.sort_values("tokens", ascending=False).rename_axis("kind")
+    sources = pd.DataFrame(report["sources"])
+    listed = {source["name"]: source for source in load_sources()}
+    sources["version"] = [listed[s].get("version") or listed[s]["commit"][:10] for s in sources["source"]]
+    sources["license"] = [listed[s]["licence"] for s in sources["source"]]
+    columns = ["kind", "version", "license", "documents", "tokens", "copy_oracle"]
+    return f"In all: {', '.join(sizes)}.\n", kinds, sources.set_index("source")[columns]
+
+
+def table(frame: pd.DataFrame) -> str:
+    """Write a data frame as a pipe table; whole numbers in groups of three digits, others with three decimals."""
+
+    def cell(value: Any) -> str:
+        if isinstance(value, (int, float)):
+            return f"{value:,.0f}" if value == int(value) else f"{value:.3f}"
+        return str(value).replace("|", "\\|")
+
+    shown = frame.map(cell).rename(columns=lambda name: str(name).replace("_", " "))
+    return shown.to_markdown(disable_numparse=True) + "\n"
+
+
+def page() -> str:
+    """Return the page in Markdown."""
+    others = pd.concat([cards("small"), cards("melodies")], axis=1).fillna("–").T.rename_axis("model")
+    size, kinds, sources = corpus()
+    parts = [
+        INTRODUCTION,
+        table(cards("attn-only").rename_axis("model")),
+        COLUMNS.format(resting=RESTING, windows=WINDOWS),
+        OTHERS,
+        table(
+            others.drop(columns=["heads per layer", "width", "vocabulary", "context", "hours of training"])
+        ),
+        TRAINING,
+        *map(training, GROUPS),
+        DATA_TEXT,
+        size,
+        table(kinds),
+        "<details><summary>Every source</summary>\n",
+        table(sources),
+        "</details>\n",
+    ]
+    return "\n".join(parts)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m transformer_circuits.pages.model_cards", description="Write the page of models."
+    )
+    parser.add_argument("out", type=Path, help="Markdown file to write")
+    parser.parse_args(arguments).out.write_text(page(), encoding="utf8")
+
+
+if __name__ == "__main__":
+    main()

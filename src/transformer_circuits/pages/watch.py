@@ -1,0 +1,384 @@
+"""The page "Watch it learn": the films that the trainer recorded, from the first step to the last.
+
+    python -m transformer_circuits.pages.watch OUT.md       (the build does; films and a still picture go to _static/watch/films beside it)
+
+The page is `book/_static/watch/`, written by hand: watch.js draws. This module writes its data: what each head does at each snapshot, by the
+thresholds of `measures`, where the marks on the time axis are, and when each finding becomes true.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import functools
+import gzip
+import html
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Int
+from matplotlib.figure import Figure
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from transformer_circuits.circuits import in_context
+from transformer_circuits.circuits.induction import last_target
+from transformer_circuits.figures import use_style
+from transformer_circuits.figures.tokens import show_token
+from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD, RESTING
+from transformer_circuits.measures.weights import COMPOSES, copying_threshold
+from transformer_circuits.models.registry import load_model, training_film, training_log
+from transformer_circuits.models.shards import WeightsError, read_manifest
+from transformer_circuits.paths import WEIGHTS
+
+STATIC = "../_static/watch"  # from the page book/watch.html
+TEXTS = ("Made-up names", "Random tokens, twice")
+# What a head does. Of several roles, the last one is shown.
+ROLES = ("", "copying head", "previous-token head", "induction head", "resting head")
+STILLS = 6
+Film = Mapping[str, np.ndarray]
+
+
+# ---- what a film shows -----------------------------------------------------------------------------------------------------
+
+
+def roles(film: Film, copying: float) -> Int[np.ndarray, "snapshot layer head"]:
+    """Return what each head does at each snapshot, as an index into ROLES."""
+    found = np.zeros(film["rest"].shape, dtype=np.uint8)
+    conditions = (
+        film["positivity"] > copying,
+        film["previous_token"] >= PREVIOUS_TOKEN_HEAD,
+        film["induction"] >= INDUCTION_HEAD,
+        film["rest"] >= RESTING,
+    )
+    for role, holds in enumerate(conditions, start=1):
+        found[holds] = role
+    return found
+
+
+def formed(holds: Bool[np.ndarray, "snapshot layer head"], tokens: np.ndarray) -> dict[int, list[str]]:
+    """Return the heads for which something holds until the end, by the snapshot from which on it does; earliest first."""
+    found: dict[int, list[str]] = {}
+    for layer, head in np.argwhere(holds[-1]):
+        since = in_context.met_from(pd.Series(holds[:, layer, head], tokens)).tokens
+        found.setdefault(int(np.searchsorted(tokens, since)), []).append(f"{layer}.{head}")
+    return dict(sorted(found.items()))
+
+
+def marks(film: Film, log: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the moments that are marked on the time axis: snapshot, tokens, kind, and what happens."""
+    tokens = film["tokens"]
+    found = []
+    for kind, score, threshold in (
+        ("previous-token", "previous_token", PREVIOUS_TOKEN_HEAD),
+        ("induction", "induction", INDUCTION_HEAD),
+    ):
+        for at, names in list(formed(film[score] >= threshold, tokens).items())[:1]:
+            found.append({"at": at, "kind": kind, "text": f"first {kind} head: {' and '.join(names)}"})
+    fall = in_context.steepest_fall(log.set_index("tokens")["in_context"])
+    if fall.tokens == fall.tokens:
+        middle = (fall.tokens * fall.before) ** 0.5
+        at = int(np.abs(np.log(np.maximum(tokens, 1) / middle)).argmin())
+        found.append({"at": at, "kind": "fall", "text": "steepest drop of the in-context score"})
+    for at, names in formed(film["rest"] >= RESTING, tokens).items():
+        heads = f"resting head{'s' if len(names) > 1 else ''}: {', '.join(names)}"
+        found.append({"at": at, "kind": "resting", "text": heads})
+    return sorted(
+        ({**mark, "tokens": int(tokens[mark["at"]])} for mark in found), key=lambda mark: mark["at"]
+    )
+
+
+def pattern(film: Film, text: int, at: int, layer: int, head: int) -> np.ndarray:
+    """Return a head's attention [destination, source] on a text at a snapshot."""
+    n = len(film[f"text_{text}"])
+    found = np.zeros((n, n))
+    found[np.tril_indices(n)] = film[f"pattern_{text}"][at, layer, head] / 255
+    return found
+
+
+def start(film: Film) -> dict[str, Any]:
+    """Return what is chosen at first: the head that ends as the best induction head, and where it attends most to its target."""
+    scores = film["induction"][-1]
+    if len(scores) == 1:  # no induction in one layer: the head that copies most, of those that move anything
+        scores = np.where(film["rest"][-1] < RESTING, film["positivity"][-1], -1)
+    layer, head = np.unravel_index(scores.argmax(), scores.shape)
+    places = []
+    for text in range(len(TEXTS)):
+        final = pattern(film, text, -1, layer, head)
+        target = last_target(torch.from_numpy(film[f"text_{text}"].astype(np.int64))).numpy()
+        attended = np.where(target >= 0, final[range(len(target)), target], -1)
+        places.append(int(attended.argmax()))
+    return {"head": int(layer * scores.shape[1] + head), "place": places}
+
+
+# ---- a film as a script ----------------------------------------------------------------------------------------------------
+
+
+def token_name(tokenizer: Any, token: int) -> str:
+    """Return a token as text in which all can be seen; a piece of a character as its bytes, as play.js shows it."""
+    text = tokenizer.decode([token])
+    if "\ufffd" not in text:
+        return show_token(text)
+    alphabet = bytes_to_unicode()  # byte-level tokenizers write each byte as a letter of this alphabet
+    byte_of = {letter: byte for byte, letter in alphabet.items()}
+    return "".join(f"<{byte_of[letter]:02X}>" for letter in tokenizer.convert_ids_to_tokens(token))
+
+
+def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[dict[str, Any], bytes]:
+    """Return where the arrays are that watch.js reads, and their bytes. JavaScript has no 16-bit floats."""
+    arrays = {
+        name: film[name].astype(np.float32)
+        for name in ("eigenvalue_scale", "previous_token", "rest", "induction", "positivity")
+    }
+    if "composition" in film:
+        arrays["composition"] = film["composition"].astype(np.float32)
+    arrays["eigenvalues"] = np.round(film["eigenvalues"].astype(np.float32) * 32767).astype(np.int16)
+    for k in range(len(TEXTS)):
+        arrays |= {f"{name}_{k}": film[f"{name}_{k}"] for name in ("top_token", "pattern", "top_probability")}
+    arrays["roles"] = held
+    places, parts, offset = {}, [], 0
+    widest_first = sorted(
+        arrays.items(), key=lambda item: -item[1].itemsize
+    )  # each begins at a multiple of its size
+    for name, array in widest_first:
+        places[name] = {"type": str(array.dtype), "shape": array.shape, "offset": offset}
+        parts.append(array.tobytes())
+        offset += array.nbytes
+    return places, b"".join(parts)
+
+
+def script(name: str, film: Film, log: pd.DataFrame, model: Any, findings: pd.DataFrame) -> str:
+    """Return the content of films/NAME.js. One long string: a page opened from disk may load scripts, but no other files."""
+    tokens, (n_layers, n_heads) = film["tokens"], film["rest"].shape[1:]
+    texts = [film[f"text_{k}"].tolist() for k in range(len(TEXTS))]
+    shown = np.concatenate(
+        [film[f"{part}_{k}"].ravel() for part in ("text", "top_token") for k in range(len(TEXTS))]
+    )
+    names = {token: token_name(model.tokenizer, token) for token in np.unique(shown).tolist()}
+    arrays, content = packed(film, roles(film, copying(name)))
+    curves = [
+        {"title": "Held-out loss, nats per token", "values": log["held_out"].tolist()},
+        {"title": "In-context score, nats", "values": log["in_context"].tolist()},
+        {"title": "Best induction score", "values": film["induction"].max(axis=(1, 2)).tolist(), "threshold": INDUCTION_HEAD, "percent": True},
+    ]  # fmt: skip
+    facts = {
+        "name": name, "n_layers": n_layers, "n_heads": n_heads, "d_head": film["eigenvalues"].shape[3], "top": film["top_token_0"].shape[2],
+        "tokens": tokens.tolist(), "names": names, "role_names": ROLES, "resting": ROLES.index("resting head"),
+        "curves": curves, "marks": marks(film, log), "start": start(film),
+        "texts": [{"label": label, "ids": ids, "names": [names[i] for i in ids]} for label, ids in zip(TEXTS, texts)],
+        "composes": COMPOSES, "widest": float(film["composition"].max()) if "composition" in film else None,
+        "findings": json.loads(findings.sort_values("tokens", kind="stable").to_json(orient="records")), "arrays": arrays,
+    }  # fmt: skip
+    data = base64.b64encode(gzip.compress(content, mtime=0)).decode()
+    return f'watchFilm({json.dumps(facts)}, "{data}");\n'
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------------
+
+
+def stills(film: Film) -> Figure:
+    """Draw six moments for readers without scripts: the pattern of the chosen head on random tokens that occur twice."""
+    layer, head = divmod(start(film)["head"], film["rest"].shape[2])
+    tokens = film["tokens"]
+    wanted = np.geomspace(tokens[1], tokens[-1], STILLS)
+    moments = np.abs(np.log(np.maximum(tokens, 1))[:, None] - np.log(wanted)).argmin(axis=0)
+    fig, axes = plt.subplots(1, STILLS, figsize=(10.5, 2.3))
+    for ax, at in zip(axes, moments):
+        ax.imshow(pattern(film, 1, at, layer, head), cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+        ax.set_title(
+            f"{million(tokens[at])} tokens\nscore {film['induction'][at, layer, head]:.0%}", fontsize=9
+        )
+        ax.set(xticks=[], yticks=[])
+    return fig
+
+
+def million(tokens: float) -> str:
+    return f"{tokens / 1e6:.3g} million" if tokens >= 1e5 else f"{tokens:,.0f}"
+
+
+PAGE = """\
+# Watch it learn
+
+While {models} trained, the trainer stopped at {snapshots} moments and recorded attention patterns, predictions, and circuits. Press *Play*, or
+move the slider over the number of tokens seen.
+
+Look for this order in a two-layer model. First, one head attends more and more to the previous token. Then the keys of a second-layer head
+begin to read what it wrote, and a line in the graph grows. Last, the induction head forms: its attention fills the rings in its pattern.
+
+```{{raw}} html
+<link rel="stylesheet" href="{static}/watch.css">
+<div id="watch" class="watch tex2jax_ignore mathjax_ignore" data-films="{films}">
+<noscript><p>With scripts switched on, this page is a film. Without them, six moments of it: the attention of one head on random tokens that
+occur twice. Rows attend to columns.</p>
+<img src="{static}/films/stills.png" alt="{alt}" width="1050"></noscript>
+<p class="watch-status" role="status"></p>
+<div class="watch-app"></div>
+</div>
+<script defer src="{static}/watch.js"></script>
+```
+{trouble}
+```{{rubric}} When each finding becomes true, for all models
+```
+
+The numbers are million tokens seen, at the first snapshot after which the criterion of a claim holds until the end of training. The table has
+the headline claims that a training log can judge. "The best head" is the head with the best induction score at that moment. A dash means that
+the criterion does not hold at the end. An empty cell means that the claim is not about this model.
+
+{table}
+
+{law}
+
+```{{rubric}} What is shown
+```
+
+- **Induction score, previous-token score, resting heads.** The trainer measured them at each snapshot, as the chapters do
+  ([chapter 7](../notebooks/07_induction_heads.ipynb)). A *previous-token head* puts at least {previous:.0%} of its attention on the previous
+  token. An *induction head* has an induction score of at least {induction:.0%}. A *resting head* keeps at least {resting:.0%} of its
+  attention on the start token.
+- **Copying heads** have an OV circuit whose positivity exceeds what random matrices give between the trained embedding and unembedding
+  ([chapter 5](../notebooks/05_copying.ipynb)). The threshold is that of the finished model, at every moment.
+- **Lines** between heads are as wide as the composition ratio is above chance ([chapter 6](../notebooks/06_composition.ipynb)).
+- **The marks on the time axis** name heads that keep their role until the end. The drop of the in-context score is marked in the middle of the stretch in which the tokens double and the score falls most
+  ([chapter 10](../notebooks/10_in_context_learning.ipynb)).
+- Patterns and probabilities are rounded to 1/255. What happens between two snapshots is not recorded.
+"""
+WITHOUT = """\
+# Watch it learn
+
+This page shows how the circuits of a model form during training. {trouble} There is nothing to show until a model in `weights/` has a film:
+train one with `film = true` in its configuration.
+"""
+LAW = """\
+**A prediction to compare with.** Aoyama and Wilcox ([2025](https://arxiv.org/abs/2511.16893)) found that induction heads emerge after
+$10^{{5.7}} \\sqrt{{B L}}$ tokens, for $B$ windows of $L$ tokens per training step. They published this law in November 2025, and we did
+not fit it to our models. {runs}
+"""
+
+
+@functools.cache
+def copying(name: str) -> float:
+    """Return the positivity above which a head of a shipped model is a copying head."""
+    model = load_model(name, device="cpu")
+    return copying_threshold(model.W_E, model.W_U, model.cfg.d_head)
+
+
+def when_true(name: str, log: pd.DataFrame) -> pd.DataFrame:
+    """Return `in_context.when_true` of a shipped model, compared with the one-layer model of its family."""
+    one_layer = name.replace("2l", "1l")
+    alone = training_log(one_layer) if (WEIGHTS / one_layer).is_dir() else None
+    d_vocab = read_manifest(WEIGHTS / name)["config"]["d_vocab"]
+    return in_context.when_true(
+        log, alone, d_vocab=d_vocab, copying=copying(name if alone is None else one_layer)
+    )
+
+
+def predicted(name: str) -> tuple[int, int, float]:
+    """Return the windows in a training step, their length, and the tokens after which an induction head should form by the law."""
+    run = read_manifest(WEIGHTS / name)["training"]["run"]
+    windows, n_ctx = run["training"]["batch"], run["model"]["n_ctx"]
+    return windows, n_ctx, in_context.predicted_emergence(windows, n_ctx)
+
+
+def law(name: str, findings: pd.DataFrame) -> str:
+    """Compare the tokens after which a model has an induction head with the prediction."""
+    windows, n_ctx, expected = predicted(name)
+    reached = findings.loc[findings["finding"] == in_context.INDUCES, "tokens"].iloc[0]
+    found = f"Its best head is an induction head after {million(reached)}, {reached / expected:.2f} times the prediction."
+    if np.isnan(reached):
+        found = "It does not form an induction head in its run."
+    return f"`{name}` read {windows} windows of {n_ctx} tokens per step, so the law predicts {million(expected)} tokens. {found}"
+
+
+def table(findings: Mapping[str, pd.DataFrame]) -> str:
+    """Return the findings of all films as a Markdown table, in million tokens."""
+    columns = {name: found.set_index(["claim", "finding"])["tokens"] for name, found in findings.items()}
+    lines = [["finding", *(f"`{name}`" for name in columns)], ["---"] + ["--:"] * len(columns)]
+    for claim, finding in dict.fromkeys(row for column in columns.values() for row in column.index):
+        tokens = [column.get((claim, finding)) for column in columns.values()]
+        cells = ["" if t is None else "–" if np.isnan(t) else f"{t / 1e6:.3g}" for t in tokens]
+        lines.append([f"{claim}: {finding}" if claim else finding, *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def page(films: Mapping[str, Film], findings: Mapping[str, pd.DataFrame], trouble: Sequence[str]) -> str:
+    counts = sorted({len(film["tokens"]) for film in films.values()})
+    first = next(iter(films.values()))
+    layer, head = divmod(start(first)["head"], first["rest"].shape[2])
+    with_induction = {
+        name: found for name, found in findings.items() if (found["finding"] == in_context.INDUCES).any()
+    }
+    return PAGE.format(
+        models="these models" if len(films) > 1 else "this model",
+        snapshots=" or ".join(map(str, counts)),
+        static=STATIC,
+        films=html.escape(json.dumps({"films": list(films)})),
+        alt=f"Six attention patterns of head {layer}.{head}, from the first snapshot to the last.",
+        trouble="".join(f"\n{sentence}\n" for sentence in trouble),
+        table=table(findings),
+        law=LAW.format(runs=" ".join(law(*item) for item in with_induction.items()))
+        if with_induction
+        else "",
+        previous=PREVIOUS_TOKEN_HEAD,
+        induction=INDUCTION_HEAD,
+        resting=RESTING,
+    )
+
+
+def collect() -> tuple[dict[str, Film], list[str]]:
+    """Return the films of the shipped models, the largest model first, and a sentence for each film that cannot be read."""
+    sizes = {
+        path.parent.name: read_manifest(path.parent)["config"] for path in WEIGHTS.glob("*/manifest.json")
+    }
+    films, trouble = {}, []
+    for name in sorted(sizes, key=lambda name: (-sizes[name]["n_layers"], -sizes[name]["d_model"], name)):
+        try:
+            film = training_film(name)
+        except WeightsError as error:
+            print(f"The page leaves out a film: {error}", file=sys.stderr)
+            trouble.append(f"The film of `{name}` is damaged or missing, and this page leaves it out.")
+        else:
+            if film is not None:
+                films[name] = film
+    return films, trouble
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m transformer_circuits.pages.watch",
+        description="Write the page of the films of training.",
+    )
+    parser.add_argument(
+        "out",
+        type=Path,
+        help="Markdown file of the page; films go into the folder _static/watch/films beside it",
+    )
+    out = parser.parse_args(argv).out
+    films, trouble = collect()
+    if not films:
+        sentence = " ".join(trouble) or "No model has a film of its training."
+        out.write_text(WITHOUT.format(trouble=sentence), encoding="utf-8")
+        return
+    use_style()
+    folder = out.parent / "_static" / "watch" / "films"
+    folder.mkdir(parents=True, exist_ok=True)
+    findings = {}
+    for name, film in films.items():
+        log, model = training_log(name), load_model(name, device="cpu")
+        found = when_true(name, log)
+        findings[name] = found.assign(
+            law=np.where(found["finding"] == in_context.INDUCES, predicted(name)[2], np.nan)
+        )
+        content = script(name, film, log, model, findings[name])
+        (folder / f"{name}.js").write_text(content, encoding="utf-8")
+    stills(next(iter(films.values()))).savefig(folder / "stills.png", dpi=110)
+    out.write_text(page(films, findings, trouble), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
