@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +12,16 @@ from nbformat import NotebookNode
 
 from transformer_circuits.build import CHECKED
 from transformer_circuits.claims import ledger
+from transformer_circuits.exercises import EXERCISES
 
-MOST_CELLS, MOST_VISIBLE, MOST_LINES = 30, 12, 12  # cells; code cells that are not folded; lines of code in any cell
-FIRST_FIGURE = 6  # cells in front of the first figure, at most
+MOST_CELLS, MOST_LINES = 30, 18  # cells; lines of code in any cell
+MOST_FOLDED = 2  # folded cells before the first section: the set-up, and one more
+HEADLINE = "headline"  # the cells that the book also shows on top of the page
 MYST = re.compile(r"\{[a-z][a-z:_-]*\}`|^\s*(```+|:::+|~~~+)\s*\{|^:::|^\([\w-]+\)=\s*$", re.MULTILINE)
 FIGURE = re.compile(r"\bplt\.show\(")
-SHOWN = re.compile(r"^(?:claims\.)?verdicts\(", re.MULTILINE)  # at the beginning of a line: the last value of its cell
+SHOWN = re.compile(
+    r"^(?:claims\.)?verdicts\(", re.MULTILINE
+)  # at the beginning of a line: the last value of its cell
 
 
 def figure_labels(notebook: NotebookNode) -> list[str]:
@@ -67,14 +73,22 @@ def markdown(notebook: NotebookNode) -> Iterator[str]:
             yield f"cell {i} holds MyST, which Colab shows raw: {found[0].strip()!r}"
     if notebook.cells[0].cell_type != "markdown" or not notebook.cells[0].source.startswith("# "):
         yield "the first cell is not markdown that begins with the title (# ...)"
-    text = [re.sub(r"^```.*?^```", "", c.source, flags=re.S | re.M) for c in notebook.cells if c.cell_type == "markdown"]
+    text = [
+        re.sub(r"^```.*?^```", "", c.source, flags=re.S | re.M)
+        for c in notebook.cells
+        if c.cell_type == "markdown"
+    ]
     if (n := sum(len(re.findall(r"^# ", t, re.MULTILINE)) for t in text)) != 1:
         yield f"the notebook has {n} titles (# ...) instead of one"
 
 
 def figures(notebook: NotebookNode) -> Iterator[str]:
-    """Every figure has a caption, which numbers it, a name to point to, and a text for those who cannot see it; the first comes early."""
-    drawn = [(i, cell.metadata.get("mystnb", {})) for i, cell in code_cells(notebook) if FIGURE.search(cell.source) or "mystnb" in cell.metadata]
+    """Every figure has a caption, which numbers it, a name to point to, and a text for those who cannot see it."""
+    drawn = [
+        (i, cell.metadata.get("mystnb", {}))
+        for i, cell in code_cells(notebook)
+        if FIGURE.search(cell.source) or "mystnb" in cell.metadata
+    ]
     for i, mystnb in drawn:
         for kind, key in (("figure", "caption"), ("figure", "name"), ("image", "alt")):
             if not str(mystnb.get(kind, {}).get(key, "")).strip():
@@ -82,17 +96,40 @@ def figures(notebook: NotebookNode) -> Iterator[str]:
         alt = str(mystnb.get("image", {}).get("alt", ""))
         if alt and len(alt.split()) < 4:
             yield f"cell {i}: the alt text {alt!r} is a label; say in a sentence what the figure shows"
-    if drawn and drawn[0][0] > FIRST_FIGURE:
-        yield f"the first figure is in cell {drawn[0][0]}: the headline figure comes right after the set-up, by cell {FIRST_FIGURE}"
+
+
+def headline(notebook: NotebookNode) -> Iterator[str]:
+    """One figure of a chapter is its headline; the cells tagged so are a figure and the sentence below it."""
+    figures = [i for i, cell in code_cells(notebook) if HEADLINE in tags(cell) and "mystnb" in cell.metadata]
+    if len(figures) > 1:
+        yield f"cells {figures} are figures tagged {HEADLINE}: a page has one headline figure"
+
+
+def folded(notebook: NotebookNode) -> Iterator[str]:
+    """Few cells are folded before the first section, and each folded cell says in its first line what it holds."""
+    sections = [
+        i
+        for i, cell in enumerate(notebook.cells)
+        if cell.cell_type == "markdown" and re.search(r"^## ", cell.source, re.M)
+    ]
+    hidden = [
+        (i, cell) for i, cell in code_cells(notebook) if any(tag.startswith("hide") for tag in tags(cell))
+    ]
+    before = [i for i, _ in hidden if sections and i < sections[0]]
+    if len(before) > MOST_FOLDED:
+        yield f"cells {before} are folded before the first section: at most {MOST_FOLDED}, the set-up and one more"
+    for i, cell in hidden:
+        if not cell.source.startswith("# "):
+            yield f"cell {i} is folded but its first line does not say what it holds, such as `# Plot`"
 
 
 def length(notebook: NotebookNode) -> Iterator[str]:
-    visible = [cell for _, cell in code_cells(notebook) if not any(tag.startswith(("hide", "remove")) for tag in tags(cell))]
-    for what, n, most in (("cells", len(notebook.cells), MOST_CELLS), ("visible code cells", len(visible), MOST_VISIBLE)):
-        if n > most:
-            yield f"the notebook has {n} {what}, more than {most}"
+    if len(notebook.cells) > MOST_CELLS:
+        yield f"the notebook has {len(notebook.cells)} cells, more than {MOST_CELLS}"
     for i, cell in code_cells(notebook):
-        lines = [line for line in cell.source.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        lines = [
+            line for line in cell.source.splitlines() if line.strip() and not line.lstrip().startswith("#")
+        ]
         if len(lines) > MOST_LINES:
             yield f"cell {i} has {len(lines)} lines of code, more than {MOST_LINES}: split it, or leave something out"
 
@@ -100,13 +137,40 @@ def length(notebook: NotebookNode) -> Iterator[str]:
 def skips(notebook: NotebookNode) -> Iterator[str]:
     """No cell hides a failure from nbval or from the build."""
     for i, cell in code_cells(notebook):
-        if found := {"nbval-skip", "nbval-ignore-output", "skip-execution", "raises-exception"} & set(tags(cell)):
+        if found := {"nbval-skip", "nbval-ignore-output", "skip-execution", "raises-exception"} & set(
+            tags(cell)
+        ):
             yield f"cell {i} is tagged {', '.join(sorted(found))}: every cell is run and none may fail"
         if re.search(r"NBVAL_(SKIP|IGNORE|RAISES)|sys\.path", cell.source):
             yield f"cell {i} holds an NBVAL marker or touches sys.path: neither belongs in a chapter"
 
 
-CHECKS = (outputs, metadata, markdown, figures, length, skips)
+def stubs(notebook: NotebookNode) -> list[tuple[int, ast.FunctionDef]]:
+    """Return the cells that consist of one function that is not written yet, and that function."""
+    found = []
+    for i, cell in code_cells(notebook):
+        if re.search(r"^    raise NotImplementedError$", cell.source, re.MULTILINE):
+            found.append((i, ast.parse(cell.source).body[0]))
+    return found
+
+
+def workbook(notebook: NotebookNode) -> Iterator[str]:
+    """A stub has the signature and the docstring of its solution; its check follows, and then its help."""
+    for i, stub in stubs(notebook):
+        solution = ast.parse(inspect.getsource(EXERCISES[stub.name].solution)).body[0]
+        stub.decorator_list, solution.decorator_list = [], []
+        solution.body[1:] = ast.parse("raise NotImplementedError").body
+        if ast.dump(stub) != ast.dump(solution):
+            yield f"cell {i} must be the signature and the docstring of {stub.name}'s solution, and raise NotImplementedError"
+        checked = notebook.cells[i + 1]
+        if not checked.source.endswith(f" = check({stub.name})") or CHECKED not in tags(checked):
+            yield f"cell {i + 1} must be `... = check({stub.name})`, with the tag {CHECKED}"
+        helps = [cell for _, cell in code_cells(notebook) if f"helped({stub.name}" in cell.source]
+        if len(helps) != 1 or "remove-input" not in tags(helps[0]):
+            yield f"one cell must show helped({stub.name}), with the tag remove-input"
+
+
+CHECKS = (outputs, metadata, markdown, figures, headline, folded, length, skips, workbook)
 
 
 def problems(notebook: NotebookNode) -> list[str]:
@@ -119,7 +183,9 @@ def claims(path: Path, notebook: NotebookNode) -> list[str]:
     own = [claim.id for claim in ledger.load_claims().values() if claim.chapter.split()[0] == number]
     cells = [i for i, cell in code_cells(notebook) if SHOWN.search(cell.source)]
     if own and len(cells) != 1:
-        return [f"{', '.join(own)} belong to this chapter: one cell ends with verdicts(...), not {len(cells)}"]
+        return [
+            f"{', '.join(own)} belong to this chapter: one cell ends with verdicts(...), not {len(cells)}"
+        ]
     return []
 
 

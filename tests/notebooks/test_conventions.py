@@ -6,9 +6,10 @@ import importlib.util
 
 import nbformat
 import pytest
-from conventions import claims, figure_labels, notebooks, problems
+from conventions import claims, figure_labels, notebooks, problems, stubs
 
 from transformer_circuits.build import Book, is_generated
+from transformer_circuits.exercises import EXERCISES
 from transformer_circuits.paths import ROOT
 
 
@@ -31,6 +32,11 @@ def test_conventions(path, stamp):
 def test_every_figure_of_the_book_has_a_label_of_its_own():
     labels = [name for path in notebooks(ROOT) for name in figure_labels(nbformat.read(path, as_version=4))]
     assert {name for name in labels if labels.count(name) > 1} == set()
+
+
+def test_every_exercise_has_one_stub():
+    found = [stub.name for path in notebooks(ROOT) for _, stub in stubs(nbformat.read(path, as_version=4))]
+    assert found == list(EXERCISES)
 
 
 def test_table_of_contents_lists_every_notebook():

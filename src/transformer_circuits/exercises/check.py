@@ -1,0 +1,179 @@
+"""Say what is wrong with a function that a reader wrote.
+
+An exercise is a solution, the arguments it is tried with, hints, and its mistakes: functions that make a typical mistake, each with a
+message. A result that differs from the solution's is compared with what each mistake gives for the same arguments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from IPython.display import Markdown
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+TOLERANCE = 1e-5  # largest difference, as a fraction of the largest entry, that counts as equal
+# axes along which a result can be one place late
+IN_ORDER = ("pos", "pos-1", "dest", "src", "stage", "order")
+
+
+@dataclasses.dataclass
+class Exercise:
+    solution: Callable[..., Any]
+    cases: Callable[[], Iterator[tuple]]  # arguments of each trial
+    hints: tuple[str, ...]
+    measure: Callable[[Any], Any] = lambda result: result  # returns what is compared
+    labels: tuple[
+        str, ...
+    ] = ()  # names of the entries that `measure` returns: each is near 0, in between, or near 1
+    mistakes: list[tuple[str, Callable[..., Any]]] = dataclasses.field(default_factory=list)
+
+    def mistake(self, message: str) -> Callable:
+        """Register a function that makes a typical mistake. Several may share a message."""
+        return lambda function: self.mistakes.append((message, function))
+
+    def __call__(self, *args: Any) -> Any:
+        return self.solution(*args)
+
+
+EXERCISES: dict[str, Exercise] = {}
+
+
+def exercise(**parts: Any) -> Callable[[Callable], Exercise]:
+    """Register the decorated function as the solution of an exercise."""
+    return lambda solution: EXERCISES.setdefault(solution.__name__, Exercise(solution, **parts))
+
+
+class Wrong(Exception):
+    """What is wrong with a function, in one or two sentences."""
+
+
+def check(function: Callable) -> Callable:
+    """Print in one line whether the function is right. Return it if so, and otherwise the book's version, so that the page goes on."""
+    name = getattr(function, "__name__", str(function))
+    if name not in EXERCISES:
+        print(f"There is no exercise named {name}. The names are {', '.join(EXERCISES)}.")
+        return function
+    try:
+        judge(EXERCISES[name], function)
+    except NotImplementedError:
+        print(f"{name} is not written yet. The cells below use the book's version.")
+    except Wrong as wrong:
+        print(f"{name} is not right yet. {wrong}")
+    else:
+        print(f"{name} is right. It agrees with the book's version.")
+        return function
+    return EXERCISES[name].solution
+
+
+def judge(exercise: Exercise, function: Callable) -> None:
+    """Raise Wrong, or NotImplementedError for an empty stub, unless the function agrees with the solution."""
+    wanted = list(inspect.signature(exercise.solution).parameters)
+    found = inspect.signature(function).parameters.values()
+    found = [p.name for i, p in enumerate(found) if i < len(wanted) or p.default is p.empty]
+    if found != wanted:
+        raise Wrong(f"Its parameters must be ({', '.join(wanted)}), got ({', '.join(found)}).")
+    for args in exercise.cases():
+        result, expected = attempt(exercise, function, args), run(exercise, exercise.solution, args)
+        if close(result, expected):
+            continue
+        for message, mistake in exercise.mistakes:
+            if close(result, run(exercise, mistake, args)):
+                raise Wrong(message)
+        raise Wrong(difference(exercise, result, expected))
+
+
+@torch.no_grad()
+def run(exercise: Exercise, function: Callable, args: tuple) -> Any:
+    """Return what is compared: the function's result for copies of these arguments, measured."""
+    result = function(*(arg.clone() if isinstance(arg, Tensor) else arg for arg in args))
+    if result is None:
+        raise Wrong("It returns nothing. End it with a return statement.")
+    result = exercise.measure(result)
+    return result.cpu() if isinstance(result, Tensor) else result
+
+
+def attempt(exercise: Exercise, function: Callable, args: tuple) -> Any:
+    """Run a reader's function. Raise Wrong if it fails, or if it leaves hooks or changed weights on the model, which are undone."""
+    models = [arg for arg in args if isinstance(arg, TransformerBridge)]
+    weights = [W for model in models for W in model.parameters()]
+    before = [W.clone() for W in weights]
+    try:
+        result = run(exercise, function, args)
+        if any(point.fwd_hooks for model in models for point in model.hook_dict.values()):
+            raise Wrong("It leaves a hook on the model. Use `run_with_hooks` or `with model.hooks(...)`.")
+        if not all(map(torch.equal, weights, before)):
+            raise Wrong("It changes the model's own weights. Change a copy, such as `model.W_E.clone()`.")
+        return result
+    except (Wrong, NotImplementedError):
+        raise
+    except Exception as error:
+        file, frames = function.__code__.co_filename, traceback.extract_tb(error.__traceback__)
+        own = [f"Line {frame.lineno}" for frame in frames if frame.filename == file]
+        message = str(error).strip().partition("\n")[0]
+        raise Wrong(f"{own[-1] if own else 'Its result'} raises {type(error).__name__}: {message}") from error
+    finally:
+        for model in models:
+            model.reset_hooks()
+        for W, old in zip(weights, before):
+            W.data.copy_(old)
+
+
+def close(result: Any, expected: Tensor) -> bool:
+    if not isinstance(result, Tensor) or result.shape != expected.shape:
+        return False
+    expected = expected.double()  # truth values become numbers, which can be subtracted
+    return bool((1.0 * result - expected).abs().max() <= TOLERANCE * expected.abs().max())
+
+
+def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
+    """Return the first of the general descriptions that fits how a result differs."""
+    if not isinstance(result, Tensor):
+        return f"It must return a tensor, got {type(result).__name__}."
+    if exercise.labels:
+        at, levels = int((result - expected).abs().argmax()), ("near 0", "in between", "near 1")
+        found, right = levels[int(2 * result[at])], levels[int(2 * expected[at])]
+        return f"It runs, but {exercise.labels[at]} is {found} and should be {right}."
+    axes = inspect.signature(exercise.solution).return_annotation.dim_str.split()
+    shape, got = list(expected.shape), list(result.shape)
+    if got != shape:
+        swapped = " The axes are in a different order." if sorted(got) == sorted(shape) else ""
+        return f"The shape must be [{', '.join(axes)}], here {shape}, got {got}.{swapped}"
+    if result.is_complex():
+        return "The result must be real, got complex numbers. Take the real part with `.real`."
+    result, expected = result.double(), expected.double()
+    if not result.isfinite().all():
+        return "The result contains NaN or infinity."
+    if not result.any():
+        return "The result is all zeros. Did your hook run? A name filter that matches no hook point passes silently."
+    if len(axes) > 1 and shape[-1] == shape[-2] and close(result.mT, expected):
+        return f"The result is transposed. Its last two axes must be [{axes[-2]}, {axes[-1]}]."
+    factor = float((result * expected).sum() / expected.square().sum())
+    if close(result, factor * expected):
+        return f"Every entry is {factor:.3g} times what it should be."
+    for axis in (axis for axis, name in enumerate(axes) if name in IN_ORDER):
+        n = shape[axis] - 1
+        for late, start in (("late", 1), ("early", 0)):
+            if close(result.narrow(axis, start, n), expected.narrow(axis, 1 - start, n)):
+                return f"The result is one place {late} along the axis {axes[axis]}."
+    apart = (result - expected).abs()
+    at = torch.unravel_index(apart.argmax(), apart.shape)
+    place = ", ".join(f"{name} {int(i)}" for name, i in zip(axes, at, strict=True))
+    right = (apart <= TOLERANCE * expected.abs().max()).double().mean()
+    return f"At {place} it gives {result[at]:.3g} and should give {expected[at]:.3g}. {right:.0%} of all entries are right."
+
+
+def helped(function: Callable, answer: str = "") -> Markdown:
+    """Return an exercise's hints, its solution, and the answer to its last question, each folded."""
+    exercise = EXERCISES[function.__name__]
+    code = "def " + inspect.getsource(exercise.solution).partition("\ndef ")[2]  # without its decorator
+    folds = {f"Hint {i}": hint for i, hint in enumerate(exercise.hints, start=1)}
+    folds["Solution"] = f"```python\n{code}```"
+    folds |= {"Answer to the last question": answer} if answer else {}
+    folded = (f"<details><summary>{title}</summary>\n\n{text}\n\n</details>" for title, text in folds.items())
+    return Markdown("\n\n".join(folded))

@@ -1,0 +1,178 @@
+"""Exercises 7 to 9: where heads attend, and what they read from each other (workbook e3)."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from transformer_circuits.circuits.heads import patterns
+from transformer_circuits.exercises.check import exercise
+from transformer_circuits.exercises.inputs import random_model, repeats, shipped, texts
+
+
+@exercise(
+    cases=lambda: texts(2, 1, 2),
+    hints=(
+        '`cache["pattern", layer]` is [row, head, dest, src]. Destinations are rows, so the previous token is one column to the left of '
+        "the diagonal.",
+        "Print `pattern.diagonal(offset=-1, dim1=-2, dim2=-1).shape`. Its first entry belongs to destination 1.",
+    ),
+)
+def previous_token_scores(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
+    """Return each head's mean attention to the previous token, starting at destination 2."""
+    _, cache = model.run_with_cache(tokens)
+    A = torch.stack([cache["pattern", layer] for layer in range(model.cfg.n_layers)])
+    one_back = A.diagonal(offset=-1, dim1=-2, dim2=-1)  # [layer, row, head, dest - 1]
+    return one_back[..., 1:].mean(dim=(1, 3))
+
+
+def _diagonal(model, tokens, offset: int, skipped: int):
+    return patterns(model, tokens).diagonal(offset, -2, -1)[..., skipped:].mean((1, 3))
+
+
+@previous_token_scores.mistake(
+    "This diagonal lies above the main one, where every destination's future is, so it is all zeros. Destinations are rows: use offset=-1."
+)
+def _(model, tokens):
+    return torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
+
+
+for skipped in (0, 2):
+    previous_token_scores.mistake(
+        "This is the attention of each token to itself. The previous token is one column to the left of the diagonal."
+    )(lambda model, tokens, skipped=skipped: _diagonal(model, tokens, 0, skipped))
+
+
+@previous_token_scores.mistake(
+    "You count destination 1, which can attend only to itself and to the start token. Leave out destinations 0 and 1."
+)
+def _(model, tokens):
+    return _diagonal(model, tokens, -1, 0)
+
+
+@exercise(
+    cases=repeats,
+    hints=(
+        "A row is the start token, a copy, and the same copy again. The token at position p of the second copy first occurred at "
+        "p - length, and the token after it is at p - length + 1.",
+        "A hook function gets the activation and the hook point. If it returns nothing, it only looks. `hook.layer()` is its layer.",
+        "`pattern.diagonal(1 - length, dim1=-2, dim2=-1)` begins with two destinations of the first copy.",
+    ),
+)
+def induction_scores(model, tokens: Int[Tensor, "row pos"], length: int) -> Float[Tensor, "layer head"]:
+    """Return each head's mean attention to the token after the first occurrence."""
+    scores = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
+
+    def note(pattern, hook):  # [row, head, dest, src]
+        after_first = pattern.diagonal(1 - length, dim1=-2, dim2=-1)
+        scores[hook.layer()] = after_first[..., 2:].mean(dim=(0, 2))
+
+    model.run_with_hooks(tokens, fwd_hooks=[(lambda name: name.endswith("hook_pattern"), note)])
+    return scores
+
+
+for skipped in (0, 1, 2):
+    induction_scores.mistake(
+        "You are one token off. This is the first occurrence itself, `length` back. An induction head attends to the token after it, "
+        "`length - 1` back."
+    )(lambda model, tokens, length, skipped=skipped: _diagonal(model, tokens, -length, skipped))
+    induction_scores.mistake("You are two tokens off. This is the token before the first occurrence.")(
+        lambda model, tokens, length, skipped=skipped: _diagonal(model, tokens, -length - 1, skipped)
+    )
+
+
+@induction_scores.mistake(
+    "The first two entries of this diagonal have their destination in the first copy. Leave them out."
+)
+def _(model, tokens, length):
+    return _diagonal(model, tokens, 1 - length, 0)
+
+
+def _layers():
+    """Yield models and tokens with a layer."""
+    for layer, (model, tokens) in zip((0, 1, 1), texts(2, 3)):
+        yield model, tokens, layer
+
+
+@exercise(
+    cases=_layers,
+    hints=(
+        '`cache["v", layer]` is [row, pos, head, d_head]. Its positions are the sources of the pattern.',
+        "The norms are [row, src, head] and the pattern is [row, head, dest, src]. Transpose the norms, and add an axis for the "
+        "destinations.",
+    ),
+)
+def value_weighted(model, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "row head dest src"]:
+    """Return each head's attention times the length of the source's value vector."""
+    _, cache = model.run_with_cache(tokens)
+    size = cache["v", layer].norm(dim=-1)  # [row, src, head]
+    return cache["pattern", layer] * size.mT[:, :, None, :]
+
+
+@value_weighted.mistake(
+    "Your weights belong to destinations. Values come from the source, so each column is multiplied by its own |v|."
+)
+def _(model, tokens, layer):
+    _, cache = model.run_with_cache(tokens)
+    return cache["pattern", layer] * cache["v", layer].norm(dim=-1).mT[..., None]
+
+
+@value_weighted.mistake(
+    "Your rows add up to 1 again. The weights show how much a head moves, so do not divide by the sums."
+)
+def _(model, tokens, layer):
+    weighted = value_weighted(model, tokens, layer)
+    return weighted / weighted.sum(-1, keepdim=True)
+
+
+@value_weighted.mistake(
+    "You weight by |v W_O|, the length of what the head would write. That is a fair choice, but the paper uses |v|."
+)
+def _(model, tokens, layer):
+    _, cache = model.run_with_cache(tokens)
+    size = torch.einsum("rphd,hdm->rphm", cache["v", layer], model.W_O[layer]).norm(dim=-1)
+    return cache["pattern", layer] * size.mT[:, :, None, :]
+
+
+def _sides():
+    for side in "QKV":
+        yield random_model(2), side
+    yield shipped(), "K"
+
+
+@exercise(
+    cases=_sides,
+    hints=(
+        "`model.OV[0].AB` has the shape [head, d_model, d_model]. For rows, the writer's matrix comes first: `OV @ reads`.",
+        "A query is on the left of W_QK, and a key is on its right. So keys read its transpose, `model.QK[1].AB.mT`.",
+        "Divide the Frobenius norm of the product by both norms. Random matrices give about `1 / sqrt(d_model)`.",
+    ),
+)
+def composition(model, side: str) -> Float[Tensor, "reader writer"]:
+    """Return how strongly one side ("Q", "K", or "V") of each reader reads each writer."""
+    OV, QK, norm = model.OV[0].AB, model.QK[1].AB, torch.linalg.matrix_norm
+    reads = {"Q": QK, "K": QK.mT, "V": model.OV[1].AB}[side]
+    product = norm(OV[None] @ reads[:, None])  # [reader, writer]
+    return product / norm(OV) / norm(reads)[:, None] * model.cfg.d_model**0.5
+
+
+@composition.mistake(
+    "Queries and keys are exchanged. A query is on the left of W_QK, so queries read W_QK and keys read its transpose."
+)
+def _(model, side):
+    return composition(model, {"Q": "K", "K": "Q", "V": "V"}[side])
+
+
+@composition.mistake(
+    "The product is in the wrong order. What the first head writes comes first, and then what reads it: OV @ reads."
+)
+def _(model, side):
+    OV, QK, norm = model.OV[0].AB, model.QK[1].AB, torch.linalg.matrix_norm
+    reads = {"Q": QK, "K": QK.mT, "V": model.OV[1].AB}[side]
+    return norm(reads[:, None] @ OV) / norm(OV) / norm(reads)[:, None] * model.cfg.d_model**0.5
+
+
+@composition.mistake(
+    "Every entry is 1 / sqrt(d_model) times what it should be. Multiply by sqrt(d_model), so that random heads have about 1."
+)
+def _(model, side):
+    return composition(model, side) / model.cfg.d_model**0.5

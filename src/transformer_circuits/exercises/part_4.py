@@ -1,0 +1,231 @@
+"""Exercises 10 to 12: remove a connection, cut a model by order, and write a circuit (workbook e4)."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from transformer_circuits.exercises.check import Wrong, exercise
+from transformer_circuits.exercises.inputs import repeats, texts
+from transformer_circuits.exercises.part_1 import logit_lens, logits_by_order
+from transformer_circuits.exercises.part_3 import induction_scores
+from transformer_circuits.models.bridge import from_matrices
+
+
+def _connections():
+    """Yield models, repeated tokens and their length, with a first-layer head and a side that reads it."""
+    for (model, tokens, length), writer, side in zip(repeats(), (3, 1, 2), "kqk"):
+        yield model, tokens, length, writer, side
+        yield model, tokens, length, writer, "v"
+
+
+@exercise(
+    cases=_connections,
+    hints=(
+        "Exercise 1 says what one head adds to the stream: its z times its W_O.",
+        "The hook point `blocks.1.attn.k.hook_in` holds what the second layer's keys read. There are `q.hook_in` and `v.hook_in` too.",
+        "Hooks nest: inside `with model.hooks(fwd_hooks=[...])` you can call `induction_scores`. A hook must return the changed activation.",
+    ),
+)
+def induction_without(
+    model, tokens: Int[Tensor, "row pos"], length: int, writer: int, side: str
+) -> Float[Tensor, "head"]:
+    """Return induction scores with one head removed from what one side ("q", "k", "v") reads."""
+    _, cache = model.run_with_cache(tokens)
+    wrote = cache["z", 0][:, :, writer] @ model.W_O[0, writer]
+    remove = (f"blocks.1.attn.{side}.hook_in", lambda x, hook: x - wrote)
+    with model.hooks(fwd_hooks=[remove]):
+        return induction_scores(model, tokens, length)[1]
+
+
+@induction_without.mistake(
+    "You silence the head where it writes, so queries, keys, and values all lose it. Remove its output only where one side reads."
+)
+def _(model, tokens, length, writer, side):
+    def silence(z, hook):
+        z[:, :, writer] = 0
+        return z
+
+    with model.hooks(fwd_hooks=[("blocks.0.attn.hook_z", silence)]):
+        return induction_scores(model, tokens, length)[1]
+
+
+@induction_without.mistake(
+    "You remove the whole first layer from that side. Remove only what this one head wrote."
+)
+def _(model, tokens, length, writer, side):
+    _, cache = model.run_with_cache(tokens)
+    wrote = cache["attn_out", 0]
+    with model.hooks(fwd_hooks=[(f"blocks.1.attn.{side}.hook_in", lambda x, hook: x - wrote)]):
+        return induction_scores(model, tokens, length)[1]
+
+
+@induction_without.mistake(
+    "Nothing has changed. A hook that returns nothing leaves the activation unchanged."
+)
+def _(model, tokens, length, writer, side):
+    return induction_scores(model, tokens, length)[1]
+
+
+@exercise(
+    cases=lambda: texts(2, 3),
+    hints=(
+        "Order 0 replaces every layer's output by zeros. Note each layer's output before you replace it.",
+        "In the next run, put in what you noted in this one. Each run raises the order by one.",
+        "`hook_pattern` is where patterns are frozen, and `attn.hook_out` is where a layer's output is replaced.",
+    ),
+)
+def losses_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "order"]:
+    """Return the mean loss of all paths through at most 0, 1, 2, ... heads."""
+    _, cache = model.run_with_cache(tokens[:, :-1])
+    freeze = (lambda name: name.endswith("hook_pattern"), lambda A, hook: cache[hook.name])
+    noted, losses = {}, []
+
+    def swap(out, hook):
+        from_last_run = noted.get(hook.name, torch.zeros_like(out))
+        noted[hook.name] = out
+        return from_last_run
+
+    hooks = [freeze, (lambda name: name.endswith("attn.hook_out"), swap)]
+    for _ in range(model.cfg.n_layers + 1):
+        logits = model.run_with_hooks(tokens[:, :-1], fwd_hooks=hooks)
+        losses.append(F.cross_entropy(logits.mT, tokens[:, 1:]))
+    return torch.stack(losses)
+
+
+@losses_by_order.mistake(
+    "The patterns are computed again in each run. Freeze them: put in the patterns of the intact model."
+)
+def _(model, tokens):
+    noted, losses = {}, []
+
+    def swap(out, hook):
+        from_last_run = noted.get(hook.name, torch.zeros_like(out))
+        noted[hook.name] = out
+        return from_last_run
+
+    hooks = [(lambda name: name.endswith("attn.hook_out"), swap)]
+    for _ in range(model.cfg.n_layers + 1):
+        logits = model.run_with_hooks(tokens[:, :-1], fwd_hooks=hooks)
+        losses.append(F.cross_entropy(logits.mT, tokens[:, 1:]))
+    return torch.stack(losses)
+
+
+@losses_by_order.mistake(
+    "You cut the model by depth, which is the logit lens. Order 1 has the single heads of every layer."
+)
+def _(model, tokens):
+    return -logit_lens(model, tokens).mean((1, 2))
+
+
+@losses_by_order.mistake(
+    "These are the losses of each order alone. Return the loss of all orders up to each one."
+)
+def _(model, tokens):
+    orders = logits_by_order(model, tokens[:, :-1])
+    return torch.stack([F.cross_entropy(logits.mT, tokens[:, 1:]) for logits in orders])
+
+
+BEHAVIORS = (
+    "the fraction of tokens at which head 0.0 attends most to the previous token",
+    "the attention of head 0.0 to the previous token",
+    "the attention of head 1.0 to the token after the first occurrence",
+    "the attention of head 1.0 to the first occurrence",
+    "the fraction of right predictions",
+    "the fraction of predictions that repeat the current token",
+)
+
+
+def behavior(matrices: dict[str, Tensor]) -> Float[Tensor, "6"]:
+    """Run a model with these matrices on token 0 and random tokens that occur twice, and return BEHAVIORS over the second copy."""
+    for name, W in matrices.items():
+        axes = 2 if name in ("W_E", "W_pos", "W_U") else 4
+        if W.ndim != axes:
+            raise Wrong(f"{name} must have {axes} axes, got {W.ndim}.")
+    model = from_matrices(**matrices)
+    length = (model.cfg.n_ctx - 1) // 2
+    drawn = torch.rand(5, model.cfg.d_vocab - 1, generator=torch.Generator().manual_seed(0)).argsort(dim=1)
+    copy = drawn[:, :length] + 1
+    tokens = torch.cat([torch.zeros_like(copy[:, :1]), copy, copy], dim=1)
+    logits, cache = model.run_with_cache(tokens)
+    first, second = cache["pattern", 0][:, 0], cache["pattern", 1][:, 0]
+    best = logits[:, length + 1 :].argmax(dim=-1)
+    found = [
+        first[:, 1:].argmax(dim=-1) == torch.arange(2 * length),
+        first.diagonal(-1, -2, -1),
+        second.diagonal(1 - length, -2, -1)[:, 2:],
+        second.diagonal(-length, -2, -1)[:, 1:],
+        best == tokens[:, 2 : length + 2],
+        best == copy,
+    ]
+    return torch.stack([part.double().mean() for part in found])
+
+
+def levels(matrices: dict[str, Tensor]) -> Float[Tensor, "6"]:
+    """Return 0 for each behavior near 0, 1 for one near 1, and 0.5 for one in between: many different matrices are right."""
+    fractions = behavior(matrices)
+    return (fractions > 0.05) / 2 + (fractions > 0.95) / 2
+
+
+@exercise(
+    cases=lambda: iter([(20, 24), (30, 16)]),
+    hints=(
+        "Give each kind of content its own dimensions: `torch.eye(3 * d_vocab + n_ctx).split([d_vocab, n_ctx, d_vocab, d_vocab], dim=1)` "
+        "gives blocks for the token, the position, the previous token, and the output. `x @ block` reads a block, and "
+        "`y @ block.T` writes to it.",
+        "Head 0.0: the query at position i is the one-hot vector of position i - 1, the key is the position, and the value is the token. "
+        "It writes to the block of the previous token.",
+        "Head 1.0: the query is the current token, the key is the previous token, and the value is the token. It writes to the output, "
+        "which is all that W_U reads.",
+        "Scores of 0 and 1 give soft attention. Multiply the queries by 20, and by `d_head**0.5` to undo the division.",
+    ),
+    measure=levels,
+    labels=BEHAVIORS,
+)
+def induction_by_hand(d_vocab: int, n_ctx: int) -> dict[str, Tensor]:
+    """Return the weights of an induction circuit, as arguments of `from_matrices`."""
+    d_head = max(d_vocab, n_ctx)
+    widths = [d_vocab, n_ctx, d_vocab, d_vocab]
+    token, place, before, out = torch.eye(sum(widths)).split(widths, dim=1)
+    wide = lambda block: F.pad(block, (0, d_head - block.shape[1]))  # noqa: E731
+    one_back = torch.eye(n_ctx).roll(-1, dims=1)  # row i has its 1 in column i - 1
+    W_Q = torch.stack([wide(place @ one_back), wide(token)])[:, None] * 20 * d_head**0.5
+    W_K = torch.stack([wide(place), wide(before)])[:, None]
+    W_V = torch.stack([wide(token), wide(token)])[:, None]
+    W_O = torch.stack([wide(before), wide(out)])[:, None].mT
+    return dict(W_E=token.T, W_pos=place.T, W_Q=W_Q, W_K=W_K, W_V=W_V, W_O=W_O, W_U=out)
+
+
+def _blocks(d_vocab, n_ctx):
+    """Return the blocks of the residual stream, each as wide as a head."""
+    widths = [d_vocab, n_ctx, d_vocab, d_vocab]
+    blocks = torch.eye(sum(widths)).split(widths, dim=1)
+    return [F.pad(block, (0, max(d_vocab, n_ctx) - block.shape[1])) for block in blocks]
+
+
+@induction_by_hand.mistake(
+    "Head 0.0 does not attend to the previous token. The query at position i must match the key of position i - 1: reverse the shift."
+)
+def _(d_vocab, n_ctx):
+    matrices = induction_by_hand(d_vocab, n_ctx)
+    matrices["W_Q"][0, 0, :, :n_ctx] = matrices["W_Q"][0, 0, :, :n_ctx].roll(2, dims=1)
+    return matrices
+
+
+@induction_by_hand.mistake(
+    "Head 1.0 attends to the first occurrence itself, because its keys hold the token. They must hold what head 0.0 wrote: the "
+    "previous token."
+)
+def _(d_vocab, n_ctx):
+    matrices = induction_by_hand(d_vocab, n_ctx)
+    matrices["W_K"][1, 0] = _blocks(d_vocab, n_ctx)[0]
+    return matrices
+
+
+@induction_by_hand.mistake(
+    "Head 1.0 finds the right place, but its values hold the token before it, which is the current token. Move the token itself."
+)
+def _(d_vocab, n_ctx):
+    matrices = induction_by_hand(d_vocab, n_ctx)
+    matrices["W_V"][1, 0] = _blocks(d_vocab, n_ctx)[2]
+    return matrices
