@@ -8,7 +8,7 @@ ifneq "$(shell cat $(READY) 2>/dev/null)" "$(CURDIR)"
 .PHONY: $(READY)
 endif
 
-.PHONY: book test lab train corpus bench colab constraints stamp outputs accept clean
+.PHONY: book test lab exercises train corpus bench colab constraints stamp outputs accept clean
 
 book: $(READY)      ## the book, into _build/html/index.html
 	$(RUN) -m transformer_circuits.build
@@ -18,6 +18,10 @@ test: $(READY)      ## every test: code, identities, notebooks, the built pages 
 
 lab: $(READY)       ## the notebooks in JupyterLab, from chapter 0 on
 	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab notebooks/00_how_to_read.ipynb  # tqdm asks for ipywidgets, which nothing needs
+
+exercises: $(READY) ## the workbooks in JupyterLab, from copies in my/ that no later run overwrites
+	mkdir -p my && for book in notebooks/e*.ipynb; do [ -e my/$${book#*/} ] || cp $$book my/; done
+	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab my/e1_stream_and_paths.ipynb
 
 train: $(READY)     ## make train ARGS="--config attn-only-2l --data corpus --out runs/attn-only-2l"
 	$(RUN) -m transformer_circuits.training.train $(ARGS)
@@ -44,7 +48,7 @@ accept: $(READY)    ## take the verdicts of the last build for the accepted ones
 	$(RUN) -m transformer_circuits.claims accept
 
 clean:
-	rm -rf _build book/scoreboard.md book/headlines.md book/models.md book/head_dump.md book/head_dump book/play.md book/_static/play/model.js book/_static/play/still.png book/_static/circuitsvis/iife.js book/_static/datatables
+	rm -rf _build book/scoreboard.md book/headlines.md book/models.md book/head_dump.md book/head_dump book/play.md book/_static/play/model.js book/_static/play/still.png book/watch.md book/_static/watch/films book/_static/circuitsvis/iife.js book/_static/datatables
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

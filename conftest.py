@@ -1,20 +1,19 @@
-"""Notebooks run once: the build runs them, two at a time, and nbval compares what it finds in the build's cache.
+"""Let the build run the notebooks, two at a time, and nbval compare what they printed.
 
-nbval's own code collects the cells, runs them one by one and compares outputs; only its kernel is replaced, by one that plays back what
-the same cell gave in the build (transformer_circuits.build). `make book` after the tests, or before them, runs no notebook again.
+nbval collects the cells and compares outputs as it always does. Only what it runs is replaced: the outputs come from the build's cache of
+executed notebooks, so that `make book` after the tests, or before them, runs no notebook again.
 """
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from queue import Empty
 
 import nbformat
 import pytest
-from nbval.plugin import IPyNbFile
+from nbval.plugin import IPyNbCell, IPyNbFile
 
 from transformer_circuits import build
 from transformer_circuits.paths import ROOT
@@ -22,71 +21,42 @@ from transformer_circuits.paths import ROOT
 BOOK = build.Book(ROOT)
 
 
-class Playback:
-    """What nbval asks of a kernel, answered from an executed notebook. Cells must come in order and be those that were run."""
-
-    def __init__(self, notebook: nbformat.NotebookNode) -> None:
-        self.cells, self.messages, self.number = iter(build.code_cells(notebook)), iter(()), 0
-
-    def execute_cell_input(self, source: str, allow_stdin: bool) -> int:
-        cell = next(self.cells)
-        assert cell.source == source
-        if not cell.outputs and cell.execution_count is None:
-            pytest.fail("did not run, because a cell before it failed", pytrace=False)
-        self.number += 1
-        self.messages = self.answers(cell.outputs, self.number)
-        return self.number
-
-    @staticmethod
-    def answers(outputs: list[nbformat.NotebookNode], number: int) -> Iterator[dict]:
-        for kind, content in [*((o.output_type, o) for o in outputs), ("status", {"execution_state": "idle"})]:
-            yield {"msg_type": kind, "content": content, "parent_header": {"msg_id": number}}
-
-    def get_message(self, stream: str, timeout: float | None = None) -> dict:
-        try:
-            return next(self.messages)
-        except StopIteration:
-            raise Empty from None
-
-    def await_reply(self, *_: object, **__: object) -> None: ...
-
-    await_idle = await_reply
-
-    def is_alive(self) -> bool:
-        return True
-
-    def stop(self) -> None: ...
+@functools.cache
+def executed(session: pytest.Session) -> build.Cache:
+    """Return the build's cache after it has run, once, every notebook that this session tests."""
+    chosen = sorted({str(item.path) for item in session.items if isinstance(item, IPyNbCell)})
+    with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print()
+        subprocess.run([sys.executable, "-m", "transformer_circuits.build", "--run", *chosen], cwd=ROOT)
+    return build.Cache(BOOK)
 
 
-def executed(path: Path) -> nbformat.NotebookNode:
-    """A notebook of the book as the build ran it, or as far as it got."""
-    found = build.Cache(BOOK).get(path)
-    if found is None and (BOOK.failed / path.name).is_file():
-        found = nbformat.read(BOOK.failed / path.name, as_version=4)
-    if found is None:
-        pytest.fail(f"{path.name} has not run: see what the build printed above", pytrace=False)
-    return found
+def setup(file: IPyNbFile) -> None:
+    """Find the notebook as the build ran it, or as far as it got."""
+    notebook = executed(file.session).get(file.path)
+    failed = BOOK.failed / file.path.name
+    if notebook is None and failed.is_file():
+        notebook = nbformat.read(failed, as_version=4)
+    if notebook is None:
+        pytest.fail(f"{file.path.name} has not run: see what the build printed above", pytrace=False)
+    file.ran = build.code_cells(notebook)
 
 
-starts_a_kernel = IPyNbFile.setup
+def runtest(item: IPyNbCell) -> None:
+    """Fail if the cell raised an error, did not run, or printed something else than the notebook stores."""
+    ran = item.parent.ran[item.cell_num]
+    for output in ran.outputs:
+        if output.output_type == "error":
+            item.raise_cell_error("Cell execution caused an exception", "\n".join(output.traceback))
+    if ran.execution_count is None:
+        pytest.fail("did not run, because a cell before it failed", pytrace=False)
+    if item.options["check"] and not item.compare_outputs(ran.outputs, item.cell.outputs):
+        item.raise_cell_error(
+            "Cell outputs differ (`make outputs` stores them)", "\n".join(item.comparison_traceback)
+        )
 
 
-def setup(self: IPyNbFile) -> None:
-    """In place of nbval's: before the first notebook the build runs all that are to be tested; other files get a kernel of their own."""
-    if self.path not in BOOK.notebooks():
-        return starts_a_kernel(self)
-    session = self.session
-    if not hasattr(session, "notebooks_have_run"):
-        session.notebooks_have_run = True
-        chosen = {str(item.path) for item in session.items if isinstance(item.parent, IPyNbFile)} & set(map(str, BOOK.notebooks()))
-        with self.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-            print()
-            subprocess.run([sys.executable, "-m", "transformer_circuits.build", "--run", *sorted(chosen)], cwd=ROOT)
-    self.kernel = Playback(executed(self.path))
-    self.setup_sanitize_files()
-
-
-IPyNbFile.setup = setup
+IPyNbFile.setup, IPyNbCell.runtest = setup, runtest
 
 
 def pytest_configure() -> None:

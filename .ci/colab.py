@@ -1,4 +1,4 @@
-"""What a notebook's first cell runs on Colab, where the repository has been fetched to the folder above this one.
+"""Prepare Colab: a notebook's first cell runs this, after it has fetched the repository to the folder above this one.
 
 Installs what is missing and leaves alone what is there: torch, numpy and everything that the running notebook has imported keep their
 versions, since a package that changes under a running notebook breaks it. Running it again changes nothing. Standard library only.
@@ -24,20 +24,29 @@ def normal(name: str) -> str:
 
 
 def missing(requirements: list[str], installed: set[str]) -> list[str]:
-    """The requirements whose package is not there at all; what is there is used at the version that Colab brings."""
+    """Return the requirements whose package is not installed; installed ones are used at the version that Colab brings."""
     return [line for line in requirements if normal(re.match(r"[\w.-]+", line)[0]) not in installed]
 
 
 def held(versions: dict[str, str], imported: set[str]) -> list[str]:
-    """Constraints that keep the packages in use, by name of package, at their versions."""
-    return [f"{name}=={version}" for name, version in sorted(versions.items()) if normal(name) in KEPT | imported]
+    """Return constraints that keep the packages in use at their versions."""
+    return [
+        f"{name}=={version}" for name, version in sorted(versions.items()) if normal(name) in KEPT | imported
+    ]
 
 
 def main() -> None:
     versions = {found.name: found.version for found in importlib.metadata.distributions() if found.name}
     providers = importlib.metadata.packages_distributions()
-    imported = {normal(name) for module in list(sys.modules) if "." not in module for name in providers.get(module, [])}
-    requirements = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    imported = {
+        normal(name)
+        for module in list(sys.modules)
+        if "." not in module
+        for name in providers.get(module, [])
+    }
+    requirements = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "dependencies"
+    ]
     wanted = missing(requirements, {normal(name) for name in versions})
     if wanted:
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
@@ -46,12 +55,19 @@ def main() -> None:
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--constraint", file.name, *wanted]
             done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            sys.exit(f"The book's packages could not be installed: {(done.stderr.strip() or 'pip failed').splitlines()[-1]}")
+            sys.exit(
+                f"The book's packages could not be installed: {(done.stderr.strip() or 'pip failed').splitlines()[-1]}"
+            )
     source = str(ROOT / "src")
     if source not in sys.path:
         sys.path.insert(0, source)
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))  # for programs that cells start
-    print(f"The book is in {ROOT}; " + (f"installed {', '.join(wanted)}." if wanted else "nothing had to be installed."))
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [source, os.environ.get("PYTHONPATH")])
+        )  # for programs that cells start
+    print(
+        f"The book is in {ROOT}; "
+        + (f"installed {', '.join(wanted)}." if wanted else "nothing had to be installed.")
+    )
 
 
 if __name__ == "__main__":

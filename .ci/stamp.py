@@ -1,8 +1,8 @@
-"""Carry what pyproject.toml says to the files that must repeat it.
+"""Copy from pyproject.toml what other files must repeat.
 
     python .ci/stamp.py             write environment.yml, the public address and each notebook's first cell
-    python .ci/stamp.py --check     say what differs, change nothing, exit 1 if anything does
-    python .ci/stamp.py --resolve   first resolve all dependencies anew into constraints.txt (needs the package index)
+    python .ci/stamp.py --check     list what differs, change nothing, exit 1 if anything differs
+    python .ci/stamp.py --resolve   first resolve all dependencies again into constraints.txt (needs the package index)
 
 tests/unit/test_stamp.py runs the check. Only the standard library is used, so that this runs on any Python 3.11.
 """
@@ -19,12 +19,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = re.compile(r"[A-Za-z0-9._-]+")
-FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["remove-cell"]}  # Colab, JupyterLab; the book leaves it out
+FOLDED = {
+    "cellView": "form",
+    "jupyter": {"source_hidden": True},
+    "tags": ["remove-cell"],
+}  # Colab, JupyterLab; the book leaves it out
 WITH_ADDRESS = ("_config.yml", "CITATION.cff", "README.md", "book/intro.md")
 
 
 def normal(name: str) -> str:
-    """A distribution's name as the index compares it: lower case, hyphens."""
+    """Return a distribution's name as the index compares it: lower case, hyphens."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -33,7 +37,7 @@ def project(root: Path = ROOT) -> dict:
 
 
 def resolve(root: Path = ROOT) -> str:
-    """constraints.txt from a clean resolve of the package with all its extras, as pip would install it today.
+    """Return constraints.txt from a clean resolve of the package with all its extras, as pip would install it today.
 
     The local part of a version ("+cpu") is dropped: it names one package host's build, not a release.
     """
@@ -46,13 +50,17 @@ def resolve(root: Path = ROOT) -> str:
     pins = {normal(i["metadata"]["name"]): i["metadata"]["version"].partition("+")[0] for i in installs}
     pins.pop(project(root)["name"])
     # CUDA's own wheels are pinned by torch itself, and differ between machines.
-    lines = [f"{name}=={version}" for name, version in sorted(pins.items()) if not name.startswith(("nvidia-", "cuda-"))]
+    lines = [
+        f"{name}=={version}"
+        for name, version in sorted(pins.items())
+        if not name.startswith(("nvidia-", "cuda-"))
+    ]
     head = "# Every version that was tested. Made by `make constraints` from pyproject.toml; used by `make` and environment.yml.\n"
     return head + "\n".join(lines) + "\n"
 
 
 def environment(root: Path = ROOT) -> str:
-    """environment.yml: the direct dependencies of pyproject.toml, at the versions of constraints.txt."""
+    """Return environment.yml: the direct dependencies of pyproject.toml, at the versions of constraints.txt."""
     pins = dict(line.split("==") for line in (root / "constraints.txt").read_text().split() if "==" in line)
     about = project(root)
     groups = {"the package": about["dependencies"], **about["optional-dependencies"]}
@@ -77,7 +85,7 @@ def environment(root: Path = ROOT) -> str:
 
 
 def first_cell(root: Path = ROOT) -> str:
-    """The first code cell of every notebook: on Colab it fetches the book once and installs what is missing, elsewhere it does nothing."""
+    """Return the first code cell of every notebook: on Colab it fetches the book once and installs what is missing, elsewhere it does nothing."""
     return f"""\
 import os
 import runpy
@@ -89,7 +97,7 @@ if "COLAB_RELEASE_TAG" in os.environ:  # on Colab: fetch the book once, install 
 
 
 def with_first_cell(text: str, cell: str) -> str:
-    """The notebook `text` (JSON) with the source of its first code cell replaced by `cell`, folded wherever it is read."""
+    """Return the notebook `text` (JSON) with the source of its first code cell replaced by `cell`, folded everywhere."""
     notebook = json.loads(text)
     code = next((c for c in notebook["cells"] if c["cell_type"] == "code"), None)
     if code is None or ("".join(code["source"]) == cell and code["metadata"] == FOLDED):
@@ -99,15 +107,20 @@ def with_first_cell(text: str, cell: str) -> str:
 
 
 def stamped(root: Path = ROOT) -> dict[Path, str]:
-    """What each derived file must contain."""
-    address = project(root)["urls"]["Repository"]
-    owner_and_name = address.removeprefix("https://github.com/")
+    """Return what each derived file must contain."""
+    owner, name = project(root)["urls"]["Repository"].removeprefix("https://github.com/").split("/")
+    addresses = {  # of the repository, of its notebooks on Colab, of the published book
+        rf"https://github\.com/[\w.-]+/{re.escape(name)}\b": f"https://github.com/{owner}/{name}",
+        rf"(?<=research\.google\.com/github)/[\w.-]+/{re.escape(name)}\b": f"/{owner}/{name}",
+        rf"https://[\w-]+\.github\.io/{re.escape(name)}\b": f"https://{owner.lower()}.github.io/{name}",
+    }
     files = {root / "environment.yml": environment(root)}
-    for name in WITH_ADDRESS:
-        if (path := root / name).exists():
+    for file in WITH_ADDRESS:
+        if (path := root / file).exists():
             text = path.read_text(encoding="utf-8")
-            own = re.compile(r"https://github\.com/[\w.-]+/" + re.escape(owner_and_name.split("/")[1]) + r"\b")
-            files[path] = own.sub(address, text)
+            for old, new in addresses.items():
+                text = re.sub(old, new, text)
+            files[path] = text
     cell = first_cell(root)
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         files[path] = with_first_cell(path.read_text(encoding="utf-8"), cell)
@@ -115,7 +128,11 @@ def stamped(root: Path = ROOT) -> dict[Path, str]:
 
 
 def differing(root: Path = ROOT) -> dict[Path, str]:
-    return {p: text for p, text in stamped(root).items() if not p.exists() or p.read_text(encoding="utf-8") != text}
+    return {
+        p: text
+        for p, text in stamped(root).items()
+        if not p.exists() or p.read_text(encoding="utf-8") != text
+    }
 
 
 def main(arguments: list[str]) -> int:

@@ -18,10 +18,10 @@ def test_setup_says_something_only_where_a_release_differs(capsys, monkeypatch):
         assert capsys.readouterr().out == "" and not torch.is_grad_enabled()
         monkeypatch.setattr(notebook, "TESTED", {"torch": "1.0"})
         notebook.setup()
-        assert capsys.readouterr().out.startswith(f"This book was tested with torch 1.0; here: torch {torch.__version__.split('+')[0]}")
+        assert capsys.readouterr().out.startswith("This book was tested with torch 1.0; here: torch ")
 
 
-def test_style_is_applied_and_colours_are_distinct():
+def test_style_is_applied_and_colors_are_distinct():
     with matplotlib.rc_context():
         use_style()
         assert plt.rcParams["image.cmap"] == "cividis" and plt.rcParams["figure.constrained_layout.use"]
@@ -29,7 +29,9 @@ def test_style_is_applied_and_colours_are_distinct():
         assert len(set(cycle["color"])) == 10 and len(set(cycle["linestyle"])) == 4
 
 
-@pytest.mark.parametrize("values, limit", [([-3.0, 1.0], 3), ([[0.5, np.nan], [0.25, np.inf]], 0.5), ([0.0], 1)])
-def test_diverging_colours_are_centred_at_zero(values, limit):
+@pytest.mark.parametrize(
+    "values, limit", [([-3.0, 1.0], 3), ([[0.5, np.nan], [0.25, np.inf]], 0.5), ([0.0], 1)]
+)
+def test_diverging_colors_are_centered_at_zero(values, limit):
     settings = diverging(values)
     assert settings["vmax"] == limit == -settings["vmin"]

@@ -1,0 +1,98 @@
+"""The package as a whole: which room may import which, what it depends on, its form, and what GitHub runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from transformer_circuits import paths
+from transformer_circuits.paths import ROOT
+
+# The rooms of the package, lowest first: none imports one that comes after it.
+ORDER = "paths models data measures training circuits exercises figures notebook claims pages build".split()
+MODULES = sorted((ROOT / "src" / "transformer_circuits").rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Return the full name of everything that a file of `src` imports."""
+    package = path.relative_to(ROOT / "src").parts[:-1]
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            names |= {f"{module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def own_imports(path: Path) -> list[list[str]]:
+    """Return what a file imports from this package, as parts of dotted names without the package's."""
+    return [name.split(".")[1:] for name in imports(path) if name.startswith("transformer_circuits.")]
+
+
+def test_no_room_imports_one_above_it():
+    for path in MODULES:
+        room = path.relative_to(ROOT / "src" / "transformer_circuits").parts[0].removesuffix(".py")
+        if room != "__init__":
+            wrong = [".".join(name) for name in own_imports(path) if ORDER.index(name[0]) > ORDER.index(room)]
+            assert not wrong, f"{path.relative_to(ROOT)} imports {', '.join(wrong)}"
+
+
+def test_no_module_imports_a_private_name_and_no_two_share_a_name():
+    for path in MODULES:
+        private = [".".join(name) for name in own_imports(path) if name[-1].startswith("_")]
+        assert not private, f"{path.relative_to(ROOT)} imports {', '.join(private)}"
+    names = Counter(path.stem for path in MODULES if not path.stem.startswith("__"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_every_import_is_a_direct_dependency(stamp):
+    about = stamp.project()
+    requirements = [*about["dependencies"], *sum(about["optional-dependencies"].values(), [])]
+    direct = {stamp.normal(stamp.NAME.match(r)[0]) for r in requirements}
+    direct |= {
+        "ipython",
+        "matplotlib-inline",
+        "nbclient",
+    }  # parts of Jupyter, and matplotlib's own backend there
+    providers = importlib.metadata.packages_distributions()
+    top = {name.partition(".")[0] for path in MODULES for name in imports(path)}
+    for name in sorted(top - sys.stdlib_module_names - {"transformer_circuits"}):
+        found = {stamp.normal(distribution) for distribution in providers.get(name, [name])}
+        assert found & direct, f"src imports {name}, which pyproject.toml does not list"
+
+
+@pytest.mark.parametrize("command", ["check", "format --check"])
+def test_ruff_finds_nothing(command):
+    arguments = [*command.split(), "src", "tests", ".ci", "benchmarks", "book/_ext", "conftest.py"]
+    ruff = [sys.executable, "-m", "ruff", *arguments]
+    done = subprocess.run(ruff, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_workflows_fit_the_official_schema_and_run_what_exists():
+    files = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
+    done = subprocess.run([*command, *files], capture_output=True, text=True)
+    assert len(files) == 3 and done.returncode == 0, done.stdout + done.stderr
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in files:
+        assert set(re.findall(r"run: .*?make (\w+)", path.read_text())) <= targets
+
+
+def test_the_root_is_the_repository_or_what_the_environment_says(tmp_path, monkeypatch):
+    assert ROOT / "src" / "transformer_circuits" / "paths.py" in MODULES
+    monkeypatch.setenv("TRANSFORMER_CIRCUITS_ROOT", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="TRANSFORMER_CIRCUITS_ROOT"):
+        paths.find_root()
+    (tmp_path / "pyproject.toml").touch()
+    assert paths.find_root() == tmp_path
