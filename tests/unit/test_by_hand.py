@@ -9,8 +9,8 @@ import torch
 from transformer_circuits.circuits import by_hand, factored
 from transformer_circuits.circuits.by_hand import Head, Stream
 from transformer_circuits.circuits.heads import induction_scores, losses, patterns, relative_error
-from transformer_circuits.models.architecture import sinusoids
 from transformer_circuits.measures.repeats import repeated_random_tokens
+from transformer_circuits.models.architecture import sinusoids
 
 VOCAB, CONTEXT = 80, 48
 BUILD = [by_hand.pointer_arithmetic, by_hand.k_composition]
@@ -27,7 +27,7 @@ def stream():
 
 @pytest.fixture(scope="module")
 def repeated():
-    return repeated_random_tokens(VOCAB, CONTEXT, rows=6, copies=2, shortest=8)
+    return repeated_random_tokens(VOCAB, CONTEXT, rows=6, shortest=8)
 
 
 # ---- content, positions, sharpness ---------------------------------------------------------------------------------------

@@ -335,7 +335,7 @@ def test_half_precision_is_read_in_full_and_learned_positions_are_not_lost_by_sa
     tokens = torch.randint(50, (2, 15))
     expected = old_forward({key: tensor.float() for key, tensor in state.items()}, tokens)
     torch.testing.assert_close(model(tokens), expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="positions are not the sinusoids"):
+    with pytest.raises(ValueError, match="positions must be the sinusoids"):
         save_model(model, tmp_path / "new", "new", {})
 
 

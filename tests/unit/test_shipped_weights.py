@@ -21,8 +21,9 @@ OTHER_SHAPES = {
     "small-2l-mlp": {"n_layers": 2, "normalization": "LN", "d_mlp": 768},
 }
 MANY_HEADS = "attn-only-1l-32h"
+PLANTED = ["small-2l-planted"]
 MELODIES = ["melodies-1l", "melodies-2l", "melodies-2l-no-direction"]
-SHIPPED = [*FAMILY, MANY_HEADS, *SEEDS, *OTHER_SHAPES, *MELODIES]
+SHIPPED = [*FAMILY, MANY_HEADS, *SEEDS, *OTHER_SHAPES, *PLANTED, *MELODIES]
 TEXT = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
     "wife. def add(self, other):\n    return self.value + other.value\n\\begin{equation} x^2 \\end{equation}"
@@ -38,7 +39,6 @@ def test_all_models_are_there_and_no_other(monkeypatch):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_weights_are_undamaged_finite_and_small_enough_to_ship(name):
     model, manifest = read_model(WEIGHTS / name)  # checks every SHA-256
-    config = model.config
     assert manifest["name"] == name
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     for shard in manifest["shards"]:
@@ -63,7 +63,7 @@ def test_the_family_has_the_papers_heads(name):
     assert config == ModelConfig(FAMILY[name], d_model=384, n_heads=12, d_head=64, d_vocab=4096, n_ctx=512)
 
 
-@pytest.mark.parametrize("name", [*SEEDS, *OTHER_SHAPES])
+@pytest.mark.parametrize("name", [*SEEDS, *OTHER_SHAPES, *PLANTED])
 def test_small_models_differ_in_what_their_name_says_alone(name):
     manifest = read_manifest(WEIGHTS / name)
     options = OTHER_SHAPES.get(name, {"n_layers": int(name[6])})
@@ -71,9 +71,14 @@ def test_small_models_differ_in_what_their_name_says_alone(name):
         d_model=192, n_heads=6, d_head=64, d_vocab=512, n_ctx=256, **options
     )
     plain, own = (dict(read_manifest(WEIGHTS / n)["training"]["run"]["training"]) for n in ("small-2l", name))
+    text = (
+        {"without_start": 0.1, "planted": 0.25} if name in PLANTED else {"without_start": 0.0, "planted": 0.0}
+    )
+    own = {"without_start": 0.0, "planted": 0.0} | own  # before these were settings
     for settings in (plain, own):
-        settings.pop("film", None)  # recorded for two of them, and no part of how they learn
-    assert own == plain | {"seed": int(name[-1]) if "seed" in name else 0, "tokens": own["tokens"]}
+        for key in ("film", "snapshots", "precision"):  # no part of how they learn
+            settings.pop(key, None)
+    assert own == plain | text | {"seed": int(name[-1]) if "seed" in name else 0, "tokens": own["tokens"]}
     tokenizer = load_model(name, device="cpu").tokenizer
     assert len(tokenizer) == 512 and tokenizer.decode(tokenizer.encode(TEXT)[1:]) == TEXT
 

@@ -7,9 +7,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from transformer_circuits.data import held_out_windows, passage
+from transformer_circuits.models.tokenizer import first_tokens, narrow, packed, pieces, tokenizer_of
 from transformer_circuits.paths import DATA
 from transformer_circuits.training.corpus import train_tokenizer
-from transformer_circuits.models.tokenizer import first_tokens, narrow, packed, pieces, tokenizer_of
 
 FAMILY = json.loads((DATA / "tokenizer.json").read_text(encoding="utf8"))
 

@@ -7,8 +7,11 @@ from typing import Any
 from transformer_circuits.models.shards import read_manifest
 from transformer_circuits.paths import WEIGHTS
 
-SHAPE = ("n_layers", "d_mlp", "normalization", "smeared_keys", "standard_positions")  # what a comparison may be about
-NOT_RECIPE = ("seed", "snapshots", "evaluate_windows", "few_windows", "repeats", "checkpoint_minutes", "film", "precision")
+# What a comparison may be about.
+SHAPE = ("n_layers", "d_mlp", "normalization", "smeared_keys", "standard_positions")
+# What is measured and recorded during training changes no model; precision changes one no more than noise does.
+MEASURED = ("snapshots", "evaluate_windows", "few_windows", "repeats", "checkpoint_minutes", "film")
+NOT_RECIPE = ("seed", "precision", *MEASURED)
 
 
 def recipe(name: str) -> dict[str, Any]:
