@@ -1,6 +1,6 @@
 """The book's own data: tokenizer, held-out text, bigram counts of the training text, passages.
 
-Made by `python -m transformer_circuits.training.corpus --ship data`; sources and licences are in `training/sources.toml`.
+Made by `python -m transformer_circuits.training.corpus --ship data`; sources and licenses are in `training/sources.toml`.
 """
 
 from __future__ import annotations

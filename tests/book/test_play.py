@@ -99,8 +99,9 @@ def edits(two):
     """Each kind of switch, and some together; the heads are those with most to lose."""
     looks_back = heads.previous_token_scores(two, held_out_windows(4, 128)[:, :-1])
     first, second = [0, int(looks_back[0].argmax())], [1, int(looks_back[1].argmax())]
+    others = [[layer, (head + 1) % two.cfg.n_heads] for layer, head in (first, second)]
     return [
-        {}, {"off": [first]}, {"off": [second]}, {"off": [first, second, [0, 0], [1, 5]], "mean": True},
+        {}, {"off": [first]}, {"off": [second]}, {"off": [first, second, *others], "mean": True},
         {"cut": "K"}, {"cut": "Q"}, {"cut": "V"}, {"cut": "QKV"},
         {"off": [first], "frozen": True}, {"off": [first], "from": "K"}, {"off": [first, second], "from": "Q"},
         {"off": [first, [0, 1]], "from": "V", "mean": True},

@@ -60,7 +60,7 @@ def metadata(notebook: NotebookNode) -> Iterator[str]:
     if notebook.metadata.get("kernelspec", {}).get("name") != "python3":
         yield "the notebook's kernel is not python3"
     if notebook.metadata.get("language_info", {}).get("pygments_lexer") != "ipython3":
-        yield "metadata.language_info.pygments_lexer is not ipython3, without which the book cannot colour lines like !pip"
+        yield "metadata.language_info.pygments_lexer is not ipython3, without which the book cannot color lines like !pip"
     ids = [cell.get("id") for cell in notebook.cells]
     if None in ids or len(set(ids)) < len(ids):
         yield "cells lack ids, or share one: diffs need them to be stable"

@@ -195,7 +195,7 @@ def package(tmp_path, **changes) -> dict:
         "version": "1.0",
         "archive": archive.name,
         "sha256": digest,
-        "licence": "MIT",
+        "license": "MIT",
     }
     return about | {"megabytes": {"python": 1, "docs": 1}, "skip": ["*locale/*"]} | changes
 
@@ -276,7 +276,7 @@ def test_every_source_is_pinned_and_licensed():
     sources = corpus.load_sources()
     assert len({s["name"] for s in sources}) == len(sources)
     for source in sources:
-        assert source["licence"] and source["megabytes"]
+        assert source["license"] and source["megabytes"]
         if "repository" in source:
             assert (
                 len(source["commit"]) == 40 and (corpus.HERE / "files" / f"{source['name']}.sha256").exists()

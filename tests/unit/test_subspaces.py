@@ -41,7 +41,7 @@ def test_random_subspaces_overlap_by_their_share_of_the_dimensions_and_mixtures_
     assert between_pairs(overlaps(root @ noise)).mean() > 2 * 8 / 48
 
 
-def test_root_covariance_is_a_root_of_the_centred_covariance() -> None:
+def test_root_covariance_is_a_root_of_the_centered_covariance() -> None:
     vectors = random(30, 5) + 3
     root = root_covariance(vectors)
     torch.testing.assert_close(root @ root, torch.cov(vectors.T, correction=0))

@@ -34,8 +34,8 @@ def root_covariance(vectors: Float[Tensor, "token d_model"]) -> Float[Tensor, "d
     Times Gaussian columns it gives random mixtures of tokens; times W_V, a head's reading side as functions on the vocabulary, whose
     angles do not depend on the stream's coordinates.
     """
-    centred = vectors.double() - vectors.double().mean(dim=0)
-    values, directions = torch.linalg.eigh(centred.T @ centred / len(centred))
+    centered = vectors.double() - vectors.double().mean(dim=0)
+    values, directions = torch.linalg.eigh(centered.T @ centered / len(centered))
     return (directions * values.clamp(min=0).sqrt() @ directions.T).to(vectors.dtype)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from transformer_circuits.figures.style import diverging
 from transformer_circuits.figures.tokens import show_token
 
-ACCENT = "C1"  # what a figure is about; everything else is in the first colour
+ACCENT = "C1"  # what a figure is about; everything else is in the first color
 
 
 def label_of(name: str) -> str:
@@ -34,7 +34,7 @@ def heatmap(
     rings: ArrayLike | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """A matrix as colours, rows downwards. `x`, `y`: a name for each column and row (tokens are made visible), or one for the axis.
+    """A matrix as colors, rows downwards. `x`, `y`: a name for each column and row (tokens are made visible), or one for the axis.
 
     `signed`: red below zero, blue above (default: if there are negative numbers). `numbers`: a format such as "{:.1f}" to print in each cell.
     `rings`: [row, column], where to draw rings around cells.
@@ -45,10 +45,10 @@ def heatmap(
             figsize=(min(7.0, 2.2 + 0.32 * values.shape[1]), min(6.5, 1.4 + 0.28 * values.shape[0]))
         )
     signed = bool((values < 0).any()) if signed is None else signed
-    colours = diverging(values) if signed else {"cmap": "viridis", "vmin": 0.0}
+    colors = diverging(values) if signed else {"cmap": "viridis", "vmin": 0.0}
     if limits is not None:
-        colours |= {"vmin": limits[0], "vmax": limits[1]}
-    image = ax.imshow(values, aspect="auto", interpolation="nearest", **colours)
+        colors |= {"vmin": limits[0], "vmax": limits[1]}
+    image = ax.imshow(values, aspect="auto", interpolation="nearest", **colors)
     for names, axis, turn in ((x, ax.xaxis, 90), (y, ax.yaxis, 0)):
         if isinstance(names, str):
             axis.set_label_text(names)
@@ -85,7 +85,7 @@ def head_dots(
 ) -> Axes:
     """A number for each head, a column of dots for each layer of each model: {"two layers": [layer, head]}.
 
-    `mark`: a line to compare with. Heads above `name_from` (default: `mark`) are named, and coloured.
+    `mark`: a line to compare with. Heads above `name_from` (default: `mark`) are named, and colored.
     """
     if ax is None:
         _, ax = plt.subplots(figsize=(6.4, 3.2))

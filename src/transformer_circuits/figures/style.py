@@ -1,4 +1,4 @@
-"""The style of every figure, and the one way to colour signed numbers."""
+"""The style of every figure, and the one way to color signed numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def use_style(format: str = "svg") -> None:
 
 
 def diverging(values: ArrayLike) -> dict[str, object]:
-    """Arguments for imshow and the like that colour signed numbers: red below zero, blue above, white at exactly zero.
+    """Arguments for imshow and the like that color signed numbers: red below zero, blue above, white at exactly zero.
 
     >>> plt.imshow(scores, **diverging(scores))
     """

@@ -7,7 +7,7 @@
 
 Layer normalization, an MLP in each block, keys that see the token before, and positions added to the embedding are options
 for chapter 12. Module names (`tok_embed`, `pos`, `layers`, `attn.q` ..., `head`) are those of TransformerLens's native model,
-so that `models.bridge` can wrap this very module: there is one implementation, trained and analysed alike. This file imports
+so that `models.bridge` can wrap this very module: there is one implementation, trained and analyzed alike. This file imports
 only torch.
 """
 

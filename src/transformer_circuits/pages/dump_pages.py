@@ -178,7 +178,10 @@ dump[dump.out_tokens.map(lambda outs: "self" in outs)]  # which heads raise "sel
 ```
 
 `score`, `destination_scores`, and `out_boosts` are rounded to DIGITS decimals; `rank` counts from 1 within a head.
+LISTED
+"""
 
+PAPER_LIST = """
 ## The skip-trigrams that the paper lists, in MODEL
 
 The paper lists skip-trigrams that do not copy. [Chapter 4](../notebooks/04_skip_trigrams.ipynb) looks them up in every head. A *hit* has its
@@ -186,7 +189,6 @@ destination in the top 1% of the source's column and its out token in the top 1%
 a leading space, and the head that come nearest to a hit, with the percentage of tokens that rank above destination and out token. Tokens
 that our vocabulary splits are shown in pieces. For some, the paper leaves the destination open.
 
-LISTED
 """
 
 
@@ -262,7 +264,7 @@ def write_pages(
     """Write the index page to `out`, and into the folder of the same name the heads' pages and the Parquet files.
 
     `dumps`: by model, with all source tokens; `rest`: by model, each head's attention to the start token; `listed`: the table of
-    `paper_table`. The index page is written last: if it exists, all of them do.
+    `paper_table`, if there is one. The index page is written last: if it exists, all of them do.
     """
     folder, akin = out.with_suffix(""), akin_to(names)
     shown = {model: dump[dump["rank"] <= N_SOURCES] for model, dump in dumps.items()}
@@ -279,7 +281,7 @@ def write_pages(
     parts = {
         "EXAMPLE": raw(example(next(iter(shown.values())), names)),
         "HEADS": "\n".join(overviews),
-        "LISTED": raw(listed),
+        "LISTED": PAPER_LIST.replace("MODEL", next(iter(dumps))) + raw(listed) if listed else "",
         "DOWNLOADS": "\n".join(downloads),
         "MODEL": next(iter(dumps)),
         "N_SOURCES": str(N_SOURCES),

@@ -218,7 +218,7 @@ def corpus() -> tuple[str, pd.DataFrame, pd.DataFrame]:
     sources = pd.DataFrame(report["sources"])
     listed = {source["name"]: source for source in load_sources()}
     sources["version"] = [listed[s].get("version") or listed[s]["commit"][:10] for s in sources["source"]]
-    sources["license"] = [listed[s]["licence"] for s in sources["source"]]
+    sources["license"] = [listed[s]["license"] for s in sources["source"]]
     columns = ["kind", "version", "license", "documents", "tokens", "copy_oracle"]
     return f"In all: {', '.join(sizes)}.\n", kinds, sources.set_index("source")[columns]
 
