@@ -1,5 +1,5 @@
 """Add to pages what their text lacks: a description and a preview picture in the head; on a notebook's page also the headline figure
-below the first paragraphs, an anchor at each cell, and a name for each folded one."""
+below the first paragraph, an anchor at each cell, and a name for each folded one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def name_folded_cells(app, doctree) -> None:
 
 
 def lift_headline(app, doctree) -> None:
-    """Copy pictures, captions and sentences of the cells tagged `headline` to the end of the page's first paragraphs.
+    """Copy pictures, captions and sentences of the cells tagged `headline` below the page's first paragraph, in the first screen.
 
     The copies have no ids and are not figures: the originals keep their anchors and their numbers.
     """
@@ -67,10 +67,8 @@ def lift_headline(app, doctree) -> None:
     if figure is not None:
         lifted.append(link_to(app, figure))
     page = next(doctree.findall(nodes.section))
-    place = next(
-        (i for i, node in enumerate(page) if isinstance(node, (nodes.section, nodes.container))), len(page)
-    )
-    page.insert(place, lifted)
+    first = next((i for i, node in enumerate(page) if isinstance(node, nodes.paragraph)), 0)  # 0: the title
+    page.insert(first + 1, lifted)
 
 
 def is_output(node: nodes.Node) -> bool:

@@ -66,9 +66,7 @@ def test_pages_are_what_the_notebooks_computed_and_nothing_is_done_twice(book, c
     assert not (html / "removed.html").exists()
 
 
-def test_the_headline_is_copied_below_the_first_paragraphs_and_folded_cells_say_what_they_contain(
-    book, capfd
-):
+def test_the_headline_is_copied_below_the_first_paragraph_and_folded_cells_say_what_they_contain(book, capfd):
     plot = "# Plot\nimport matplotlib.pyplot as plt\n_ = plt.plot([1, 2])"
     sentence = "# The sentence below\nfrom IPython.display import Markdown\nMarkdown('**It rises** by $x$.')"
     path = book / "notebooks" / "01_one.ipynb"

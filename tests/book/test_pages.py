@@ -194,7 +194,7 @@ def test_the_page_of_figures_shows_each_with_ours(html):
         assert [a["href"].rpartition("#")[2] for a in entry.select("li a")] == figure.claims
 
 
-def test_every_chapter_shows_its_headline_below_the_first_paragraphs(html):
+def test_every_chapter_shows_its_headline_below_the_first_paragraph(html):
     for path in Book(ROOT).notebooks():
         if '"headline"' in path.read_text(encoding="utf-8"):
             top = soup(html / "notebooks" / f"{path.stem}.html").select_one(".tc-headline")

@@ -50,7 +50,7 @@ def two():
 
 @pytest.fixture(scope="module")
 def means(two):
-    return [heads.mean_z(two, held_out_windows(16, 256)[:, :-1], layer) for layer in (0, 1)]
+    return [heads.mean_z(two, held_out_windows(16, two.cfg.n_ctx)[:, :-1], layer) for layer in (0, 1)]
 
 
 @pytest.fixture(scope="module")

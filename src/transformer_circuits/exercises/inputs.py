@@ -13,13 +13,8 @@ from transformer_circuits.data import held_out_windows
 from transformer_circuits.models import load_model
 from transformer_circuits.models.bridge import from_matrices
 
-D_VOCAB, N_CTX, N_HEADS, D_HEAD, D_MODEL = (
-    19,
-    24,
-    5,
-    6,
-    12,
-)  # no two sizes are alike, so that axes can be told apart
+# No two sizes are alike, so that axes can be told apart.
+D_VOCAB, N_CTX, N_HEADS, D_HEAD, D_MODEL = 19, 24, 5, 6, 12
 SHIPPED = "small-2l"  # the trained model of every check: small enough that a slow function still ends
 
 

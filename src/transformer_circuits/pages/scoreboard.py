@@ -138,14 +138,14 @@ class Results:
         not_run = verdicts.count(Verdict.NOT_RUN)
         return counts + ([(Verdict.NOT_RUN, not_run)] if not_run else [])
 
-    def value(self, id: str, name: str) -> str:
+    def value(self, id: str, name: str, digits: int = show.DIGITS) -> str:
         """Return a measured number with its unit, or without it after "n_", without line breaks; "–" if it was not measured."""
         plain = name.removeprefix("n_")
         found = self.records[id].values.get(plain) if id in self.records else None
         if found is None:
             return "–"
         unit = "" if name.startswith("n_") else ledger.claim_of(id).quantities[plain].unit
-        return show.show_quantity(found, unit).replace(" ", "\N{NO-BREAK SPACE}")
+        return show.show_quantity(found, unit, digits).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def claims_of(group: str) -> list[Claim]:
@@ -191,7 +191,7 @@ def headline_table(results: Results) -> str:
 
 def headlines(results: Results) -> str:
     """Return what the front page includes: the result in two sentences, then after a comment the tallies and the table of headlines."""
-    two, one = (results.value("T8", name) for name in ("induction_2l", "induction_1l"))
+    two, one = (results.value("T8", name, digits=2) for name in ("induction_2l", "induction_1l"))
     text = (
         "This book trains small attention-only transformers and checks every claim of *A Mathematical Framework for Transformer Circuits* "
         "on them. **On random tokens that occur twice, the best head of our two-layer model puts "
