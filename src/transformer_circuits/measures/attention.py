@@ -14,7 +14,7 @@ INDUCTION_HEAD = 0.3  # induction score; uniform attention gives about 1%, a per
 RESTING = 0.95  # mean attention to the start token: the head moves almost nothing
 RESTING_PARTLY = 0.3  # the looser condition of claim T6
 RECENT_TOKENS_HEAD = (
-    0.5  # mean attention to the five tokens before the current one; uniform attention gives about 5%
+    0.5  # mean attention to the five tokens before the current one; uniform attention gives 5%
 )
 CERTAIN = 0.9  # attention to its target from which an induction head is certain (claim T15)
 

@@ -13,11 +13,15 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 COPYING_DEVIATIONS = (
-    5  # standard deviations of random heads; a normal variable exceeds them once in three million
+    5  # of random heads; a normal variable exceeds five standard deviations once in three million
 )
 COMPOSES = 2.0  # composition ratio from which a pair of heads composes; 1 is what random matrices give
 NEAR_CHANCE = 1.5  # composition ratio below which a pair is near chance (T14): halfway to COMPOSES
 CORNER = 0.5  # positivity of both circuits from which a head is in the corner of claim T10
+# Distance from a half of a joint component's part: above, it serves one of the two matrices; below, both (claim O7).
+ONE_SIDED, MIXED = 0.4, 0.25
+# Attention to the current token from which, and positivity up to which, a head deletes or may delete (claim O8).
+DELETES, MAY_DELETE = (0.5, -0.5), (0.25, -0.2)
 RANDOM_HEADS = 400
 
 SIDES = ("Q", "K", "V")  # what a later head can read with: queries, keys, values
