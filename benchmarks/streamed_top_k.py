@@ -73,9 +73,8 @@ def peak_memory(way: str, d_vocab: int) -> float:
 
 def print_peak(way: str, d_vocab: int) -> None:
     matrix = circuit(d_vocab)
-    WAYS[way](
-        FactoredMatrix(matrix.A[:2], matrix.B[:, :2000])
-    )  # what every way needs once: threads, the library's own buffers
+    # What every way needs once: threads, the library's own buffers.
+    WAYS[way](FactoredMatrix(matrix.A[:2], matrix.B[:, :2000]))
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of importing
     before = resident_peak()
     WAYS[way](matrix)

@@ -175,9 +175,8 @@ class Cache:
         """Remove what was made from other files, and a database that cannot be read."""
         for other in {*self.folder.parent.glob("*"), *self.made.parent.glob("*")} - {self.folder, self.made}:
             hidden = other.with_name(f".{other.name.lstrip('.')}")
-            shutil.rmtree(
-                other.rename(hidden)
-            )  # renamed, so that a kill leaves no folder with half of its files
+            # Renamed, so that a kill leaves no folder with half of its files.
+            shutil.rmtree(other.rename(hidden))
         try:
             self.database().list_cache_records()
         except Exception:  # SQLAlchemy's, SQLite's and jupyter-cache's own
@@ -195,9 +194,8 @@ class Cache:
             notebook = self.database().merge_match_into_notebook(nbformat.read(path, as_version=4))[1]
         except KeyError:
             return None
-        except (
-            Exception
-        ):  # a file that was cut gives errors of JSON, of the notebook format, or of too few cells
+        # A file that was cut gives errors of JSON, of the notebook format, or of too few cells.
+        except Exception:
             print(f"the results of {path.name} in the cache are damaged: it runs again", flush=True)
             return None
         return notebook if all(cell.execution_count for cell in code_cells(notebook)) else None

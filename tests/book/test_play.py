@@ -229,9 +229,8 @@ def test_the_steps_and_prepared_texts_do_what_they_say(page):
         page.get_by_role("button", name="Python").click()
         said = re.findall(r"<?[\d.]+%", button.locator("xpath=../span").text_content())
         button.click()
-        expect(where).to_contain_text(
-            f"followed last time: {said[number == 0]}"
-        )  # the first says what it is in the intact model first
+        # The first says what it is in the intact model first.
+        expect(where).to_contain_text(f"followed last time: {said[number == 0]}")
         expect(page.locator(".play-edits")).not_to_have_text("all heads on")
         assert page.get_by_label("Your text").input_value() == play.NAMES
     for button in page.get_by_role("group", name="Prepared texts").get_by_role("button").all():

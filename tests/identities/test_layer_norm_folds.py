@@ -59,9 +59,8 @@ def test_a3_folded_models_give_the_same_logits_and_only_divide(model):
 @fewer
 @given(models)
 def test_a3_the_first_normalization_is_a_table_over_the_vocabulary(model):
-    if (
-        model.config.n_layers and not model.config.standard_positions
-    ):  # with those it depends on the place too
+    # With those it depends on the place too.
+    if model.config.n_layers and not model.config.standard_positions:
         bridge = wrap(model)
         table = bridge.blocks[0].ln1(bridge.W_E)
         looked_up = bridge.run_with_hooks(

@@ -50,9 +50,8 @@ def test_key_lens_is_the_score_of_the_query_token(case):
     hooks.append(("blocks.1.attn.hook_attn_scores", lambda scores, hook: recorded.append(scores.clone())))
     model.run_with_hooks(case.tokens, fwd_hooks=hooks)
     allowed = torch.ones(x.shape[2], x.shape[2], dtype=torch.bool).tril()
-    lens = (
-        x[:2] @ model.QK[1].T @ model.W_E.T
-    ).AB / model.cfg.d_head**0.5  # [stage, head, position, token], as in the chapter
+    # [stage, head, position, token], as in the chapter
+    lens = (x[:2] @ model.QK[1].T @ model.W_E.T).AB / model.cfg.d_head**0.5
     for head in range(model.cfg.n_heads):
         found = lens[1, head][:, case.tokens[0]].T  # [query, key]
         same(found[allowed], recorded[0][0, head][allowed])
@@ -62,9 +61,8 @@ def test_key_lens_is_the_score_of_the_query_token(case):
 
 def test_losses_of_the_last_reading_are_the_models_own():
     model = build(length=7).model
-    windows = torch.randint(
-        11, (BATCH + 1, 7), generator=torch.Generator().manual_seed(0)
-    )  # more than one batch
+    # More than one batch.
+    windows = torch.randint(11, (BATCH + 1, 7), generator=torch.Generator().manual_seed(0))
     x = streams(model, windows[:, :-1])
     found = reading_losses(model, x, windows[:, 1:])
     assert found.shape == (3, BATCH + 1, 6)

@@ -42,9 +42,8 @@ def test_a_virtual_head_is_a_product_of_patterns_times_an_ov_circuit(case):
     A = cache["pattern", 1][0, 1] @ cache["pattern", 0][0, 0]
     circuit = model.W_E @ (model.OV[0, 0] @ model.OV[1, 1]) @ model.W_U
     wrong = model.W_E @ (model.OV[1, 1] @ model.OV[0, 0]) @ model.W_U
-    path = (
-        1 + model.cfg.n_heads + 1 * model.cfg.n_heads + 1
-    )  # after the paths without layer 1, and those without layer 0: 0.0, then 1.1
+    # After the paths without layer 1, and those without layer 0: 0.0, then 1.1.
+    path = 1 + model.cfg.n_heads + 1 * model.cfg.n_heads + 1
     expected = all_paths(case)[path, 0]
     same(A @ circuit.AB[case.tokens[0]], expected)
     differs(A @ wrong.AB[case.tokens[0]], expected)
@@ -111,9 +110,8 @@ def mixing_error(case, hooks):
             case.tokens, fwd_hooks=[("embed.hook_out", lambda x, hook: embedding), *hooks]
         )
 
-    s, t = (
-        random(2, *case.tokens.shape, case.model.cfg.d_vocab, seed=1) @ case.model.W_E
-    )  # weights for the tokens of the vocabulary
+    # Weights for the tokens of the vocabulary.
+    s, t = random(2, *case.tokens.shape, case.model.cfg.d_vocab, seed=1) @ case.model.W_E
     return relative_error(logits(3 * s - 2 * t), 3 * logits(s) - 2 * logits(t))
 
 

@@ -56,9 +56,10 @@ def subtracted(case: Case, found: st.Candidates, chosen: torch.Tensor) -> torch.
 @given(cases(min_layers=1, max_layers=1))
 def test_logits_without_triples_against_a_sum_position_by_position(case):
     found = grid(case)
+    # In double precision.
     found = found._replace(
         boosts=torch.stack([circuits(case, h)[1].gather(1, o) for h, o in enumerate(found.outs)])
-    )  # in double precision
+    )
     chosen = random(*found.destinations.shape, found.outs.shape[-1], seed=1) > 0
     at = st.find_boosts(case.tokens[0], case.model.run_with_cache(case.tokens)[1]["pattern", 0][0], found)
     expected = case.logits[0] - subtracted(case, found, chosen)
@@ -83,9 +84,8 @@ def test_the_cost_of_one_boost_is_the_difference_that_it_makes_alone(p, amount, 
 @given(cases(min_layers=1, max_layers=2))
 def test_coordinates_keep_the_angles_of_columns(case):
     for head in range(case.model.cfg.n_heads):
-        columns = circuits(case, head)[0] + random(
-            case.model.cfg.d_vocab
-        )  # a constant for each destination is not seen
+        # A constant for each destination is not seen.
+        columns = circuits(case, head)[0] + random(case.model.cfg.d_vocab)
         columns = F.normalize(columns - columns.mean(dim=0), dim=1)
         coordinates = st.column_coordinates(case.model, head, torch.arange(case.model.cfg.d_vocab))
         assert coordinates.shape[1] <= case.model.cfg.d_head

@@ -19,9 +19,8 @@ MOST_FOLDED = 2  # folded cells before the first section: the set-up, and one mo
 HEADLINE = "headline"  # the cells that the book also shows on top of the page
 MYST = re.compile(r"\{[a-z][a-z:_-]*\}`|^\s*(```+|:::+|~~~+)\s*\{|^:::|^\([\w-]+\)=\s*$", re.MULTILINE)
 FIGURE = re.compile(r"\bplt\.show\(")
-SHOWN = re.compile(
-    r"^(?:claims\.)?verdicts\(", re.MULTILINE
-)  # at the beginning of a line: the last value of its cell
+# At the beginning of a line: the last value of its cell.
+SHOWN = re.compile(r"^(?:claims\.)?verdicts\(", re.MULTILINE)
 
 
 def figure_labels(notebook: NotebookNode) -> list[str]:

@@ -21,9 +21,8 @@ D_VOCAB = 50
 
 @pytest.fixture
 def tokens():
-    return (
-        np.random.default_rng(0).zipf(1.3, 5_000).clip(max=D_VOCAB - 3).astype(np.uint16)
-    )  # the last two never occur
+    # The last two never occur.
+    return np.random.default_rng(0).zipf(1.3, 5_000).clip(max=D_VOCAB - 3).astype(np.uint16)
 
 
 @pytest.fixture
@@ -76,9 +75,8 @@ def test_tokens_of_similar_frequency():
     counts = torch.randperm(100, generator=torch.Generator().manual_seed(0))
     tokens = torch.arange(100).repeat(60, 1)
     steps = counts[similarly_frequent(counts, tokens, within=5)] - counts[tokens]
-    assert (
-        steps != 0
-    ).all() and steps.abs().max() <= 10  # at the ends of the ranking the window is moved inside
+    # At the ends of the ranking the window is moved inside.
+    assert (steps != 0).all() and steps.abs().max() <= 10
     assert steps[:, counts == 50].unique().tolist() == [-5, -4, -3, -2, -1, 1, 2, 3, 4, 5]
     with pytest.raises(ValueError, match="below half of the 4 tokens"):
         similarly_frequent(torch.ones(4), torch.tensor([0]), within=2)

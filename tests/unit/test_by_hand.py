@@ -119,9 +119,8 @@ def test_both_circuits_do_induction_and_predict_what_repeats(build, dtype, repea
 def test_blunt_or_turned_the_wrong_way_they_fail(build, stream, repeated):
     betas = [field.name for field in dataclasses.fields(stream) if "beta" in field.name]
     blunt = build(dataclasses.replace(stream, **{name: getattr(stream, name) / 50 for name in betas}))
-    wrong = build(
-        dataclasses.replace(stream, rates=-stream.rates)
-    )  # clocks that run backwards do as well ...
+    # Clocks that run backwards do as well ...
+    wrong = build(dataclasses.replace(stream, rates=-stream.rates))
     assert induction_scores(wrong, repeated)[1, 0] > 0.99
     wrong.W_pos.copy_(build(stream).W_pos)  # ... unless only the heads believe it
     for broken in (blunt, wrong):
@@ -137,9 +136,8 @@ def test_without_positions_in_values_the_pointer_is_gone_and_attention_is_even(s
     found = (caches[True]["resid_pre", 1] @ stream.free)[at][:, :12]
     meant = by_hand.position_vectors(stream.rates, CONTEXT)[repeated.targets - 1]
     assert relative_error(found, meant) < 0.01
-    assert (
-        relative_error(caches[False]["pattern", 0], caches[True]["pattern", 0]) < 1e-10
-    )  # it looks at the same place ...
+    # It looks at the same place ...
+    assert relative_error(caches[False]["pattern", 0], caches[True]["pattern", 0]) < 1e-10
     assert not (caches[False]["resid_pre", 1] @ stream.free).any()  # ... and fetches nothing
     even = torch.ones(CONTEXT, CONTEXT, dtype=torch.float64).tril() / torch.arange(1, CONTEXT + 1)[:, None]
     assert relative_error(caches[False]["pattern", 1][0, 0], even) < 1e-12

@@ -71,9 +71,8 @@ def test_chance_is_one():
     for measure in (composition_ratios, turned_at_random, out_of_order):
         squares = torch.stack([measure(model).square().mean() for model in models])
         assert abs(squares.mean().sqrt() - 1) < 0.05, measure.__name__
-    assert (
-        abs(turned_at_random(from_matrices(**composing())).square().mean().sqrt() - 1) < 0.1
-    )  # whatever composes
+    # This holds whatever composes.
+    assert abs(turned_at_random(from_matrices(**composing())).square().mean().sqrt() - 1) < 0.1
 
 
 def test_turning_at_random_is_a_rotation_between_the_two_heads():

@@ -49,9 +49,8 @@ def test_ginibre_spread(size, published):
     assert found.std().item() == pytest.approx(published, rel=0.08)
     assert found.std().item() == pytest.approx(1.5 / size, rel=0.08)
     assert abs(found.mean().item()) < 4 * published / 1500**0.5
-    assert values.abs().square().mean().item() == pytest.approx(
-        size / 2, rel=0.05
-    )  # a disk of radius sqrt(size)
+    # A disk of radius sqrt(size).
+    assert values.abs().square().mean().item() == pytest.approx(size / 2, rel=0.05)
 
 
 def test_untrained_is_what_the_trainer_starts_from_and_does_not_copy():

@@ -76,9 +76,8 @@ def test_best_of_heads_is_the_maximum_at_each_snapshot() -> None:
 
 def test_the_steepest_fall_is_measured_while_tokens_double() -> None:
     score = pd.Series([0.9, 0.0, 0.1, -0.4, -0.5, -0.7], [0, 1, 2, 4, 8, 16])
-    assert steepest_fall(score) == pytest.approx(
-        (4, 2)
-    )  # the start, before any token was seen, does not count
+    # The start, before any token was seen, does not count.
+    assert steepest_fall(score) == pytest.approx((4, 2))
     assert all(map(np.isnan, steepest_fall(pd.Series([1.0, 2.0, 3.0], [1, 2, 4]))))
 
 

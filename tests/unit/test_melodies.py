@@ -142,9 +142,8 @@ def test_the_right_rules_are_the_best_ones(drawn):
     ideal = ideal_losses(notes)
     for wrong in (ideal_losses(notes, comes_back=0.4), ideal_losses(notes, keeps_direction=0.5)):
         assert ideal.mean() < wrong.mean()
-    assert (
-        ideal[inside].mean() < 0.3 < 2 < ideal[drawn.place[:60] == 0].mean()
-    )  # certain, and not to be foreseen
+    # Certain, and not to be foreseen.
+    assert ideal[inside].mean() < 0.3 < 2 < ideal[drawn.place[:60] == 0].mean()
 
 
 # ---- the sound -------------------------------------------------------------------------------------------------------------

@@ -70,9 +70,8 @@ def test_the_best_copier_is_the_head_in_which_a_source_ranks_highest():
     model = from_matrices(
         W_E=torch.eye(N), W_U=torch.eye(N), W_pos=torch.zeros(8, N), W_Q=eye, W_K=eye, W_V=heads, W_O=eye
     )
-    assert (
-        st.Hits.of(model, TWO).best_copier(torch.arange(N)).tolist() == [1] * N
-    )  # top in two heads, and raised more in this one
+    # Top in two heads, and raised more in this one.
+    assert st.Hits.of(model, TWO).best_copier(torch.arange(N)).tolist() == [1] * N
 
 
 def test_bad_input_is_refused(keep):
@@ -96,9 +95,8 @@ def test_lifts():
     counts = counts_of([0, 1, 0, 1, 0, 2, 3, 0, 1], 5)  # 8 pairs, 3 of them end in 1, all of these behind 0
     assert st.lifts(counts, {1})[ids(0, 2, 4)].tolist() == pytest.approx([(3 / 4) / (3 / 8), 0, 0])
     assert st.lifts(counts, {1, 2})[0] == pytest.approx(1 / (4 / 8))
-    assert (
-        st.lifts(counts, {4}).tolist() == [0.0] * 5
-    )  # no token that ever comes: no lift, and no division by zero
+    # No token that ever comes: no lift, and no division by zero.
+    assert st.lifts(counts, {4}).tolist() == [0.0] * 5
 
 
 WORDS = [" Ralph", "R", "alph", "Alph", " ", " dog", "dog", " dogs", "s", "d", "og", "x"]
@@ -156,9 +154,8 @@ def test_exchanged_words_are_found_where_the_others_pieces_fit():
     splits, frequency = st.Splits.of([(0, 2, 4), (1, 3, 5)]), torch.ones(N) / N
     hits = st.Hits.of(one_head(scores, boosts), 1.2 / N)
     assert hits(*splits).all() and st.exchanged_words(hits, splits, frequency, 3).tolist() == [0.0] * 3
-    scores[2:4, :2] = boosts[:2, 4:] = (
-        9.0 + table()[:2, :2]
-    )  # now either word has the other's pieces among its top two
+    # Now either word has the other's pieces among its top two.
+    scores[2:4, :2] = boosts[:2, 4:] = 9.0 + table()[:2, :2]
     assert (
         st.exchanged_words(st.Hits.of(one_head(scores, boosts), TWO), splits, frequency, 3).tolist()
         == [1.0] * 3
@@ -210,9 +207,8 @@ def test_bugs_against_a_count_by_hand():
 
 def test_bugs_are_counted_exactly_beyond_the_digits_of_single_precision():
     """Half of the rows are right in the first half of the outs, half in the second: a bug for each two such rows and two outs."""
-    right = torch.block_diag(
-        torch.ones(51, 101), torch.ones(51, 101)
-    ).bool()  # odd, and so is the number of bugs
+    # Odd, and so is the number of bugs.
+    right = torch.block_diag(torch.ones(51, 101), torch.ones(51, 101)).bool()
     assert int(st.count_bugs(right, ~right)) == (51 * 101) ** 2 > 2**24
 
 

@@ -15,9 +15,8 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 def test_overlaps_of_known_subspaces() -> None:
     axes = torch.eye(6, dtype=torch.float64)
-    turned = torch.stack(
-        [(axes[0] + axes[2]) / 2**0.5, axes[5]], dim=1
-    )  # one axis at 45 degrees, one orthogonal
+    # One axis at 45 degrees, one orthogonal.
+    turned = torch.stack([(axes[0] + axes[2]) / 2**0.5, axes[5]], dim=1)
     found = overlaps(torch.stack([axes[:, :2], axes[:, 2:4], axes[:, [1, 0]], turned]))
     expected = torch.tensor(
         [[1, 0, 1, 0.25], [0, 1, 0, 0.25], [1, 0, 1, 0.25], [0.25, 0.25, 0.25, 1]], dtype=torch.float64

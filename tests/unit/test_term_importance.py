@@ -15,9 +15,8 @@ from transformer_circuits.circuits.virtual_heads import composed_diagonal
 from transformer_circuits.models.bridge import from_matrices
 
 WORDS, N_CTX = 6, 24
-TOKEN, FIRST, SECOND, PLACE = (
-    slice(a, b) for a, b in ((0, 6), (6, 12), (12, 18), (18, 42))
-)  # of the residual stream
+# Slices of the residual stream.
+TOKEN, FIRST, SECOND, PLACE = (slice(a, b) for a, b in ((0, 6), (6, 12), (12, 18), (18, 42)))
 SHARP = 60.0
 
 
@@ -58,9 +57,8 @@ def measured(model, windows):
 
 
 def test_where_only_a_virtual_head_works_order_two_carries_all():
-    gains, K, Q = measured(
-        two_layers(PLACE, PLACE, FIRST), texts(period=3)
-    )  # the next token is the one two back
+    # The next token is the one two back.
+    gains, K, Q = measured(two_layers(PLACE, PLACE, FIRST), texts(period=3))
     assert gains.pop("order_2") > 1
     assert max(map(abs, gains.values())) < 1e-5 and abs(K) < 1e-5 and abs(Q) < 1e-5
 
@@ -87,9 +85,8 @@ def test_two_previous_token_heads_look_two_back_together():
 
 def test_estimates_on_known_data():
     found = estimate(torch.tensor([1.0, 3.0, 5.0, 7.0, 9.0, 50.0]).repeat_interleave(17)[:90])
-    assert math.isclose(
-        found.mean, (17 * 25 + 5 * 50) / 90, rel_tol=1e-6
-    )  # the rest counts into the mean only
+    # The rest counts into the mean only.
+    assert math.isclose(found.mean, (17 * 25 + 5 * 50) / 90, rel_tol=1e-6)
     assert math.isclose(found.standard_error, math.sqrt(8 / 5), rel_tol=0.05)  # of the five groups' mean
     assert 2 < found.margins[0] < 2.8 and 2 < found.margins[1] < 2.8
 

@@ -171,9 +171,8 @@ def test_windows_start_with_the_start_token_and_cover_each_epoch_once(data):
 
 
 def test_windows_begin_in_running_text_and_have_passages_twice_by_number_alone(data):
-    text = np.arange(
-        1, 40_001, dtype=np.uint16
-    )  # every token once, so that copies and places can be identified
+    # Every token once, so that copies and places can be identified.
+    text = np.arange(1, 40_001, dtype=np.uint16)
     np.save(data / "train.npy", text)
 
     def windows(**shares):
@@ -189,9 +188,8 @@ def test_windows_begin_in_running_text_and_have_passages_twice_by_number_alone(d
         (at,) = (row[1:] != before[1:]).nonzero(as_tuple=True)
         distance = {int(before[i + 1] - row[i + 1]) for i in at}
         assert len(at) == at[-1] - at[0] + 1 and 8 <= len(at) <= 32
-        assert (
-            len(distance) == 1 and len(at) <= distance.pop() <= at[0]
-        )  # from an earlier place, not overlapping
+        # From an earlier place, not overlapping.
+        assert len(distance) == 1 and len(at) <= distance.pop() <= at[0]
     resumed = windows(without_start=0.1, planted=0.25)
     halves = [resumed.batch(first, 2) for first in (640, 642)]  # two processes share a global batch
     assert torch.equal(torch.cat(halves), changed[640:644])
@@ -218,9 +216,8 @@ def test_operations_per_token_are_those_that_torch_counts():
     with FlopCounterMode(display=False) as counter:
         module(torch.randint(100, (3, 65))).backward()
     of_weights = 2 * flops_per_token(shape) - flops_per_token(dataclasses.replace(shape, n_ctx=128))
-    of_pairs = (
-        flops_per_token(shape) - of_weights
-    )  # of the half that is not masked; one block of queries computes all
+    # Of the half that is not masked; one block of queries computes all.
+    of_pairs = flops_per_token(shape) - of_weights
     assert counter.get_total_flops() == 3 * 64 * (of_weights + 2 * of_pairs)
 
 

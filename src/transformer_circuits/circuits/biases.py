@@ -36,9 +36,8 @@ def with_one(W: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, Tens
     Each reader's bias is the row with which it reads that dimension. Output biases are constants, which all later readers' rows
     take along. One more dimension stays empty, as the module asks for an even number.
     """
-    written = torch.cat(
-        [b["O"].new_zeros(1, len(W["W_U"])), b["O"].cumsum(dim=0)]
-    )  # before each layer, and at the end
+    # Before each layer, and at the end.
+    written = torch.cat([b["O"].new_zeros(1, len(W["W_U"])), b["O"].cumsum(dim=0)])
 
     def widened(matrix: Tensor, dim: int, row: Tensor | float = 0.0) -> Tensor:
         zeros = torch.zeros_like(matrix.narrow(dim, 0, 1))

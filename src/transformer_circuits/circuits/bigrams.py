@@ -37,9 +37,8 @@ class SmoothedBigrams:
         d_vocab = len(counts.row_start) - 1
         once, twice = ((counts.count == n).sum().item() for n in (1, 2))
         frequency = torch.bincount(counts.preceding, counts.count.double(), minlength=d_vocab)
-        kinds = (
-            torch.bincount(counts.following, minlength=d_vocab) + 1.0
-        )  # one more, so that no token is impossible
+        # One more, so that no token is impossible.
+        kinds = torch.bincount(counts.following, minlength=d_vocab) + 1.0
         return cls(
             counts,
             once / (once + 2 * twice),
@@ -103,8 +102,7 @@ def similarly_frequent(
         raise ValueError(f"within must be below half of the {n} tokens, got {within}")
     by_rank = frequency.cpu().argsort(descending=True, stable=True)
     own = by_rank.argsort()[tokens.cpu()]
-    low = (own - within).clamp(
-        0, n - 1 - 2 * within
-    )  # the window of 2 * within + 1 ranks stays inside the vocabulary
+    # The window of 2 * within + 1 ranks stays inside the vocabulary.
+    low = (own - within).clamp(0, n - 1 - 2 * within)
     other = low + torch.randint(2 * within, own.shape, generator=torch.Generator().manual_seed(seed))
     return by_rank[other + (other >= own).long()].to(tokens.device)  # any but the token itself

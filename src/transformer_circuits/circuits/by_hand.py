@@ -152,9 +152,8 @@ class Stream:
         blocks = torch.eye(sum(widths), dtype=tokens.dtype, device=tokens.device).split(widths, dim=1)
         gap, match = content_gap(tokens), position_match(turn, n_ctx)
         content, position = sharpness(gap, n_ctx), sharpness(float(match[0] - match[1:].max()), n_ctx)
-        most = position * float(
-            match[1:].max() - match.min()
-        )  # that the penalty can differ between two places
+        # The most that the penalty can differ between two places.
+        most = position * float(match[1:].max() - match.min())
         return cls(
             tokens, turn, n_ctx, *blocks, content, position, content + most / gap, sharpness(gap, len(tokens))
         )
@@ -190,7 +189,6 @@ def k_composition(s: Stream, standard_positions: bool = False) -> TransformerBri
     """Induction by K-composition (claim X3): fetch the content of the token before, and look for it in the keys."""
     before = s.free[:, : s.content.shape[1]]
     fetch = Head(W_Q=s.beta_position * s.turned(s.position, -1), W_K=s.position, W_V=s.content, W_O=before.T)
-    look = Head(
-        W_Q=s.beta_content * s.content, W_K=before, W_V=s.content, W_O=s.out.T
-    )  # what I am, against what came before you
+    # What I am, against what came before you.
+    look = Head(W_Q=s.beta_content * s.content, W_K=before, W_V=s.content, W_O=s.out.T)
     return s.model([[fetch], [look]], standard_positions)

@@ -36,9 +36,8 @@ def fold(model: TransformerBridge) -> TransformerBridge:
         for part in "qkv":
             linear = getattr(heads, part).original_component
             if late and part != "v":
-                table = (model.W_pos @ linear.weight.T).unflatten(
-                    -1, (model.cfg.n_heads, -1)
-                )  # [n_ctx, head, d_head]
+                # [n_ctx, head, d_head]
+                table = (model.W_pos @ linear.weight.T).unflatten(-1, (model.cfg.n_heads, -1))
                 folded.add_hook(get_act_name(part, layer), _adding(table), is_permanent=True)
             _read(linear, norm)
         _write(heads.o.original_component)

@@ -217,9 +217,8 @@ def exchanged_words(
     words, ways = splits.whole.unique(return_inverse=True)
     groups = frequency[words].argsort(stable=True).split(bin_size)
     for _ in range(shuffles):
-        owner = torch.empty(
-            len(words), dtype=torch.long
-        )  # the word that now has this word's pieces and rests
+        # owner[word]: the word whose pieces and rests it now has.
+        owner = torch.empty(len(words), dtype=torch.long)
         for group in groups:
             cycle = group[torch.randperm(len(group), generator=generator)]
             owner[cycle] = cycle.roll(1)
@@ -377,12 +376,10 @@ def count_bugs(right: Bool[Tensor, "*batch d o"], wrong: Bool[Tensor, "*batch d 
 
     A bug is a pair (d, o), (d', o'), both right, whose crossed triples (d, o') and (d', o) are both wrong.
     """
-    crossings = (
-        right.float() @ wrong.float().mT
-    )  # [d, d']: out tokens that are right after d and wrong after d'
-    each_twice = (crossings * crossings.mT).sum(
-        dim=(-2, -1), dtype=torch.double
-    )  # single precision ends at 2^24
+    # [d, d']: out tokens that are right after d and wrong after d'
+    crossings = right.float() @ wrong.float().mT
+    # Single precision ends at 2^24.
+    each_twice = (crossings * crossings.mT).sum(dim=(-2, -1), dtype=torch.double)
     return (each_twice / 2).long()
 
 
@@ -426,9 +423,8 @@ def find_boosts(
     """
     kinds, kind_of = tokens.unique(return_inverse=True)
     one_hot = F.one_hot(kind_of, len(kinds)).to(patterns)
-    attention = (
-        patterns.tril(-1) @ one_hot
-    )  # [head, position, kind of token]: to earlier positions of this token
+    # [head, position, kind of token]: to earlier positions of this token
+    attention = patterns.tril(-1) @ one_hot
     head, source = torch.isin(candidates.sources, kinds).nonzero(as_tuple=True)
     kind = torch.searchsorted(kinds, candidates.sources[head, source])
     attending = candidates.destinations[head, source]  # [candidate source in this text, d]

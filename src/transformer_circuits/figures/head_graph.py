@@ -46,9 +46,8 @@ def network(
         widest = max(other.max() for other in (arrays.values() if one_scale else [ratios])) - 1
         for reader, writer in sorted(np.ndindex(ratios.shape), key=lambda pair: ratios[pair]):
             excess, strong = ratios[reader, writer] - 1, ratios[reader, writer] >= threshold
-            if excess > max(
-                0.02 * widest, 0
-            ):  # thinner lines could not be seen; at chance or below there is none
+            # Thinner lines could not be seen; at chance or below there is none.
+            if excess > max(0.02 * widest, 0):
                 ax.plot([writer, reader], [0, 1], ls="-", color="C0" if strong else "0.7", lw=9 * excess / widest,
                         alpha=0.9 if strong else 0.5, zorder=1 + strong, solid_capstyle="butt")  # fmt: skip
         for y, layer, count in ((0, layers[0], ratios.shape[1]), (1, layers[1], ratios.shape[0])):

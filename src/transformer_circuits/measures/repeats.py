@@ -106,9 +106,8 @@ def repeated_random_tokens(
             f"two copies of {shortest} different tokens must fit, got a context of {n_ctx} and {different} tokens to draw from; lower `shortest`"
         )
     generator = torch.Generator().manual_seed(seed)
-    tokens = torch.multinomial(
-        weights.expand(rows, -1), n_ctx, replacement=True, generator=generator
-    )  # all noise
+    # Noise alone at first; the copies follow below.
+    tokens = torch.multinomial(weights.expand(rows, -1), n_ctx, replacement=True, generator=generator)
     tokens[:, 0] = BOS
     starts, lengths = [], []
     for row in tokens:

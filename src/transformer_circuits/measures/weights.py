@@ -68,9 +68,8 @@ def random_positivities(
     This is chance for everything that goes through the vocabulary. Trained embeddings alone make positivity several times as wide as
     random matrices do (the Ginibre ensemble has a standard deviation of about 1.5 / d_head).
     """
-    tokens = (
-        W_U.double() @ W_E.double()
-    ).cpu()  # what each direction of the stream becomes when read as tokens and embedded again
+    # What each direction of the stream becomes when read as tokens and embedded again.
+    tokens = (W_U.double() @ W_E.double()).cpu()
     V, O = _random_pair(len(tokens), d_head, n, seed)
     return positivity(torch.linalg.eigvals(O @ tokens @ V)).float()
 
@@ -102,9 +101,8 @@ def composition_ratios(
     """
     sides = []
     for A, B in ((reader_QK.A, reader_QK.B), (reader_QK.B.mT, reader_QK.A.mT), (reader_OV.A, reader_OV.B)):
-        middle = (
-            writer_OV.B[None] @ A[:, None]
-        )  # [reader, writer, d_head, d_head]: where the writer's output meets the reader's input
+        # [reader, writer, d_head, d_head]: where the writer's output meets the reader's input
+        middle = writer_OV.B[None] @ A[:, None]
         product = _norm(writer_OV.A[None], middle @ B[:, None])
         sides.append(product / (_norm(A, B)[:, None] * _norm(writer_OV.A, writer_OV.B)[None]))
     return torch.stack(sides) * writer_OV.B.shape[-1] ** 0.5

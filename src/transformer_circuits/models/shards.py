@@ -180,9 +180,8 @@ def build(config: ModelConfig, tensors: dict[str, Tensor], where: str) -> Transf
     # One layer more than there are tensors for is enough to see that there are too few.
     checked = dataclasses.replace(config, n_layers=min(config.n_layers, layers + 1))
     try:
-        with torch.device(
-            "meta"
-        ):  # no memory, and no random initialization, which would change the generator
+        # No memory, and no random initialization, which would change the generator.
+        with torch.device("meta"):
             model = Transformer(checked)
     except (RuntimeError, OverflowError) as error:
         raise WeightsError(f"the configuration of {where} has sizes that no model has: {config}") from error

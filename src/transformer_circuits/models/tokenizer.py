@@ -95,9 +95,8 @@ def narrow(tokens: np.ndarray, table: Sequence[Sequence[int]]) -> np.ndarray:
     flat = np.concatenate([np.asarray(row, dtype=tokens.dtype) for row in table])
     starts = np.cumsum(lengths) - lengths
     narrowed = []
-    for block in np.split(
-        tokens, range(4_000_000, len(tokens), 4_000_000)
-    ):  # in blocks: a corpus would fill the memory
+    # In blocks: a corpus would fill the memory.
+    for block in np.split(tokens, range(4_000_000, len(tokens), 4_000_000)):
         n = lengths[block]
         within = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
         narrowed.append(flat[np.repeat(starts[block], n) + within])
@@ -116,9 +115,8 @@ def packed(folder: Path, side: str, d_vocab: int) -> Path:
     if not path.exists() or path.stat().st_mtime_ns < max(
         whole.stat().st_mtime_ns, (folder / "tokenizer.json").stat().st_mtime_ns
     ):
-        partial = path.with_suffix(
-            f".{os.getpid()}.partial.npy"
-        )  # of this process: two trainers may share a corpus
+        # Of this process: two trainers may share a corpus.
+        partial = path.with_suffix(f".{os.getpid()}.partial.npy")
         np.save(partial, narrow(np.load(whole, mmap_mode="r"), pieces(tokenizer, d_vocab)))
         partial.replace(path)
     return path

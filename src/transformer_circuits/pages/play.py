@@ -173,9 +173,8 @@ def example(model: TransformerBridge, head: Head) -> Example:
     targets = induction.last_target(ids[0])[:-1]
     pattern = heads.patterns(model, ids)[head[0], 0, head[1], :-1]
     attended = pattern.gather(1, targets.clamp(min=0)[:, None])[:, 0]
-    right = (targets >= 0) & (
-        ids[0, targets.clamp(min=0)] == ids[0, 1:]
-    )  # what followed last time follows again
+    # What followed last time follows again.
+    right = (targets >= 0) & (ids[0, targets.clamp(min=0)] == ids[0, 1:])
     at = int(attended.where(right, -1.0).argmax())
     return Example(ids, at, int(targets[at]), head)
 

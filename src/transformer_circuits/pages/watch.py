@@ -143,9 +143,8 @@ def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[di
         arrays |= {f"{name}_{k}": film[f"{name}_{k}"] for name in ("top_token", "pattern", "top_probability")}
     arrays["roles"] = held
     places, parts, offset = {}, [], 0
-    widest_first = sorted(
-        arrays.items(), key=lambda item: -item[1].itemsize
-    )  # each begins at a multiple of its size
+    # Each begins at a multiple of its size.
+    widest_first = sorted(arrays.items(), key=lambda item: -item[1].itemsize)
     for name, array in widest_first:
         places[name] = {"type": str(array.dtype), "shape": array.shape, "offset": offset}
         parts.append(array.tobytes())

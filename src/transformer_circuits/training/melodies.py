@@ -49,9 +49,8 @@ def draw(
     copied, place = np.full((n, length), -1), np.full((n, length), -1)
     notes[:, 0] = random.integers(1, KEYS + 1, n)
     direction = random.choice([-1, 1], n)
-    source, left = np.zeros(
-        (2, n), dtype=np.int64
-    )  # the place that is copied, and how many notes of its phrase remain
+    # For each melody, the place that is copied and how many notes of its phrase remain.
+    source, left = np.zeros((2, n), dtype=np.int64)
     for t in range(1, length):
         if t > 1:  # a recurring phrase sets the direction, too
             step = steps(notes[:, t - 2 : t])[:, 0]
