@@ -77,12 +77,12 @@ nosearch: true
 In held-out text this head puts {rest:.0%} of its attention on the start token.{resting}
 
 The table has the first {shown} of {d_vocab:,} source tokens. [The page of all heads](../../{index}.md) explains the order and how
-to read a row. *QK* is the score of the first destination, *OV* the boost of the first out token. Out tokens that repeat the source,
-ignoring case, a leading space, or a plural ending, are underlined.
+to read a row. *QK* is the QK score of the first destination. *OV* is what attending to the source adds to the logit of the first out
+token. Out tokens that repeat the source, ignoring case, a leading space, or a plural ending, are underlined.
 
 The search is literal, ignores case, and looks in every token of a row: `two` and `·two` both find the token `·two`. Type `·` for a
-space in a token, `↵` for a line break, and the code of a character that cannot be seen, such as `<U+200B>`. The fields below the
-titles search one column. Click on a title to sort by that column.
+space in a token, `↵` for a line break, and the code of a character that cannot be seen, such as `<U+200B>`. Each field below a title
+searches its column. Click on a title to sort by that column.
 
 """
 
@@ -91,12 +91,12 @@ def head_page(
     model: str, rows: pd.DataFrame, rest: float, names: Sequence[str], akin: Akin, index: str
 ) -> str:
     """Return the page of one head in MyST Markdown; `index` is the file name of the index page, without suffix."""
-    resting = " It is a resting head: what its lists say has almost no effect." if rest >= RESTING else ""
+    resting = " It is a resting head: its lists have almost no effect." if rest >= RESTING else ""
     columns = {
         "rank": rows["rank"],
         "source": [token(names[i]) for i in rows["source"]],
         "destinations": [tokens(ids, names) for ids in rows["destinations"]],
-        "outs": [tokens(ids, names, {i, *akin[i]}) for i, ids in zip(rows["source"], rows["outs"])],
+        "out tokens": [tokens(ids, names, {i, *akin[i]}) for i, ids in zip(rows["source"], rows["outs"])],
         "score": rows["score"].map("{:.2f}".format),
         "QK": rows["destination_scores"].str[0].map("{:.2f}".format),
         "OV": rows["out_boosts"].str[0].map("{:.2f}".format),
@@ -123,17 +123,16 @@ def head_page(
 INDEX_PAGE = """\
 # The head dump: what each head does with each token
 
-A head of a one-layer model can be read as a list of skip-trigrams: *source* ... *destination* → *out*. The paper does this for
-every head and links the full lists {cite:p}`elhage2021`. Here they are for our models: all of them, in an order that a formula
+A head of a one-layer model can be read as a list of skip-trigrams: *source* ... *destination* → *out token*. The paper does this for
+every head and links the full lists {cite:p}`elhage2021`. Here are the lists of our two one-layer models, in an order that a formula
 determines.
 
 ## How to read a row
 
 A row is about one **source** token, which occurs somewhere earlier in the text. Its **destinations** are the tokens that attend to it
-most: the largest entries of its column in the QK circuit, $W_E W_Q W_K^\\top W_E^\\top / \\sqrt{d_\\text{head}}$. Its **outs** are the
-tokens whose logits rise most when a token attends to it: the largest entries of its row in the OV circuit, $W_E W_V W_O W_U$, minus
-the row's mean, because softmax ignores what is added to every logit equally. If the source came earlier and the current token is one
-of the destinations, then this head makes the outs more likely to come next.
+most: the largest entries of its column in the QK circuit, $W_E W_Q W_K^\\top W_E^\\top / \\sqrt{d_\\text{head}}$. Its **out tokens** are
+the tokens whose logits rise most when a token attends to it: the largest entries of its row in the OV circuit, $W_E W_V W_O W_U$. We
+subtract the row's mean, because softmax ignores what is added to every logit equally. (In these products, as in code, tokens are rows.)
 
 EXAMPLE
 Each page has the first N_SOURCES source tokens of a head, ordered by
@@ -141,13 +140,13 @@ Each page has the first N_SOURCES source tokens of a head, ordered by
 $$\\text{score} = \\max \\text{QK} \\cdot \\max \\text{OV} \\cdot p(\\text{source})^{0.1} .$$
 
 This is the highest entry of the column, times the highest entry of the row, times a small power of the token's frequency in the
-training text. The power keeps tokens that the model hardly ever saw out of the first places.
+training text. The power keeps tokens that the model rarely saw out of the first places.
 
-## What a row does not say
+## What a row does not show
 
-- **How much attention there is.** Softmax compares the sources of one destination with one another. Entries of one *column* belong to
-  different destinations, and a score that a destination gives to all sources equally changes nothing. A destination that comes first
-  in most lists of a head may be one with large scores for everything.
+- **How much attention there is.** A row lists the destinations with the highest scores for one source. But softmax compares the scores
+  that one destination gives to different sources. A destination that is listed first for most sources of a head may give a high score
+  to every source, which changes nothing.
 - **Where the source is.** Positions are left out. They matter more than these lists for heads that attend by position, such as a
   previous-token head.
 - **What is predicted in the end.** The direct path and the other heads add to the same logits.
@@ -157,8 +156,8 @@ training text. The power keeps tokens that the model hardly ever saw out of the 
 ## The heads
 
 *Copies* counts the sources on a head's page that have an out token that repeats them, ignoring case, a leading space, or a plural
-ending. *At rest* is the head's mean attention to the start token in held-out text. A head with all of its attention there never
-attends to a source, so that its list has no effect.
+ending. *On start* is the head's mean attention to the start token in held-out text. A head with all of its attention there never
+attends to a source, so its list has no effect.
 
 HEADS
 ## All sources, as a file
@@ -174,10 +173,10 @@ import pandas as pd
 
 dump = pd.read_parquet("MODEL.parquet")
 dump[dump.source_token == " the"]  # one source, in every head
-dump[dump.out_tokens.map(lambda outs: "self" in outs)]  # which heads raise "self"?
+dump[dump.out_tokens.map(lambda outs: "self" in outs)]  # what raises "self"?
 ```
 
-`score`, `destination_scores`, and `out_boosts` are rounded to DIGITS decimals; `rank` counts from 1 within a head.
+`score`, `destination_scores`, and `out_boosts` are rounded to DIGITS decimals. `rank` counts from 1 within a head.
 LISTED
 """
 
@@ -185,15 +184,16 @@ PAPER_LIST = """
 ## The skip-trigrams that the paper lists, in MODEL
 
 The paper lists skip-trigrams that do not copy. [Chapter 4](../notebooks/04_skip_trigrams.ipynb) looks them up in every head. A *hit* has its
-destination in the top 1% of the source's column and its out token in the top 1% of the source's row. Shown are the tokens, with or without
-a leading space, and the head that come nearest to a hit, with the percentage of tokens that rank above destination and out token. Tokens
-that our vocabulary splits are shown in pieces. For some, the paper leaves the destination open.
+destination in the top 1% of the source's column and its out token in the top 1% of the source's row. We try each token with and without a
+leading space, and show the choice and the head that come nearest to a hit. The last two columns give the percentage of tokens that rank
+above the destination and above the out token. *Split*: our vocabulary splits the tokens shown, and `|` separates their pieces. *Any
+destination*: the paper leaves the destination open.
 
 """
 
 
 def example(dump: pd.DataFrame, names: Sequence[str]) -> str:
-    """Return one row as a sentence: the highest score among words whose first out is the word itself (among all rows if there is none)."""
+    """Return one row as a sentence: the highest score among words whose first out token is the word itself (among all rows if there is none)."""
     own = dump[
         [row.outs[0] == row.source and word_of(names[row.source]) is not None for row in dump.itertuples()]
     ]
@@ -201,8 +201,8 @@ def example(dump: pd.DataFrame, names: Sequence[str]) -> str:
     source = token(names[row["source"]])
     return (
         f'<p class="tex2jax_ignore mathjax_ignore">For example, at rank {row["rank"]} of head 0.{row["head"]} is the source {source}. Its first '
-        f"destinations are {tokens(row['destinations'][:3], names)} and its first outs {tokens(row['outs'][:3], names)}. Where one of these "
-        f"destinations comes some time after {source}, the head makes these outs more likely to come next.</p>"
+        f"destinations are {tokens(row['destinations'][:3], names)} and its first out tokens {tokens(row['outs'][:3], names)}. When one of these "
+        f"destinations occurs some time after {source}, the head makes these out tokens more likely to come next.</p>"
     )
 
 
@@ -221,7 +221,7 @@ def overview(
         line = {
             "head": f'<a href="{quote(folder)}/{quote(model)}/0_{head}.html">0.{head}</a>',
             "copies": f"{copies}&nbsp;of&nbsp;{len(rows)}",
-            "at rest": f"{rest[head]:.0%}",
+            "on start": f"{rest[head]:.0%}",
             "its first sources": tokens(rows["source"][:FIRST], names),
         }
         lines.append(line)
@@ -248,8 +248,8 @@ def paper_table(listed: pd.DataFrame) -> str:
             "in our tokens": " ".join(map(token, row["tokens"] if found else row["pieces"])),
             "result": "hit" if row["hit"] else "no" if found else "split" if row["pieces"] else "any destination",
             "head": row["head"] if found else "",
-            "above d (%)": f"{row['above d (%)']:.2f}" if found else "",
-            "above out (%)": f"{row['above o (%)']:.2f}" if found else "",
+            "above destination (%)": f"{row['above d (%)']:.2f}" if found else "",
+            "above out token (%)": f"{row['above o (%)']:.2f}" if found else "",
         })  # fmt: skip
     return table(pd.DataFrame(rows))
 

@@ -32,25 +32,26 @@ WINDOWS = 16  # of held-out text, for previous-token scores and resting heads
 INTRODUCTION = """\
 # The models
 
-Chapters 0 to 11 use a family of models with the paper's architecture: attention only, no biases, no normalization, and positions added
-only where queries and keys are computed. Vocabulary, context, and width are smaller than the paper's (about 50,000 tokens, 2,048, and
-768), so that two CPU cores can train the models until the paper's effects show. The models are for study. They have read little and are
-of no other use.
+Chapters 0 to 11 use a family of models with the architecture of the paper's theory: attention only, no biases, no normalization, and
+positions added only where queries and keys are computed. Vocabulary, context, and width are smaller than the paper's (about 50,000
+tokens, 2,048, and 768), so that two CPU cores can train the models until the paper's effects show. The models have read little text,
+and they are for study only.
 """
 COLUMNS = """\
-**Induction scores** are those of the chapters: means over four draws of random tokens that occur twice. **Previous-token scores** and
+**Induction scores** are means over four draws of random tokens that occur twice, as in the chapters. **Previous-token scores** and
 **resting heads** (at least {resting:.0%} of their attention on the start token) are measured on {windows} windows of held-out text. Losses
-are those of the last row of each model's log. **Bits per byte** compare losses in different vocabularies. The **in-context score** is the
-loss around token 500 minus the loss around token 50; in shorter contexts both move in proportion. A dash means that the model does not
-have such a value. [Watch it learn](watch.md) and [chapter 10](../notebooks/10_in_context_learning.ipynb) show the values during training.
+come from the last row of each model's training log. **Bits per byte** make losses comparable between vocabularies. The **in-context
+score** is the loss around token 500 minus the loss around token 50, or around proportionally earlier tokens in shorter contexts. Negative
+is better. A dash means that the model does not have this value. [Watch it learn](watch.md) and
+[chapter 10](../notebooks/10_in_context_learning.ipynb) show the values during training.
 """
 TRAINING = """\
 ## How they were trained
 
 The models learn to predict the next token on windows of text. Each window has the start token in front, except where a setting says
 otherwise. The optimizer is AdamW. The learning rate rises, stays constant, and falls along a cosine. The same seed, data, and number of
-threads give the same weights again. A run that is interrupted continues where it stopped if its command is given again. Each folder in
-`weights/` contains the log of its run, `training.jsonl`.
+threads give the same weights again. To continue an interrupted run, give its command again. Each folder in `weights/` contains the log of
+its run, `training.jsonl`.
 
     python -m transformer_circuits.training.corpus --out corpus
     python -m transformer_circuits.training.train --config attn-only-2l \\
@@ -65,14 +66,15 @@ threads give the same weights again. A run that is interrupted continues where i
 OTHERS = """\
 ## The other models
 
-Chapters 12 and 13 compare seeds and architectures on small models, with half the width and a vocabulary of 512 tokens, the first 512 of
-the family's. The melody models of chapter 14 read the 88 keys of a piano.
+Chapters 12 and 13 compare architectures and seeds on small models, with half the width and only the first 512 tokens of the family's
+vocabulary. The melody models of chapter 14 read the 88 keys of a piano instead of text.
 """
 DATA_TEXT = """\
 ## What they read
 
-The last column is the **copy oracle**: the fraction of tokens that one rule predicts correctly, "what followed the current token last
-time, within 512 tokens, follows again". It shows how much an induction head could gain on a text before anything is trained.
+The last column of each table is the **copy oracle**. One rule predicts every token: find the last occurrence of the current token within
+512 tokens, and predict the token that followed it. The copy oracle is the fraction of tokens for which this rule is right. It shows,
+before anything is trained, how much an induction head could gain on a text.
 """
 GROUPS = {"attn-only": "The family", "small": "The small models", "melodies": "The melody models"}
 BEYOND = {
@@ -84,9 +86,9 @@ BEYOND = {
 SETTINGS = {
     "n_layers": "layers", "n_heads": "heads per layer", "d_model": "width", "d_head": "width of a head", "d_vocab": "vocabulary", "n_ctx": "context",
     "tokens": "training tokens", "batch": "windows per step", "lr": "learning rate", "lr_end": "last learning rate divided by the highest",
-    "warmup": "part of training in which the rate rises", "decay_from": "part of training after which the rate falls", "betas": "AdamW's betas",
+    "warmup": "rate rises until (fraction of training)", "decay_from": "rate falls after (fraction of training)", "betas": "AdamW's betas",
     "weight_decay": "weight decay", "decay_embeddings": "weight decay of embeddings", "clip": "gradient norm clipped at",
-    "without_start": "fraction of windows without start token, in running text", "planted": "fraction of windows with a passage that occurs twice",
+    "without_start": "windows that begin in running text, without start token (fraction)", "planted": "windows with a passage that occurs twice (fraction)",
     "corpus": "fingerprint of the text",
 }  # fmt: skip
 
@@ -146,7 +148,7 @@ def card(name: str) -> dict[str, str]:
     bits = last["held_out"] / math.log(2) / bytes_per_token(model["d_vocab"]) if reads_text(name) else None
     return {
         "layers": ", ".join([str(model["n_layers"]), *beyond]),
-        "heads per layer": f"{model['n_heads']} of {model['d_head']}" if model["n_layers"] else "–",
+        "heads per layer": f"{model['n_heads']}, each {model['d_head']} wide" if model["n_layers"] else "–",
         "width": f"{model['d_model']}",
         "vocabulary": f"{model['d_vocab']:,}",
         "context": f"{model['n_ctx']}",
@@ -196,6 +198,8 @@ def training(group: str) -> str:
     if differing:
         rows = {SETTINGS[key]: map(setting, found) for key, found in differing.items()}
         frame = pd.DataFrame(rows, index=pd.Index(models, name="model"))
+        if len(rows) > len(models):
+            frame = frame.T.rename_axis("setting")
         parts += [
             "In addition to layers, architecture, and seed, they differ in these settings:\n",
             table(frame),
@@ -203,7 +207,7 @@ def training(group: str) -> str:
     else:
         parts.append("They differ only in layers, architecture, and seed.\n")
     if settings["corpus"] is None:
-        parts.append("Their manifests do not record which text they read.\n")
+        parts.append("Their manifests do not record which data they read.\n")
     return "\n".join(parts)
 
 
