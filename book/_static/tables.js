@@ -9,7 +9,10 @@
       if (hidden > 4) box.tabIndex = 0; // for those without a mouse
     }
   }
-  addEventListener("load", mark);
+  addEventListener("load", () => {
+    mark();
+    window.MathJax?.startup?.promise?.then(mark); // formulas widen a table when they are typeset
+  });
   addEventListener("resize", mark);
   addEventListener("scroll", mark, { capture: true, passive: true });
   let opened = [];

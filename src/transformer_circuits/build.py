@@ -380,7 +380,7 @@ def write_generated(book: Book, cache: Cache, recorded: dict[str, list[ledger.Re
             shutil.copytree(source, book.root / parent, dirs_exist_ok=True)
             pages = [path.relative_to(source) for path in (source / Path(name).name).rglob("*.md")]
             if pages:
-                in_order = sorted(pages, key=lambda page: natural(page.as_posix()))
+                in_order = sorted(pages, key=lambda page: [natural(part) for part in page.parts])
                 entry["sections"] = [
                     {"file": (parent / page).with_suffix("").as_posix()} for page in in_order
                 ]

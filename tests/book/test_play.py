@@ -58,7 +58,7 @@ def site(tmp_path_factory):
     """A folder with the page as it is made, and what it loads; without the theme around it."""
     root = tmp_path_factory.mktemp("site")
     play.main([str(root / "play.md")])
-    for name in ("engine.js", "play.js", "play.css"):
+    for name in ("engine.js", "play.js", "play.css", "../dom.js"):
         shutil.copy(ROOT / "book" / "_static" / "play" / name, root / "_static" / "play" / name)
     markup = re.search(
         r"^```\{raw\} html\n(.*?)\n```$", (root / "play.md").read_text(), re.DOTALL | re.MULTILINE
@@ -88,7 +88,7 @@ def reference(two, tokens, means, off=(), mean=False, cut="", frozen=False, **re
     everywhere = [head for head in off if not side or head[0] == 1]
     hooks += heads.without_heads(everywhere, with_means)
     if side and side not in cut and any(layer == 0 for layer, _ in off):
-        hooks += play.missed_by(two, off, side, with_means)
+        hooks += play.hidden_from(two, off, side, with_means)
     for each in cut:
         hooks += play.embedding_alone(two, each)
     hooks = hooks + play.frozen(two, tokens) if frozen else hooks

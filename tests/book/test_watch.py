@@ -92,7 +92,7 @@ def site(shelf, tmp_path_factory):
     """A folder with the page as it is made, and what it loads; without the theme around it."""
     root = tmp_path_factory.mktemp("site")
     markup = re.search(r"^```\{raw\} html\n(.*?)\n```$", write(shelf, root), re.DOTALL | re.MULTILINE)[1]
-    for name in ("watch.js", "watch.css"):
+    for name in ("watch.js", "watch.css", "../dom.js"):
         shutil.copy(paths.ROOT / "book" / "_static" / "watch" / name, root / "_static" / "watch" / name)
     (root / "book").mkdir()
     head = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">'

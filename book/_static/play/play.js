@@ -3,19 +3,7 @@
 (() => {
   const root = document.getElementById("play");
   const folder = new URL(".", document.currentScript.src);
-  const make = (name, properties = {}, ...children) => {
-    const { data = {}, ...rest } = properties, element = document.createElement(name);
-    for (const [key, value] of Object.entries(rest)) key in element && key !== "role" ? (element[key] = value) : element.setAttribute(key, value);
-    Object.assign(element.dataset, data);
-    element.append(...children);
-    return element;
-  };
-  const svg = (name, attributes = {}, ...children) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    element.append(...children);
-    return element;
-  };
+  const { make, svg } = dom; // of dom.js
   const percent = (p) => (p >= 0.9995 ? "100%" : p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : p >= 0.001 ? `${(100 * p).toFixed(1)}%` : "<0.1%");
   const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(Math.abs(x) < 9.95 ? 1 : 0)}`;
   const nats = (x) => x.toFixed(2);
@@ -465,14 +453,14 @@
     ui.mean = make("select", { onchange: () => edit({ mean: ui.mean.value === "mean" }) },
       ...options([["", "adds nothing"], ["mean", "adds its mean on held-out text"]]));
     ui.from = make("select", { onchange: () => edit({ from: ui.from.value }) },
-      ...options([["", "by everything after it"], ["Q", "by the queries of the second layer only"],
-        ["K", "by the keys of the second layer only"], ["V", "by the values of the second layer only"]]));
+      ...options([["", "everything after it"], ["Q", "the queries of the second layer only"],
+        ["K", "the keys of the second layer only"], ["V", "the values of the second layer only"]]));
     ui.reset = make("button", { type: "button", onclick: () => { state.edits = none(); edit({}); } }, "Reset");
     ui.edits = make("span", { className: "play-edits", role: "status" });
     ui.link = make("button", { type: "button", onclick: copyLink }, "Link to this");
     const switches = make("div", { className: "play-switches" },
       make("fieldset", {}, make("legend", {}, "Composition: the second layer reads what the first layer wrote with its"), Q[1], K[1], V[1]),
-      make("div", {}, make("label", {}, "A head that is off ", ui.mean), make("label", {}, " and, in the first layer, is missed ", ui.from)),
+      make("div", {}, make("label", {}, "A head that is off ", ui.mean), make("label", {}, " and, in the first layer, is hidden from ", ui.from)),
       make("div", {}, frozenLabel), make("div", {}, weightedLabel),
       make("div", {}, ui.reset, ui.link, ui.edits));
 

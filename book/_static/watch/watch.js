@@ -4,19 +4,7 @@
   const root = document.getElementById("watch");
   const folder = new URL(".", document.currentScript.src);
   const { films } = JSON.parse(root.dataset.films);
-  const make = (name, properties = {}, ...children) => {
-    const { data = {}, ...rest } = properties, element = document.createElement(name);
-    for (const [key, value] of Object.entries(rest)) key in element && key !== "role" ? (element[key] = value) : element.setAttribute(key, value);
-    Object.assign(element.dataset, data);
-    element.append(...children);
-    return element;
-  };
-  const svg = (name, attributes = {}, ...children) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    element.append(...children);
-    return element;
-  };
+  const { make, svg } = dom; // of dom.js
   const percent = (p) => (p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : `${(100 * p).toFixed(1)}%`);
   const fixed = (x, digits = 2) => x.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−");
   const short = (t) => (t >= 1e6 ? `${+(t / 1e6).toPrecision(3)}M` : t >= 1e3 ? `${+(t / 1e3).toPrecision(3)}K` : `${t}`);

@@ -34,7 +34,9 @@ def residual_stream(n_layers: int, n_heads: int) -> Axes:
         for y, color, says in ((low, "C2", "heads read"), (low + 1.1, "C1", "heads add")):
             ax.plot([0, 1.4 * len(shown)], [y, y], color=color, ls="-", lw=1.5)
             ax.text(-0.3, y, says, ha="right", va="center")
-        ax.text(-0.3, low + 0.55, f"layer {layer}", ha="right", va="center", weight="bold")
+        ax.text(
+            -0.3, low + 0.55, ("first layer", "second layer")[layer], ha="right", va="center", weight="bold"
+        )
         for i, name in enumerate(shown):
             x = 1.4 * (i + 1) - 0.2
             ax.text(

@@ -27,8 +27,9 @@ def melody(melodies: Melodies, row: int) -> Axes:
     notes, new = melodies.notes[row], melodies.source[row] < 0
     above.plot(np.flatnonzero(new), notes[new], "o", color="0.55", ms=4, ls="none")
     reach = 1.0
+    colors = ["C0", "C1", "C2", "C4", "C5"]  # C3 looks like the gray of new notes
     for i, (start, end, place) in enumerate(phrases(melodies, row)):
-        marker, color = "os^Dv"[i % 5], f"C{i % 10}"
+        marker, color = "os^Dv"[i % 5], colors[i % 5]
         above.plot(np.arange(start, end), notes[start:end], marker, color=color, ls="none", ms=4)
         half, wide = (start - place) / 2, end - start
         reach = max(reach, half + wide / 2)
@@ -37,7 +38,7 @@ def melody(melodies: Melodies, row: int) -> Axes:
             Wedge((middle, 0), half + wide / 2, 0, 180, width=wide, color=color, alpha=0.45, lw=0)
         )
     above.set(ylabel="key", ylim=(0, KEYS + 1))
-    below.set(xlabel="note", ylabel="comes back", xlim=(-1, len(notes)), ylim=(0, 1.03 * reach), yticks=[])
+    below.set(xlabel="note", ylabel="recurs", xlim=(-1, len(notes)), ylim=(0, 1.03 * reach), yticks=[])
     below.spines["left"].set_visible(False)
     return above
 

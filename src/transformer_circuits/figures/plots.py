@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from transformer_circuits.figures.style import diverging
 from transformer_circuits.figures.tokens import show_token
 
+LAYERS = ("first layer", "second layer")
 ACCENT = "C1"  # what a figure is about; everything else is in the first color
 
 
@@ -53,7 +54,7 @@ def heatmap(
         if isinstance(names, str):
             axis.set_label_text(names)
         else:
-            axis.set_ticks(range(len(names)), [label_of(name) for name in names], rotation=turn, fontsize=8)
+            axis.set_ticks(range(len(names)), [label_of(name) for name in names], rotation=turn, fontsize=9)
     if numbers is not None:
         middle = (image.norm.vmin + image.norm.vmax) / 2
         for (row, column), value in np.ndenumerate(values):
@@ -64,7 +65,7 @@ def heatmap(
                 numbers.format(value),
                 ha="center",
                 va="center",
-                fontsize=7,
+                fontsize=8,
                 color="white" if dark else "black",
             )
     if rings is not None:
@@ -94,7 +95,7 @@ def head_dots(
     for model, values in scores.items():
         for layer, heads in enumerate(np.atleast_2d(np.asarray(values, dtype=float))):
             place = len(ticks)
-            ticks.append(f"{model}\nlayer {layer}")
+            ticks.append(f"{model}\n{LAYERS[layer] if layer < 2 else f'layer {layer}'}")
             spread = place + np.linspace(-0.25, 0.25, len(heads)) if len(heads) > 1 else np.array([place])
             named = heads >= name_from if name_from is not None else np.zeros(len(heads), dtype=bool)
             ax.scatter(spread[~named], heads[~named], color="C0", s=22)
@@ -105,7 +106,7 @@ def head_dots(
                     (spread[head], heads[head]),
                     xytext=(4, 3),
                     textcoords="offset points",
-                    fontsize=8,
+                    fontsize=10,
                 )
     if mark is not None:
         ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)
@@ -145,7 +146,7 @@ def by_layer(
             (x.flat[i], values.flat[i]),
             xytext=(4, 2),
             textcoords="offset points",
-            fontsize=8,
+            fontsize=9,
         )
     if mark is not None:
         ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)

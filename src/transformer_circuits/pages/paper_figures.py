@@ -154,9 +154,10 @@ PAPER = "https://transformer-circuits.pub/2021/framework/index.html"
 PROSE = """\
 # The paper's figures
 
-Every figure and table of *A Mathematical Framework for Transformer Circuits* {{cite:p}}`elhage2021`, in its order, in our words, with
-ours next to it. The paper shows {all}, and {with_ours} of them have one of ours. Each entry links to the paper's own figure. A picture leads
-to its chapter. A verdict leads to the [scoreboard](scoreboard.md), which has the numbers and says how each claim is judged.
+Every figure, table, and displayed equation of *A Mathematical Framework for Transformer Circuits* {{cite:p}}`elhage2021`, in the paper's
+order. Each entry describes the paper's figure in our words and links to it, with ours next to it. Of the {all} entries, {with_ours} have one
+of ours. A picture leads to its chapter. A verdict leads to the [scoreboard](scoreboard.md), which has the numbers and says how each claim is
+judged.
 
 """
 
@@ -206,7 +207,7 @@ def page(listed: Listed, cells: Cells, results: Results) -> str:
             for place in figure.cell:
                 links.setdefault(cells.label(place), cells.link(place))
             if figure.page:
-                links["on its own page"] = f"{figure.page}.html"
+                links[figure.page.replace("_", " ")] = f"{figure.page}.html"
             verdicts = [(ledger.claim_of(id), results.verdict(id)) for id in figure.claims]
             rows.append((figure, pictures, links.items(), verdicts))
         parts += [

@@ -95,7 +95,7 @@ def embedding_alone(model: TransformerBridge, side: str) -> list[Hook]:
     return [("blocks.0.attn.hook_out", keep), _less(model, side, written)]
 
 
-def missed_by(
+def hidden_from(
     model: TransformerBridge, off: Sequence[Head], side: str, means: Sequence[Tensor] | None = None
 ) -> list[Hook]:
     """Return hooks that remove first-layer heads for the second layer's queries, keys, or values alone: these read zero, or the heads' means."""
@@ -193,16 +193,17 @@ def texts(model: TransformerBridge, found: Circuit, shown: Example) -> list[dict
     sentence = passage("candide").split(". ")[0] + "."
     return [
         {"label": "A made-up name", "text": NAMES, "head": found.induction, "at": shown.at,
-         "note": f"Choose a piece of a name that comes again. The arc leads to the token that followed it last time. Does head {induces} attend there?"},
+         "note": f"Choose a piece of a name that occurs again. The arc leads to the token that followed it last time. Does head {induces} attend "
+                 "there?"},
         {"label": "Random tokens, twice", "random": {"length": SEGMENT, "copies": COPIES, "words": words}, "head": found.induction,
          "at": SEGMENT + SEGMENT // 2,
-         "note": "Each press draws other tokens. Only the first copy can tell what comes next in the second. Compare the bars of the two copies "
+         "note": "Each press draws new tokens. Only the first copy shows what comes next in the second. Compare the bars of the two copies "
                  "under \u201cLoss of each token\u201d."},
         {"label": "A sentence of Candide", "text": sentence, "head": found.induction, "at": 5,
-         "note": f"From a book that the model has not read. Choose a token that occurred before: head {induces} attends to what followed it, and to the "
-                 "start token where the token is new."},
+         "note": f"Text that was left out of training. Choose a token that occurred before: head {induces} attends to the token that followed it. "
+                 "From a new token, the head attends to the start token."},
         {"label": "Python", "text": "\n".join(passage(CODE[0]).splitlines()[: CODE[1]]) + "\n", "head": found.previous, "at": 20,
-         "note": f"Code that the model was not trained on. Head {previous} attends mostly to the previous token."},
+         "note": f"Code that was left out of training. Head {previous} attends mostly to the previous token."},
     ]  # fmt: skip
 
 
@@ -224,8 +225,9 @@ def still(model: TransformerBridge, found: Circuit, ids: Int[Tensor, "1 pos"]) -
 PAGE = """\
 # Play: take a two-layer transformer apart, on your own text
 
-The two-layer model of this book runs in this page. What you type stays here. The model has {n_heads} attention heads in each layer and nothing
-else. Choose a token and a head to see where the head attends. Turn heads off to see what they did. The page loads {megabytes:.0f} MB of weights.
+The two-layer model of this book runs in this page, which loads {megabytes:.0f} MB of weights. What you type stays in your browser. The model has
+{n_heads} attention heads in each layer and nothing else. Choose a token and a head to see where the head attends. Turn heads off to see what they
+did.
 
 ```{{raw}} html
 <link rel="stylesheet" href="{static}/play.css">
@@ -237,13 +239,13 @@ without head {previous}. Rings mark the token that followed last time." width="1
 <p class="play-status" role="status"></p>
 <div class="play-app"></div>
 <h2>Try this</h2>
-<p>Each button starts from the sentence with made-up names, at the token <code>{source}</code>. Last time, <code>{target}</code> followed it. Look at
-the arc, and at the line below the tokens. It has the attention of head {induces} at the end of the arc, now and in the intact model.</p>
+<p>Each button starts from the sentence with made-up names, at the token <code>{source}</code> ({at}). Last time, <code>{target}</code> followed it.
+The arc leads there. The line below the tokens says how much of its attention head {induces} puts there, now and in the intact model.</p>
 <ol>
 {steps}
 </ol>
 </div>
-<script defer src="{static}/engine.js"></script><script defer src="{static}/play.js"></script>
+<script defer src="{static}/../dom.js"></script><script defer src="{static}/engine.js"></script><script defer src="{static}/play.js"></script>
 ```
 
 ```{{rubric}} What is computed
@@ -253,7 +255,8 @@ The page computes everything from the shipped weights, in single precision. A te
 TransformerLens up to rounding, for each kind of switch.
 
 - **A head that is off** adds nothing, or its mean on held-out text. The second layer reads what the first layer wrote. So a first-layer head can
-  also be missing for the second layer's queries, keys, or values alone, while everything else still reads it.
+  also be hidden from the second layer's queries, keys, or values alone: they are computed as if the head were off, and everything else as
+  if it were on.
 - **Without composition**, the second layer computes its queries, keys, or values from the embedding and the position alone
   ([chapter 6](../notebooks/06_composition.ipynb)).
 - **Frozen patterns** keep each head's attention as it is in the intact model, so that only what the heads move changes
@@ -261,9 +264,10 @@ TransformerLens up to rounding, for each kind of switch.
 - **Value-weighted attention** is attention times the length of the value vector, divided by the largest length of that head in the text. The
   start token, to which many heads attend, has a short value vector ([chapter 7](../notebooks/07_induction_heads.ipynb)).
 - **What a head adds** to a logit is exact, because the residual stream is a sum. It does not show where the head got it from.
+- **The words on the heads**: *induction* means an induction score of at least {induction:.1f}, measured on random tokens that occur twice. *Previous*
+  means at least {previous_token:.0%} of the head's attention on the previous token, and *resting* at least {resting:.0%} on the start token, both on
+  held-out text.
 
-*Induction* marks heads with an induction score of at least {induction:.1f}, measured on random tokens. On held-out text, *previous* marks heads with
-at least {previous_token:.0%} of their attention on the previous token, and *resting* marks heads with at least {resting:.0%} on the start token.
 In the browser's console, `await play.run("some text", {{off: [[0, 1]]}})` returns patterns, losses, and logits.
 """
 
@@ -286,21 +290,23 @@ def steps(model: TransformerBridge, found: Circuit, shown: Example) -> list[str]
         "off": gone,
         "frozen": [*frozen(model, shown.ids), *gone],
         "cut": embedding_alone(model, "K"),
-        **{side: missed_by(model, off, side) for side in "QKV"},
+        **{side: hidden_from(model, off, side) for side in "QKV"},
     }
     attention, chance = zip(*(shown.measure(model, hooks) for hooks in runs.values()))
     a, p = dict(zip(runs, map(percent, attention))), dict(zip(runs, map(percent, chance)))
     target = f"<code>{html.escape(model.to_single_str_token(int(shown.ids[0, shown.target])))}</code>"
     return [
-        step(f"Turn off head {previous}, in the layer below. The attention of head {induces} to {target} goes from {a['intact']} to {a['off']}, and "
-             f"the probability of {target} from {p['intact']} to {p['off']}.", f"{previous} off", {"off": off}),
-        step(f"Which part of head {induces} needs head {previous}? Let only the keys of the second layer miss it: the attention is {a['K']}. If only "
-             f"the queries miss it, it is {a['Q']}; if only the values miss it, {a['V']}. Choose these under \u201cmissed by\u201d.",
-             f"{previous} missed by the keys", {"off": off, "from": "K"}),
-        step(f"Let the keys of the second layer read the embedding alone. This removes all K-composition: the attention is {a['cut']}.",
+        step(f"Turn off head {previous}, in the first layer. The attention of head {induces} to {target} goes from {a['intact']} to {a['off']}, "
+             f"and the probability of {target} from {p['intact']} to {p['off']}.", f"{previous} off", {"off": off}),
+        step(f"Which part of head {induces} needs head {previous}? If head {previous} is hidden from the keys of the second layer only, the "
+             f"attention is {a['K']}. If it is hidden from the queries only, {a['Q']}, and from the values only, {a['V']}. "
+             "Choose these under \u201cis hidden from\u201d.",
+             f"{previous} hidden from the keys", {"off": off, "from": "K"}),
+        step("Let the keys of the second layer read the embedding alone, without anything that the first layer wrote. This removes all "
+             f"K-composition: the attention is {a['cut']}.",
              "no K-composition", {"cut": "K"}),
-        step(f"Turn off head {previous} and freeze the patterns. Head {induces} attends as before ({a['frozen']}), so that only what head {previous} "
-             f"moved is missing: the probability of {target} is {p['frozen']}, compared with {p['off']} in step 1.",
+        step(f"Turn off head {previous} and freeze the patterns. Head {induces} attends as before ({a['frozen']}), and only what head {previous} "
+             f"moved is missing. The probability of {target} is {p['frozen']}, compared with {p['off']} in step 1.",
              f"{previous} off, frozen", {"off": off, "frozen": True}),
     ]  # fmt: skip
 
@@ -314,6 +320,7 @@ def page(model: TransformerBridge, found: Circuit, shown: Example, megabytes: fl
         induces=head_name(found.induction),
         previous=head_name(found.previous),
         source=names[shown.at],
+        at=shown.at,
         target=names[shown.target],
         steps="\n".join(steps(model, found, shown)),
         induction=INDUCTION_HEAD,

@@ -207,8 +207,9 @@ PAGE = """\
 While {models} trained, the trainer stopped at {snapshots} moments and recorded attention patterns, predictions, and circuits. Press *Play*, or
 move the slider over the number of tokens seen.
 
-Look for this order in a two-layer model. First, one head attends more and more to the previous token. Then the keys of a second-layer head
-begin to read what it wrote, and a line in the graph grows. Last, the induction head forms: its attention fills the rings in its pattern.
+Look for two changes in a two-layer model. A first-layer head attends more and more to the previous token. The keys of a second-layer head come
+to read what that head writes, and a line in the graph grows. Only after both changes does the induction head form: its attention fills the
+rings in its pattern.
 
 ```{{raw}} html
 <link rel="stylesheet" href="{static}/watch.css">
@@ -219,20 +220,9 @@ occur twice. Rows attend to columns.</p>
 <p class="watch-status" role="status"></p>
 <div class="watch-app"></div>
 </div>
-<script defer src="{static}/watch.js"></script>
+<script defer src="{static}/../dom.js"></script><script defer src="{static}/watch.js"></script>
 ```
 {trouble}
-```{{rubric}} When each finding becomes true, for all models
-```
-
-The numbers are million tokens seen, at the first snapshot after which the criterion of a claim holds until the end of training. The table has
-the headline claims that a training log can judge. "The best head" is the head with the best induction score at that moment. A dash means that
-the criterion does not hold at the end. An empty cell means that the claim is not about this model.
-
-{table}
-
-{law}
-
 ```{{rubric}} What is shown
 ```
 
@@ -240,12 +230,26 @@ the criterion does not hold at the end. An empty cell means that the claim is no
   ([chapter 7](../notebooks/07_induction_heads.ipynb)). A *previous-token head* puts at least {previous:.0%} of its attention on the previous
   token. An *induction head* has an induction score of at least {induction:.0%}. A *resting head* keeps at least {resting:.0%} of its
   attention on the start token.
-- **Copying heads** have an OV circuit whose positivity exceeds what random matrices give between the trained embedding and unembedding
-  ([chapter 5](../notebooks/05_copying.ipynb)). The threshold is that of the finished model, at every moment.
+- **Copying heads.** The *positivity* of a head is the sum of its OV circuit's eigenvalues divided by the sum of their absolute values. In a
+  copying head, it is far above what random matrices give ([chapter 5](../notebooks/05_copying.ipynb)). We use the threshold of the finished
+  model at every moment.
 - **Lines** between heads are as wide as the composition ratio is above chance ([chapter 6](../notebooks/06_composition.ipynb)).
-- **The marks on the time axis** name heads that keep their role until the end. The drop of the in-context score is marked in the middle of the stretch in which the tokens double and the score falls most
+- **In-context score.** The loss late in a context minus the loss early in it, so a lower score is better
   ([chapter 10](../notebooks/10_in_context_learning.ipynb)).
+- **The marks on the time axis** name heads that keep their role until the end. For the steepest drop of the in-context score, we take the
+  stretch in which the tokens seen double and the score falls most, and mark its middle.
 - Patterns and probabilities are rounded to 1/255. What happens between two snapshots is not recorded.
+
+```{{rubric}} When each finding becomes true, for all models
+```
+
+The table lists the headline findings that can be judged from a training log. The numbers are million tokens seen, at the first snapshot from
+which the criterion holds until the end of training. "The best head" is the head with the best induction score at that moment. A dash means that
+the criterion does not hold at the end. An empty cell means that the claim is not about this model.
+
+{table}
+
+{law}
 """
 WITHOUT = """\
 # Watch it learn
