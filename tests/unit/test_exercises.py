@@ -96,6 +96,20 @@ def one_entry_wrong(model):
     return scores
 
 
+def wrong_for_one_layer(model):
+    return solved("copying_positivity")(model) * (1 if model.cfg.n_layers == 2 else torch.arange(5))
+
+
+def wrong_for_values(model, side):
+    return solved("composition")(model, "Q" if side == "V" else side)
+
+
+def one_part_wrong(model, tokens):
+    parts = solved("residual_parts")(model, tokens)
+    parts[10, 0] = 7
+    return parts
+
+
 @pytest.mark.parametrize(
     ("name", "function", "message"),
     [
@@ -108,7 +122,11 @@ def one_entry_wrong(model):
         ("residual_parts", leaves_a_hook, "leaves a hook on the model"),
         ("residual_parts", changes_weights, "changes the model's own weights"),
         ("copying_positivity", lambda model: None, "returns nothing"),
-        ("copying_positivity", lambda model: [1.0], "must return a tensor, got list"),
+        (
+            "copying_positivity",
+            lambda model: [1.0],
+            "must return a tensor, got list. `torch.stack` joins a list of tensors.",
+        ),
         (
             "copying_positivity",
             lambda model: solved("copying_positivity")(model).T,
@@ -116,8 +134,32 @@ def one_entry_wrong(model):
         ),
         ("copying_positivity", lambda model: torch.ones(3), "here [2, 5], got [3]."),
         ("copying_positivity", lambda model: torch.ones(2, 5) * 1j, "must be real"),
-        ("copying_positivity", lambda model: torch.ones(2, 5) / 0, "NaN or infinity"),
-        ("copying_positivity", lambda model: torch.zeros(2, 5), "all zeros. Did your hook run?"),
+        (
+            "copying_positivity",
+            lambda model: torch.ones(2, 5) / 0,
+            "NaN or infinity, first at layer 0, head 0.",
+        ),
+        ("copying_positivity", lambda model: torch.zeros(2, 5), "all zeros."),
+        ("induction_scores", lambda model, tokens, length: torch.zeros(2, 5), "Either the hook did not run"),
+        (
+            "forced_bugs",
+            lambda right, wrong: wrong & (right @ wrong.T @ right),
+            "raises NotImplementedError: ",
+        ),
+        ("forced_bugs", lambda right, wrong: wrong * 1.0, "must be True or False, got torch.float32."),
+        (
+            "copying_positivity",
+            lambda model: solved("copying_positivity")(model) + 0j,
+            "must be real, got complex numbers",
+        ),
+        (
+            "copying_positivity",
+            lambda model: solved("copying_positivity")(model).flip(0),
+            "in a different order along the axis `layer`.",
+        ),
+        ("copying_positivity", wrong_for_one_layer, "a model of 1 layer. Earlier trials were right."),
+        ("residual_parts", one_part_wrong, "Everything at part 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 is right."),
+        ("composition", wrong_for_values, "It was tried with a model of 2 layers, side='V'."),
         (
             "composition",
             lambda model, side: solved("composition")(model, side).T,
@@ -131,12 +173,12 @@ def one_entry_wrong(model):
         (
             "losses_by_order",
             lambda model, tokens: solved("losses_by_order")(model, tokens).roll(1),
-            "one place late along the axis order",
+            "one place late along the axis `order`",
         ),
         (
             "losses_by_order",
             lambda model, tokens: solved("losses_by_order")(model, tokens).roll(-1),
-            "one place early along the axis order",
+            "one place early along the axis `order`",
         ),
         ("copying_positivity", one_entry_wrong, "At layer 1, head 2 it gives 7 and should give"),
         ("copying_positivity", one_entry_wrong, "90% of all entries are right."),
@@ -150,7 +192,24 @@ def one_entry_wrong(model):
         (
             "induction_by_hand",
             lambda d_vocab, n_ctx: (m := solved("induction_by_hand")(d_vocab, n_ctx)) | {"W_Q": m["W_Q"][0]},
-            "W_Q must have 4 axes, got 3.",
+            "W_Q must be [layer=2, head=1, d_model=84, d_head], got [1, 84, 24].",
+        ),
+        (
+            "induction_by_hand",
+            lambda d_vocab, n_ctx: solved("induction_by_hand")(d_vocab, n_ctx - 1),
+            "W_pos must be [n_ctx=24, d_model=83], got [23, 83].",
+        ),
+        (
+            "induction_by_hand",
+            lambda d_vocab, n_ctx: {"W_E": torch.eye(3)},
+            "W_O, W_U, got W_E.",
+        ),
+        (
+            "induction_by_hand",
+            lambda d_vocab, n_ctx: (
+                (m := solved("induction_by_hand")(d_vocab, n_ctx)) | {"W_U": m["W_U"] * torch.nan}
+            ),
+            "W_U contains NaN or infinity.",
         ),
     ],
 )

@@ -27,7 +27,8 @@ class Exercise:
     solution: Callable[..., Any]
     cases: Callable[[], Iterator[tuple]]  # arguments of each trial
     hints: tuple[str, ...]
-    measure: Callable[[Any], Any] = lambda result: result  # returns what is compared
+    # returns what is compared, of a result and the arguments that gave it
+    measure: Callable[..., Any] = lambda result, *args: result
     labels: tuple[
         str, ...
     ] = ()  # names of the entries that `measure` returns: each is near 0, in between, or near 1
@@ -78,14 +79,27 @@ def judge(exercise: Exercise, function: Callable) -> None:
     found = [p.name for i, p in enumerate(found) if i < len(wanted) or p.default is p.empty]
     if found != wanted:
         raise Wrong(f"Its parameters must be ({', '.join(wanted)}), got ({', '.join(found)}).")
-    for args in exercise.cases():
+    for trial, args in enumerate(exercise.cases()):
         result, expected = attempt(exercise, function, args), run(exercise, exercise.solution, args)
         if close(result, expected):
             continue
         for message, mistake in exercise.mistakes:
             if close(result, run(exercise, mistake, args)):
                 raise Wrong(message)
-        raise Wrong(difference(exercise, result, expected))
+        found = difference(exercise, result, expected)
+        raise Wrong(f"{found} {described(wanted, args)}Earlier trials were right." if trial else found)
+
+
+def described(names: list[str], args: tuple) -> str:
+    """Return a sentence about the arguments of a trial, leaving out tensors."""
+    words = []
+    for name, arg in zip(names, args, strict=True):
+        if isinstance(arg, TransformerBridge):
+            n = arg.cfg.n_layers
+            words.append(f"a model of {n} layer{'' if n == 1 else 's'}")
+        elif not isinstance(arg, Tensor):
+            words.append(f"{name}={arg!r}")
+    return f"It was tried with {', '.join(words)}. " if words else ""
 
 
 @torch.no_grad()
@@ -94,7 +108,7 @@ def run(exercise: Exercise, function: Callable, args: tuple) -> Any:
     result = function(*(arg.clone() if isinstance(arg, Tensor) else arg for arg in args))
     if result is None:
         raise Wrong("It returns nothing. End it with a return statement.")
-    result = exercise.measure(result)
+    result = exercise.measure(result, *args)
     return result.cpu() if isinstance(result, Tensor) else result
 
 
@@ -110,13 +124,19 @@ def attempt(exercise: Exercise, function: Callable, args: tuple) -> Any:
         if not all(map(torch.equal, weights, before)):
             raise Wrong("It changes the model's own weights. Change a copy, such as `model.W_E.clone()`.")
         return result
-    except (Wrong, NotImplementedError):
+    except Wrong:
         raise
     except Exception as error:
+        if isinstance(error, NotImplementedError) and not str(
+            error
+        ):  # a stub; torch raises the same type, with a message
+            raise
         file, frames = function.__code__.co_filename, traceback.extract_tb(error.__traceback__)
         own = [f"Line {frame.lineno}" for frame in frames if frame.filename == file]
         message = str(error).strip().partition("\n")[0]
-        raise Wrong(f"{own[-1] if own else 'Its result'} raises {type(error).__name__}: {message}") from error
+        raise Wrong(
+            f"{own[-1] if own else 'The use of its result'} raises {type(error).__name__}: {message}"
+        ) from error
     finally:
         for model in models:
             model.reset_hooks()
@@ -125,7 +145,9 @@ def attempt(exercise: Exercise, function: Callable, args: tuple) -> Any:
 
 
 def close(result: Any, expected: Tensor) -> bool:
-    if not isinstance(result, Tensor) or result.shape != expected.shape:
+    if not isinstance(result, Tensor) or result.shape != expected.shape or result.is_complex():
+        return False
+    if expected.dtype == torch.bool and result.dtype != torch.bool:
         return False
     expected = expected.double()  # truth values become numbers, which can be subtracted
     return bool((1.0 * result - expected).abs().max() <= TOLERANCE * expected.abs().max())
@@ -134,9 +156,10 @@ def close(result: Any, expected: Tensor) -> bool:
 def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     """Return the first of the general descriptions that fits how a result differs."""
     if not isinstance(result, Tensor):
-        return f"It must return a tensor, got {type(result).__name__}."
+        stack = " `torch.stack` joins a list of tensors." if isinstance(result, list) else ""
+        return f"It must return a tensor, got {type(result).__name__}.{stack}"
     if exercise.labels:
-        at, levels = int((result - expected).abs().argmax()), ("near 0", "in between", "near 1")
+        at, levels = int((result != expected).nonzero()[0]), ("near 0", "in between", "near 1")
         found, right = levels[int(2 * result[at])], levels[int(2 * expected[at])]
         return f"It runs, but {exercise.labels[at]} is {found} and should be {right}."
     axes = inspect.signature(exercise.solution).return_annotation.dim_str.split()
@@ -146,11 +169,15 @@ def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
         return f"The shape must be [{', '.join(axes)}], here {shape}, got {got}.{swapped}"
     if result.is_complex():
         return "The result must be real, got complex numbers. Take the real part with `.real`."
+    if expected.dtype == torch.bool and result.dtype != torch.bool:
+        return f"The entries must be True or False, got {result.dtype}. End with a comparison, such as `> 0`."
     result, expected = result.double(), expected.double()
+    names = [axis.partition("-")[0] for axis in axes]  # "pos-1" has one entry less than "pos"
     if not result.isfinite().all():
-        return "The result contains NaN or infinity."
+        first = (~result.isfinite()).nonzero()[0]
+        return f"The result contains NaN or infinity, first at {place(names, first)}."
     if not result.any():
-        return "The result is all zeros. Did your hook run? A name filter that matches no hook point passes silently."
+        return "The result is all zeros."
     if len(axes) > 1 and shape[-1] == shape[-2] and close(result.mT, expected):
         return f"The result is transposed. Its last two axes must be [{axes[-2]}, {axes[-1]}]."
     factor = float((result * expected).sum() / expected.square().sum())
@@ -160,12 +187,34 @@ def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
         n = shape[axis] - 1
         for late, start in (("late", 1), ("early", 0)):
             if close(result.narrow(axis, start, n), expected.narrow(axis, 1 - start, n)):
-                return f"The result is one place {late} along the axis {axes[axis]}."
+                return f"The result is one place {late} along the axis `{axes[axis]}`."
+    if reordered(result, expected):
+        return f"The entries are right, but they are in a different order along the axis `{axes[0]}`."
     apart = (result - expected).abs()
     at = torch.unravel_index(apart.argmax(), apart.shape)
-    place = ", ".join(f"{name} {int(i)}" for name, i in zip(axes, at, strict=True))
-    right = (apart <= TOLERANCE * expected.abs().max()).double().mean()
-    return f"At {place} it gives {result[at]:.3g} and should give {expected[at]:.3g}. {right:.0%} of all entries are right."
+    right = (apart <= TOLERANCE * expected.abs().max()).double()
+    whole = [str(i) for i, part in enumerate(right) if part.ndim and part.all()]
+    rest = f" Everything at {names[0]} {', '.join(whole)} is right." if whole else ""
+    return (
+        f"At {place(names, at)} it gives {result[at]:.3g} and should give {expected[at]:.3g}. "
+        f"{right.mean():.0%} of all entries are right.{rest}"
+    )
+
+
+def place(names: list[str], at: Any) -> str:
+    """Return an index in words: the names of the axes with the index along each."""
+    return ", ".join(f"{name} {int(i)}" for name, i in zip(names, at, strict=True))
+
+
+def reordered(result: Tensor, expected: Tensor) -> bool:
+    """Return whether the entries along the first axis are those of the solution, in another order."""
+    left = list(expected)
+    for part in result:
+        same = next((i for i, other in enumerate(left) if close(part, other)), None)
+        if same is None:
+            return False
+        del left[same]
+    return True
 
 
 def helped(function: Callable, answer: str = "") -> Markdown:

@@ -60,7 +60,7 @@ def _(model, tokens):
         "Keep one tensor for each number of heads: `terms[n]` is what all paths through n heads have written so far. It begins as "
         "the embedding alone.",
         "A layer leaves `terms[n]` in the stream. It also reads `terms[n]` and adds the result to `terms[n + 1]`.",
-        "What a layer makes of a stream `x`, with its patterns frozen, is the sum over heads of `A @ x @ OV`.",
+        "With its patterns frozen, a layer turns a stream `x` into the sum over heads of `A @ x @ OV`, where `OV` is `model.OV[layer, head].AB`.",
     ),
 )
 def logits_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "order row pos d_vocab"]:
@@ -83,6 +83,13 @@ def _(model, tokens):
     orders = logits_by_order(model, tokens)
     wrote = sum(cache["attn_out", layer] for layer in range(model.cfg.n_layers))
     return torch.cat([orders[:1], (wrote @ model.W_U)[None], orders[2:]])
+
+
+@logits_by_order.mistake(
+    "These are running sums: the logits of all orders up to each one. Return the logits of each order."
+)
+def _(model, tokens):
+    return logits_by_order(model, tokens).cumsum(0)
 
 
 def _with_virtual_heads(model, tokens, patterns: str, layers: tuple[int, int]):
@@ -115,7 +122,7 @@ def _(model, tokens):
     cases=lambda: texts(2, 1, 2),
     hints=(
         'The stages are `cache["embed"]` and `cache["resid_post", layer]`. Run the model on all tokens except the last one.',
-        "`log_softmax(dim=-1)` makes log-probabilities of logits.",
+        "`log_softmax(dim=-1)` turns logits into log-probabilities.",
         "`gather` picks the entry of one token at each position. The tokens to pick are `tokens[:, 1:]`.",
     ),
 )
@@ -127,6 +134,19 @@ def logit_lens(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "stage ro
     log_probs = (torch.stack(stages) @ model.W_U).log_softmax(dim=-1)
     targets = tokens[:, 1:].expand(len(stages), -1, -1)
     return log_probs.gather(-1, targets[..., None])[..., 0]
+
+
+@logit_lens.mistake("These are logits. Log-probabilities come from `log_softmax` over the vocabulary.")
+def _(model, tokens):
+    _, cache = model.run_with_cache(tokens[:, :-1])
+    stages = [cache["embed"], *(cache["resid_post", layer] for layer in range(model.cfg.n_layers))]
+    targets = tokens[:, 1:].expand(len(stages), -1, -1)
+    return (torch.stack(stages) @ model.W_U).gather(-1, targets[..., None])[..., 0]
+
+
+@logit_lens.mistake("These are probabilities. Return their logarithms: use `log_softmax`.")
+def _(model, tokens):
+    return logit_lens(model, tokens).exp()
 
 
 def _read(model, stages, targets):

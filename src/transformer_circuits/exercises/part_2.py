@@ -35,7 +35,7 @@ def _(model, layer, head, token):
 
 
 @ov_row.mistake(
-    "W_OV is transposed. For rows it is W_V @ W_O. The paper writes columns, and so every product in the reverse order."
+    "W_OV is transposed. For row vectors it is W_V @ W_O. The paper uses column vectors, so it writes every product in reverse order."
 )
 def _(model, layer, head, token):
     return model.W_E[token] @ model.OV[layer, head].AB.T @ model.W_U
@@ -134,11 +134,31 @@ def _(model, tokens, head):
     return _masked(_scores(model, tokens, head)).softmax(-2)
 
 
+@first_layer_pattern.mistake("The scores are not divided by sqrt(d_head). Divide them before the softmax.")
+def _(model, tokens, head):
+    return _masked(_scores(model, tokens, head) * model.cfg.d_head**0.5).softmax(-1)
+
+
+@first_layer_pattern.mistake(
+    "The mask hides earlier tokens. Hide the tokens after the destination: `triu(1)`."
+)
+def _(model, tokens, head):
+    scores = _scores(model, tokens, head)
+    return scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).tril(-1), -torch.inf).softmax(-1)
+
+
+@first_layer_pattern.mistake(
+    "The masked scores are 0, and exp(0) is 1, so later tokens still get attention. Set them to -inf."
+)
+def _(model, tokens, head):
+    return _scores(model, tokens, head).tril().softmax(-1)
+
+
 @exercise(
     cases=lambda: ((model,) for model in (random_model(2), random_model(1, 1), shipped())),
     hints=(
         "The products A @ B and B @ A have the same eigenvalues except for zeros, and zeros change neither sum.",
-        "The circuit is `(W_E @ W_V) @ (W_O @ W_U)`. Exchange the two brackets, and what is left is 64 by 64.",
+        "The circuit is `(W_E @ W_V) @ (W_O @ W_U)`. Exchange the two brackets, and the product is only `d_head` by `d_head`.",
         "`torch.linalg.eigvals` returns complex numbers. The absolute value of one is `.abs()`.",
     ),
 )
@@ -173,7 +193,7 @@ def _(model):
 
 
 def _tables():
-    """Yield tables in which some triples are neither right nor wrong."""
+    """Yield tables in which some pairs are neither right nor wrong."""
     for seed in range(3):
         drawn = torch.rand(7, 9, generator=torch.Generator().manual_seed(seed))
         yield drawn < 0.3, drawn > 0.6
@@ -195,22 +215,20 @@ def forced_bugs(right: Bool[Tensor, "dest out"], wrong: Bool[Tensor, "dest out"]
 
 
 @forced_bugs.mistake(
-    "You ask for a right triple in the row and one in the column. A bug has a fourth corner, where the other row and the other column "
+    "You require a right pair in the row and one in the column. A bug has a fourth corner, where the other row and the other column "
     "cross, and it must be wrong too."
 )
 def _(right, wrong):
     return wrong & right.any(1, keepdim=True) & right.any(0, keepdim=True)
 
 
-@forced_bugs.mistake(
-    "Some of the triples that you mark are not wrong. Only wrong triples can be part of a bug."
-)
+@forced_bugs.mistake("Some of the pairs that you mark are not wrong. Mark only wrong pairs.")
 def _(right, wrong):
     return right.double() @ wrong.double().T @ right.double() > 0
 
 
 @forced_bugs.mistake(
-    "You treat every triple that is not right as wrong. The text says too little about many triples: those are neither."
+    "You treat every pair that is not right as wrong. Many pairs are neither, because the text contains too few occasions for them."
 )
 def _(right, wrong):
     return ~right & (right.double() @ (~right).double().T @ right.double() > 0)

@@ -49,6 +49,13 @@ def _(model, tokens):
     return _diagonal(model, tokens, -1, 0)
 
 
+@previous_token_scores.mistake(
+    "You leave out destination 2 too. The first entry of this diagonal belongs to destination 1, so leave out only one entry."
+)
+def _(model, tokens):
+    return _diagonal(model, tokens, -1, 2)
+
+
 @exercise(
     cases=repeats,
     hints=(
@@ -80,11 +87,18 @@ for skipped in (0, 1, 2):
     )
 
 
+for skipped in (0, 1):
+    induction_scores.mistake(
+        "The first two entries of this diagonal have their destination in the first copy. Leave out both."
+    )(lambda model, tokens, length, skipped=skipped: _diagonal(model, tokens, 1 - length, skipped))
+
+
 @induction_scores.mistake(
-    "The first two entries of this diagonal have their destination in the first copy. Leave them out."
+    "All scores are 0. Either the hook did not run (a name filter that matches no hook point passes silently), or the diagonal is "
+    "above the main one, where there is no attention: its offset is `1 - length`."
 )
 def _(model, tokens, length):
-    return _diagonal(model, tokens, 1 - length, 0)
+    return torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
 
 
 def _layers():

@@ -39,7 +39,8 @@ def induction_without(
 
 
 @induction_without.mistake(
-    "You silence the head where it writes, so queries, keys, and values all lose it. Remove its output only where one side reads."
+    "Queries, keys, and values have all lost the head. Remove its output only at the one `hook_in`, and not in place: the three sides "
+    "read the same tensor."
 )
 def _(model, tokens, length, writer, side):
     def silence(z, hook):
@@ -112,7 +113,7 @@ def _(model, tokens):
 
 
 @losses_by_order.mistake(
-    "You cut the model by depth, which is the logit lens. Order 1 has the single heads of every layer."
+    "You cut the model by depth, which is the logit lens. Order 1 includes the single heads of every layer."
 )
 def _(model, tokens):
     return -logit_lens(model, tokens).mean((1, 2))
@@ -136,12 +137,37 @@ BEHAVIORS = (
 )
 
 
+AXES = {
+    "W_E": ("d_vocab", "d_model"),
+    "W_pos": ("n_ctx", "d_model"),
+    "W_Q": ("layer", "head", "d_model", "d_head"),
+    "W_K": ("layer", "head", "d_model", "d_head"),
+    "W_V": ("layer", "head", "d_model", "d_head"),
+    "W_O": ("layer", "head", "d_head", "d_model"),
+    "W_U": ("d_model", "d_vocab"),
+}
+
+
+def check_matrices(matrices: dict[str, Tensor], d_vocab: int, n_ctx: int) -> None:
+    """Raise Wrong unless these are the arguments of `from_matrices`, with sizes that fit together."""
+    if not isinstance(matrices, dict) or matrices.keys() != AXES.keys():
+        got = ", ".join(matrices) if isinstance(matrices, dict) else type(matrices).__name__
+        raise Wrong(f"It must return a dict with the keys {', '.join(AXES)}, got {got}.")
+    sizes = {"d_vocab": d_vocab, "n_ctx": n_ctx, "layer": 2, "head": 1}  # you choose the other sizes
+    for name, axes in AXES.items():
+        shape = list(matrices[name].shape)
+        fits = len(shape) == len(axes)
+        for axis, size in zip(axes, shape):
+            fits = fits and sizes.setdefault(axis, size) == size
+        if not fits:
+            wanted = [f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in axes]
+            raise Wrong(f"{name} must be [{', '.join(wanted)}], got {shape}.")
+        if not matrices[name].isfinite().all():
+            raise Wrong(f"{name} contains NaN or infinity.")
+
+
 def behavior(matrices: dict[str, Tensor]) -> Float[Tensor, "6"]:
     """Run a model with these matrices on token 0 and random tokens that occur twice, and return BEHAVIORS over the second copy."""
-    for name, W in matrices.items():
-        axes = 2 if name in ("W_E", "W_pos", "W_U") else 4
-        if W.ndim != axes:
-            raise Wrong(f"{name} must have {axes} axes, got {W.ndim}.")
     model = from_matrices(**matrices)
     length = (model.cfg.n_ctx - 1) // 2
     drawn = torch.rand(5, model.cfg.d_vocab - 1, generator=torch.Generator().manual_seed(0)).argsort(dim=1)
@@ -161,8 +187,9 @@ def behavior(matrices: dict[str, Tensor]) -> Float[Tensor, "6"]:
     return torch.stack([part.double().mean() for part in found])
 
 
-def levels(matrices: dict[str, Tensor]) -> Float[Tensor, "6"]:
+def levels(matrices: dict[str, Tensor], d_vocab: int, n_ctx: int) -> Float[Tensor, "6"]:
     """Return 0 for each behavior near 0, 1 for one near 1, and 0.5 for one in between: many different matrices are right."""
+    check_matrices(matrices, d_vocab, n_ctx)
     fractions = behavior(matrices)
     return (fractions > 0.05) / 2 + (fractions > 0.95) / 2
 
@@ -204,7 +231,8 @@ def _blocks(d_vocab, n_ctx):
 
 
 @induction_by_hand.mistake(
-    "Head 0.0 does not attend to the previous token. The query at position i must match the key of position i - 1: reverse the shift."
+    "Head 0.0 does not attend to the previous token. The query at position i must match the key of position i - 1. Check that both "
+    "contain the position, and the direction of the shift."
 )
 def _(d_vocab, n_ctx):
     matrices = induction_by_hand(d_vocab, n_ctx)
@@ -213,8 +241,8 @@ def _(d_vocab, n_ctx):
 
 
 @induction_by_hand.mistake(
-    "Head 1.0 attends to the first occurrence itself, because its keys hold the token. They must hold what head 0.0 wrote: the "
-    "previous token."
+    "Head 1.0 attends to the first occurrence itself, one place too early. Its query must be the current token, and its key must be "
+    "what head 0.0 wrote: the previous token."
 )
 def _(d_vocab, n_ctx):
     matrices = induction_by_hand(d_vocab, n_ctx)
@@ -223,7 +251,8 @@ def _(d_vocab, n_ctx):
 
 
 @induction_by_hand.mistake(
-    "Head 1.0 finds the right place, but its values hold the token before it, which is the current token. Move the token itself."
+    "Head 1.0 finds the right place, but the model predicts the current token. The values must hold the token that head 1.0 finds, not "
+    "the token before it, and W_U must read only the output."
 )
 def _(d_vocab, n_ctx):
     matrices = induction_by_hand(d_vocab, n_ctx)

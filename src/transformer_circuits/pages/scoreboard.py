@@ -17,13 +17,13 @@ from transformer_circuits.pages import raw
 HEADLINES = {
     "E1": ("Most heads of a one-layer model copy", "{n_copying_heads} of {n_heads} heads, resting heads left out"),
     "T3": ("Second-layer heads read first-layer heads through their keys", "largest composition ratio, resting heads left out: keys {n_k_largest}, queries {n_q_largest}, values {n_v_largest}; chance is 1"),
-    "T8": ("Two layers continue a sequence that they have never seen; one layer cannot", "induction score {induction_2l}, one layer {induction_1l}; right first guesses {guess_2l}, one layer {guess_1l}"),
-    "T14": ("Removing the head that an induction head reads destroys induction", "induction score {intact}; without that head {without_read}; without any head near chance at least {without_unread}"),
-    "T10": ("Eigenvalues separate induction heads from other heads", "in the corner: {n_induction_in_corner} of {n_induction_heads} induction heads, {n_others_in_corner} of {n_others} other heads"),
-    "T11": ("Single heads reduce the loss most, virtual heads little", "direct path {n_order_0}, single heads {n_order_1}, virtual heads {order_2}"),
-    "S6": ("Skip-trigram bugs cost more than random boosts", "{n_bugs} bugs cost {cost} per token; random boosts {cost_random}"),
-    "W1": ("A longer context helps two layers more than one", "in-context score {score_2l}; one layer {score_1l}"),
-    "Z1": ("A model without layers is a table of bigrams", "loss {loss_model}; loss of the table {loss_bigram}"),
+    "T8": ("Two layers continue a sequence that they have never seen; one layer cannot", "induction score {induction_2l} (one layer {induction_1l}); right first guesses {guess_2l} (one layer {guess_1l})"),
+    "T14": ("Removing the head that an induction head reads destroys induction", "induction score {intact}; without that head {without_read}; without any one head that it barely reads, at least {without_unread}"),
+    "T10": ("Eigenvalues separate induction heads from other heads", "both positivities high: {n_induction_in_corner} of {n_induction_heads} induction heads, {n_others_in_corner} of {n_others} other heads"),
+    "T11": ("Single heads reduce the loss most, virtual heads little", "loss reduction: direct path {n_order_0}, single heads {n_order_1}, virtual heads {order_2}"),
+    "S6": ("Skip-trigram bugs cost more than equal boosts of random tokens", "{n_bugs} bugs cost {cost} per token; equal boosts of random tokens cost {cost_random}"),
+    "W1": ("A longer context helps two layers more than one", "loss late minus loss early in the context: {score_2l}; one layer {score_1l}"),
+    "Z1": ("A model without layers is a table of bigrams", "held-out loss {loss_model}; loss of the bigram table {loss_bigram}"),
     "W2": ("Induction heads form abruptly", "score rises from 10% to 90% of its final value between {n_t10} and {t90}"),
     "S1": ("The paper's single source tokens copy themselves", "{n_self_copied} of {n_sources} have themselves or a variant among their five highest out tokens"),
 }  # fmt: skip
@@ -44,8 +44,9 @@ PROSE = """\
 
 This page lists every claim of the paper that the book measures. Code judges each claim by a criterion. The claims are counted in three
 tallies that are never added up. An *exact identity* holds for any weights, up to rounding error. A *finding* is about trained models, and
-ours are smaller than the paper's and have read less (see [the models](models.md)). A *question* is asked by readers, and the paper does
-not test it. *Notes* show numbers without a verdict. "Not reproduced" is a result too.
+ours are smaller than the paper's and have read less text (see [the models](models.md)). A *question* comes from readers, and the paper
+does not test it. A *note* shows numbers without a verdict. "Not reproduced" is a result too. The [glossary](glossary.md) defines terms
+such as *awake*, *composition ratio*, and *positivity*.
 
 """
 
@@ -248,7 +249,7 @@ def page(results: Results) -> str:
         about_amendments(),
         f"\n## The three tallies\n\n{tally_table(results)}",
         f"\n## Headlines\n\n{headline_table(results)}",
-        "\n## Every claim at a glance\n\n",
+        "\n## Every claim at a glance\n\nColors and signs are those of the verdicts above, and a dot marks a note. Each claim links to its card.\n\n",
         filled("glance", sections=glance),
     ]
     for title, group in sections:
