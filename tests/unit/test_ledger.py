@@ -246,7 +246,7 @@ def test_the_box_escapes_everything_and_tells_the_verdict_in_words():
         (
             "W2",
             {"icl_share": 0.49996},
-            "part of the fall of the in-context score between 10% and 90% is 49.996%; the criterion requires at least 50%",
+            "fraction of the fall of the in-context score between 10% and 90% is 49.996%; the criterion requires at least 50%",
         ),
         (
             "Z2",

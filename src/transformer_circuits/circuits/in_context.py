@@ -147,7 +147,7 @@ def when_true(
         met["T8", "attention", INDUCES] = best >= INDUCTION_HEAD
         met["T8", "attention", "The best head puts half of its attention on the right token"] = best >= HALF
         drop = pd.Series([copies[0] - copies[1] for copies in two["copies"]], two.index)
-        met["T8", "loss", "In a second copy the loss is lower by half of a uniform guess's"] = (
+        met["T8", "loss", "In the second copy the loss falls by half of a uniform guess's loss"] = (
             drop >= HALF * np.log(d_vocab)
         )
     if _has(two, "first_guess"):

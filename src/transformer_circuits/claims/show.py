@@ -66,13 +66,14 @@ def show_values(
         names = {name: claim.error if name == "error" else f"error, {name}" for name in values}
         return [] if chance else [(names[name], show_number(x)) for name, x in values.items()]
     shown = []
-    for name, x in values.items():
-        quantity, error = claim.quantities[name], values.get(claim.errors.get(name, ""))
-        if name not in claim.errors.values() and chance in (None, quantity.chance):
-            text = show_quantity(x, quantity.unit)
-            if error is not None:
-                text += f" ± {show_quantity(error, quantity.unit, digits=2)}"
-            shown.append((quantity.what, text))
+    for name, quantity in claim.quantities.items():
+        if name not in values or name in claim.errors.values() or chance not in (None, quantity.chance):
+            continue
+        text, error = show_quantity(values[name], quantity.unit), values.get(claim.errors.get(name, ""))
+        if error is not None:
+            unit = "" if quantity.unit == "share" else f" {quantity.unit}"
+            text = f"{text.removesuffix(unit)} ± {show_quantity(error, quantity.unit, digits=2)}"
+        shown.append((quantity.what, text))
     return shown
 
 
@@ -111,7 +112,8 @@ def expression_in_words(claim: Claim, expression: ast.expr) -> str:
             sides = [expression_in_words(claim, side) for side in (left, right)]
             return f" {OPERATORS[type(op)]} ".join(sides)
         case ast.Call(func=ast.Name(id=name), args=args):
-            return f"{FUNCTIONS[name]} {' and '.join(expression_in_words(claim, arg) for arg in args)}"
+            words = FUNCTIONS[name].replace("est of", "er of") if len(args) == 2 else FUNCTIONS[name]
+            return f"{words} {' and '.join(expression_in_words(claim, arg) for arg in args)}"
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return f"minus {expression_in_words(claim, operand)}"
     return ast.unparse(expression)

@@ -13,13 +13,9 @@ from torch import Tensor
 
 from transformer_circuits.measures.weights import COMPOSES
 
-MARKS = (
-    ("s", "C1"),
-    ("D", "C4"),
-    ("^", "C2"),
-    ("v", "C5"),
-    ("P", "C9"),
-)  # kinds of heads: a mark and a color each
+# Kinds of heads: a mark and a color each. These two are as on the page "Watch it learn".
+MARKS = {"previous token": ("D", "#2b7d4f"), "induction": ("^", "C2")}
+OTHER_MARKS = ("s", "C1"), ("v", "C5"), ("P", "C9")
 
 
 def network(
@@ -32,11 +28,12 @@ def network(
 ) -> Figure:
     """Draw writers below and readers above, joined by lines as wide as their ratio is above chance, which is 1; blue from `threshold` on.
 
-    `kinds`: heads to mark, (layer, head) to a word; five kinds at most. `resting`: heads that are faded and have no lines. `one_scale`:
+    `kinds`: heads to mark, (layer, head) to a word; at most three besides those of MARKS. `resting`: heads that are faded and have no lines. `one_scale`:
     widths compare between panels.
     """
     kinds = kinds or {}
-    looks = dict(zip(dict.fromkeys(kinds.values()), MARKS, strict=False))
+    others = iter(OTHER_MARKS)
+    looks = {kind: MARKS[kind] if kind in MARKS else next(others) for kind in dict.fromkeys(kinds.values())}
     arrays = {title: panel.numpy(force=True).copy() for title, panel in panels.items()}
     for ratios in arrays.values():
         for layer, head in resting:
@@ -69,5 +66,5 @@ def network(
         ]
         if resting:
             handles.append(Line2D([], [], marker="o", color="0.88", ls="", ms=6, label="resting"))
-        fig.legend(handles=handles, loc="outside lower center", ncols=min(3, len(handles)))
+        fig.legend(handles=handles, loc="outside lower center", ncols=2 if len(handles) == 4 else 3)
     return fig
