@@ -20,6 +20,6 @@ def test_over_training_leaves_out_the_snapshot_at_zero_and_says_tokens_plainly()
     shown = [label.get_text() for label in lower.get_xticklabels()]
     assert {"0.2", "0.5", "1", "10"} <= set(shown) and (upper.get_xlabel(), lower.get_xlabel()) == (
         "",
-        "million tokens seen",
+        "million tokens read",
     )
     plt.close()

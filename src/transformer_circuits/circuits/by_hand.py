@@ -181,14 +181,28 @@ def pointer_arithmetic(s: Stream, standard_positions: bool = True) -> Transforme
         W_V=s.position,  # the position there ...
         W_O=pointer.T,  # ... is kept here
     )
-    step = Head(W_Q=s.beta_position * s.turned(pointer, +1), W_K=s.position, W_V=s.content, W_O=s.out.T)
+    step = Head(
+        W_Q=s.beta_position * s.turned(pointer, +1),  # one token further
+        W_K=s.position,
+        W_V=s.content,
+        W_O=s.out.T,
+    )
     return s.model([[find], [step]], standard_positions)
 
 
 def k_composition(s: Stream, standard_positions: bool = False) -> TransformerBridge:
     """Induction by K-composition (claim X3): fetch the content of the token before, and look for it in the keys."""
     before = s.free[:, : s.content.shape[1]]
-    fetch = Head(W_Q=s.beta_position * s.turned(s.position, -1), W_K=s.position, W_V=s.content, W_O=before.T)
-    # What I am, against what came before you.
-    look = Head(W_Q=s.beta_content * s.content, W_K=before, W_V=s.content, W_O=s.out.T)
+    fetch = Head(
+        W_Q=s.beta_position * s.turned(s.position, -1),
+        W_K=s.position,
+        W_V=s.content,
+        W_O=before.T,  # the content of the token before
+    )
+    look = Head(
+        W_Q=s.beta_content * s.content,  # the current token ...
+        W_K=before,  # ... against the token before the source
+        W_V=s.content,
+        W_O=s.out.T,
+    )
     return s.model([[fetch], [look]], standard_positions)

@@ -147,11 +147,13 @@ def when_true(
         met["T8", "attention", INDUCES] = best >= INDUCTION_HEAD
         met["T8", "attention", "The best head puts half of its attention on the right token"] = best >= HALF
         drop = pd.Series([copies[0] - copies[1] for copies in two["copies"]], two.index)
-        met["T8", "loss", "In the second copy the loss falls by half of a uniform guess's loss"] = (
+        met["T8", "loss", "In the second copy, the loss falls by half of a uniform guess's loss"] = (
             drop >= HALF * np.log(d_vocab)
         )
     if _has(two, "first_guess"):
-        met["T8", "loss", "In a second copy half of the first guesses are right"] = two["first_guess"] >= HALF
+        met["T8", "loss", "In the second copy, half of the first guesses are right"] = (
+            two["first_guess"] >= HALF
+        )
     if _has(two, "orders"):
         direct, heads, virtual = -np.diff(two["orders"].tolist(), prepend=np.log(d_vocab), axis=1).T
         most = pd.Series((heads > direct) & (direct > virtual) & (virtual <= VIRTUAL * heads), two.index)

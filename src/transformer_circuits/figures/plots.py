@@ -221,8 +221,8 @@ def name_points(x: ArrayLike, y: ArrayLike, names: Sequence[str], *, column: flo
 
 
 def token_axis(ax: Axes) -> Axes:
-    """A logarithmic axis of million tokens seen, in plain numbers, named where it is the lowest of its column."""
-    ax.set(xscale="log", xlabel="million tokens seen" if ax.get_subplotspec().is_last_row() else "")
+    """A logarithmic axis of million tokens read, in plain numbers, named where it is the lowest of its column."""
+    ax.set(xscale="log", xlabel="million tokens read" if ax.get_subplotspec().is_last_row() else "")
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_locator(NullLocator())
@@ -232,7 +232,7 @@ def token_axis(ax: Axes) -> Axes:
 def over_training(
     curves: Mapping[str, pd.Series], *, mark: float | None = None, ax: Axes, **line: object
 ) -> Axes:
-    """Numbers of a training log from the second snapshot on; the index of each is the million tokens seen. "one layer" is drawn in grey.
+    """Numbers of a training log from the second snapshot on; the index of each is the million tokens read. "one layer" is drawn in grey.
 
     `mark`: a line to compare with; `line`: how all curves are drawn, as for `Axes.plot`.
     """
