@@ -127,9 +127,8 @@ def attempt(exercise: Exercise, function: Callable, args: tuple) -> Any:
     except Wrong:
         raise
     except Exception as error:
-        if isinstance(error, NotImplementedError) and not str(
-            error
-        ):  # a stub; torch raises the same type, with a message
+        # A stub; torch raises the same type, with a message.
+        if isinstance(error, NotImplementedError) and not str(error):
             raise
         file, frames = function.__code__.co_filename, traceback.extract_tb(error.__traceback__)
         own = [f"Line {frame.lineno}" for frame in frames if frame.filename == file]

@@ -214,7 +214,10 @@ def induction_by_hand(d_vocab: int, n_ctx: int) -> dict[str, Tensor]:
     d_head = max(d_vocab, n_ctx)
     widths = [d_vocab, n_ctx, d_vocab, d_vocab]
     token, place, before, out = torch.eye(sum(widths)).split(widths, dim=1)
-    wide = lambda block: F.pad(block, (0, d_head - block.shape[1]))  # noqa: E731
+
+    def wide(block):  # as many columns as a head has
+        return F.pad(block, (0, d_head - block.shape[1]))
+
     one_back = torch.eye(n_ctx).roll(-1, dims=1)  # row i has its 1 in column i - 1
     W_Q = torch.stack([wide(place @ one_back), wide(token)])[:, None] * 20 * d_head**0.5
     W_K = torch.stack([wide(place), wide(before)])[:, None]

@@ -21,10 +21,8 @@ def use_style(format: str = "svg") -> None:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
 
         set_matplotlib_formats("retina" if format == "png" else format)
-    except (
-        ImportError,
-        AttributeError,
-    ):  # not in a notebook: AttributeError is what get_ipython() being None raises
+    # Not in a notebook: AttributeError is what get_ipython() being None raises.
+    except (ImportError, AttributeError):
         pass
 
 

@@ -101,6 +101,7 @@ def head_page(
         "QK": rows["destination_scores"].str[0].map("{:.2f}".format),
         "OV": rows["out_boosts"].str[0].map("{:.2f}".format),
     }
+    # `nosearch`: the book's own search would find a list of each head for every word.
     text = HEAD_PAGE.format(
         head=rows["head"].iloc[0],
         model=model,
@@ -109,7 +110,7 @@ def head_page(
         shown=len(rows),
         d_vocab=len(names),
         index=index,
-    )  # `nosearch`: the book's own search would find a list of each head for every word.
+    )
     styles = [
         f'<link rel="stylesheet" href="{STATIC}/{name}.css">'
         for name in ("datatables/datatables", "head_dump")
