@@ -1,16 +1,26 @@
-"""E1, E3, E4, E6: what copying is measured by, through thin factors, against the matrix over the whole vocabulary."""
+"""E1 to E6: what copying is measured by, through thin factors, against the matrix over the whole vocabulary, and on known matrices."""
 
 import pytest
 import torch
 from hypothesis import given
 from random_models import EXACT, build, cases, differs, identity, same
+from transformer_lens import FactoredMatrix
 
-from transformer_circuits.circuits.copying import boost_within, leading_eigenvectors, self_boost, token_sets
+from transformer_circuits.circuits.copying import (
+    akin_pairs,
+    boost_within,
+    ginibre,
+    leading_eigenvectors,
+    self_boost,
+    token_sets,
+    untrained,
+)
 from transformer_circuits.measures.weights import positivity
+from transformer_circuits.models.architecture import ModelConfig, Transformer
+from transformer_circuits.models.bridge import matrices, wrap
 
-SMALL_RANK = [
-    build(n_layers=2, d_vocab=13, seed=seed) for seed in range(4)
-]  # d_head 3, so that rank is not full
+# d_head is 3, so that rank is not full.
+SMALL_RANK = [build(n_layers=2, d_vocab=13, seed=seed) for seed in range(4)]
 
 
 def circuits_of(case):
@@ -28,17 +38,6 @@ def test_e3_eigenvalues_of_the_small_product_sum_to_the_trace(case):
     assert (positivity(values) * values.abs().sum(-1) - trace).abs().max() < EXACT * values.abs().sum()
 
 
-@pytest.mark.parametrize("case", SMALL_RANK)
-def test_e1_positivity_is_that_of_the_dense_matrix_and_not_of_the_singular_values(case):
-    circuits = circuits_of(case)
-    assert (
-        positivity(circuits.eigenvalues) - positivity(torch.linalg.eigvals(circuits.AB))
-    ).abs().max() < 1e-6
-    dense = circuits.AB[0, 0]
-    same(torch.linalg.svdvals(-dense), torch.linalg.svdvals(dense))
-    assert (positivity(torch.linalg.eigvals(-dense)) + positivity(torch.linalg.eigvals(dense))).abs() < 1e-6
-
-
 @identity
 @given(cases())
 def test_e4_self_boost_against_the_dense_matrix(case):
@@ -50,10 +49,24 @@ def test_e4_self_boost_against_the_dense_matrix(case):
     assert self_boost(circuit, k) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("matrix", "sign", "shares"),
+    [
+        (torch.eye(6), 1.0, (1, 1, 1)),
+        (-torch.eye(6), -1.0, (0, 0, 0)),
+        (torch.eye(6).roll(1, dims=1), 0.0, (0, 1, 0)),  # each raises the next; all others are equal
+        (torch.ones(6, 6), 1.0, (1, 1, 1)),  # a set that copies as a whole: ties count as raised most
+    ],
+)
+def test_e1_e4_heads_made_by_hand(matrix, sign, shares):
+    circuit = FactoredMatrix(matrix.double(), torch.eye(6).double())
+    assert positivity(circuit.eigenvalues) == pytest.approx(sign, abs=1e-6)
+    assert self_boost(circuit, k=2) == shares
+
+
 @pytest.mark.parametrize("case", SMALL_RANK)
 def test_e6_leading_eigenvectors_over_the_vocabulary(case):
-    for head in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        circuit = circuits_of(case)[head]
+    for circuit in (circuits_of(case)[head] for head in ((0, 0), (0, 1), (1, 0), (1, 1))):
         dense = circuit.AB
         values, vectors = leading_eigenvectors(circuit)
         real = torch.linalg.eigvals(circuit.BA)
@@ -62,6 +75,8 @@ def test_e6_leading_eigenvectors_over_the_vocabulary(case):
             same(vectors @ dense, values[:, None] * vectors, 1e-8)
             differs(vectors @ dense.T, values[:, None] * vectors)  # the wrong side is no eigenvector
             assert torch.allclose(vectors.norm(dim=1), torch.ones_like(values)) and (values.diff() <= 0).all()
+            assert torch.equal(vectors.amax(dim=1), vectors.abs().amax(dim=1))  # the sign
+            assert torch.equal(leading_eigenvectors(circuit, n=1).values, values[:1])
 
 
 @pytest.mark.parametrize("case", SMALL_RANK)
@@ -72,3 +87,28 @@ def test_e6_boost_within_sets_against_the_dense_block(case):
         block = circuit.AB[tokens][:, tokens]
         expected = (block.sum() - block.trace()) / 20 / circuit.AB.std(unbiased=False)
         assert abs(boost - expected) < 1e-8
+
+
+def test_e6_akin_pairs():
+    akin = [frozenset({1}), frozenset({0}), frozenset(), frozenset()]
+    assert akin_pairs(torch.tensor([[0, 1, 2], [1, 2, 3]]), akin) == pytest.approx(1 / 6)
+
+
+@pytest.mark.parametrize(("size", "published"), [(16, 0.097), (32, 0.047), (64, 0.023)])
+def test_ginibre_spread(size, published):
+    values = ginibre(1500, size)
+    found = positivity(values)
+    assert found.std().item() == pytest.approx(published, rel=0.08)
+    assert abs(found.mean().item()) < 4 * published / 1500**0.5
+    # A disk of radius sqrt(size).
+    assert values.abs().square().mean().item() == pytest.approx(size / 2, rel=0.05)
+
+
+def test_e2_untrained_is_what_the_trainer_starts_from():
+    config = ModelConfig(1, d_model=64, n_heads=8, d_head=16, d_vocab=100, n_ctx=12)
+    like, state = wrap(Transformer(config)), torch.random.get_rng_state()
+    found = matrices(untrained(like, seed=3))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.manual_seed(3)  # as training/train.py does
+    expected = matrices(wrap(Transformer(config)))
+    assert all(torch.equal(found[name], expected[name]) for name in found)

@@ -33,64 +33,36 @@ def test_the_hooked_model_and_the_one_made_of_its_matrices_are_the_plain_one(cas
     assert error_with(case) < EXACT
 
 
-@pytest.mark.parametrize("case", PLAIN_CASES)
-@pytest.mark.parametrize("name", ["W_Q", "W_K", "W_V", "W_O"])
-def test_that_check_fails_when_heads_are_swapped(case, name):
-    assert error_with(case, **{name: matrices(case.model)[name].flip(1)}) > BROKEN
-
-
 @identity
 @given(cases())
 def test_o1_heads_add_up(case):
     cache = cached(case)
-    heads = cache.stack_head_results(layer=1)
-    same(heads.sum(0), layer_of_plain(case, cache["embed"]))
-
-
-@pytest.mark.parametrize("case", PLAIN_CASES)
-def test_o1_fails_without_one_head(case):
-    cache = cached(case)
-    differs(cache.stack_head_results(layer=1)[1:].sum(0), layer_of_plain(case, cache["embed"]))
-
-
-def as_tensor_product(case, transpose=False):
-    """Head 0.0 as one big matrix, A (x) W_OV, times the residual stream laid out as one long vector."""
-    cache, OV = cached(case), case.model.OV[0, 0].AB
-    W = OV if transpose else OV.T  # the paper's, for columns
-    return (torch.kron(cache["pattern", 0][0, 0], W.contiguous()) @ cache["embed"].flatten()).view_as(
-        cache["embed"]
-    )
-
-
-def head_of_plain(case):
-    """Head 0.0 alone in the plain module: the output weights of all others set to zero."""
-    attention = case.plain.layers[0].attn
-    kept = attention.o.weight.clone()
-    attention.o.weight[:, attention.d_head :] = 0
-    alone = layer_of_plain(case, case.plain.tok_embed(case.tokens))
-    attention.o.weight.copy_(kept)
-    return alone
+    same(cache.stack_head_results(layer=1).sum(0), layer_of_plain(case, cache["embed"]))
 
 
 @identity
 @given(cases())
 def test_o2_a_head_is_a_tensor_product(case):
-    same(as_tensor_product(case), head_of_plain(case))
+    """Head 0.0 is one big matrix, A (x) W_OV (the paper's, for columns), times the residual stream laid out as one long vector."""
+    cache, attention = cached(case), case.plain.layers[0].attn
+    big = torch.kron(cache["pattern", 0][0, 0], case.model.OV[0, 0].AB.T.contiguous())
+    kept = attention.o.weight.clone()
+    attention.o.weight[:, attention.d_head :] = 0  # the plain module's head 0.0 alone
+    alone = layer_of_plain(case, cache["embed"])
+    attention.o.weight.copy_(kept)
+    same((big @ cache["embed"].flatten()).view_as(alone), alone)
 
 
 @pytest.mark.parametrize("case", PLAIN_CASES)
-def test_o2_fails_with_the_transposed_ov_and_a_free_head_is_not_linear(case):
-    differs(as_tensor_product(case, transpose=True), head_of_plain(case))
+def test_o2_a_head_whose_pattern_is_free_is_not_linear(case):
     x, y = random(2, 1, case.tokens.shape[1], case.model.cfg.d_model)
     free = layer_of_plain(case, 3 * x - 2 * y)
     differs(3 * layer_of_plain(case, x) - 2 * layer_of_plain(case, y), free)
 
 
 def rotated(case, seed=0):
-    W, M = (
-        matrices(case.model),
-        torch.linalg.qr(random(case.model.cfg.d_model, case.model.cfg.d_model, seed=seed)).Q,
-    )
+    W, d_model = matrices(case.model), case.model.cfg.d_model
+    M = torch.linalg.qr(random(d_model, d_model, seed=seed)).Q
     writes = {name: W[name] @ M for name in ("W_E", "W_pos", "W_O")}
     return writes | {name: M.T @ W[name] for name in ("W_Q", "W_K", "W_V", "W_U")}
 
@@ -113,51 +85,24 @@ def test_o3_fails_when_one_matrix_is_not_rotated(case, name):
 @identity
 @given(cases(), seeds)
 def test_o4_only_w_qk_and_w_ov_matter(case, seed):
-    W, d_head = matrices(case.model), case.model.cfg.d_head
-    R, S = random(2, *W["W_Q"].shape[:2], d_head, d_head, seed=seed) + 3 * torch.eye(
-        d_head, dtype=torch.float64
-    )
+    W, eye = matrices(case.model), torch.eye(case.model.cfg.d_head, dtype=torch.float64)
+    R, S = random(2, *W["W_Q"].shape[:2], *eye.shape, seed=seed) + 3 * eye
     if max(torch.linalg.cond(R).max(), torch.linalg.cond(S).max()) > 100:
-        R, S = 2 * torch.eye(d_head, dtype=torch.float64), 3 * torch.eye(d_head, dtype=torch.float64)
+        R, S = 2 * eye, 3 * eye
     Q, K, V, O = W["W_Q"] @ R, W["W_K"] @ torch.linalg.inv(R).mT, W["W_V"] @ S, torch.linalg.inv(S) @ W["W_O"]
     assert error_with(case, W_Q=Q, W_K=K, W_V=V, W_O=O) < EXACT
-
-
-@pytest.mark.parametrize("case", PLAIN_CASES)
-def test_o4_fails_without_the_inverse_transpose(case):
-    W, R = matrices(case.model), random(case.model.cfg.d_head, case.model.cfg.d_head)
-    assert error_with(case, W_Q=W["W_Q"] @ R, W_K=W["W_K"] @ torch.linalg.inv(R)) > BROKEN
-    assert error_with(case, W_V=W["W_V"] @ R, W_O=torch.linalg.inv(R).T @ W["W_O"]) > BROKEN
-
-
-def read_through_virtual_weights(case, part, drop=()):
-    """Queries, keys or values of head 1.0 as a sum over what it reads of the embedding and of each head of layer 0."""
-    cache, W_in = cached(case), matrices(case.model)[f"W_{part}"][1, 0]
-    terms = [cache["embed"] @ W_in]
-    terms += [
-        cache["z", 0][:, :, h] @ (case.model.W_O[0, h] @ W_in)
-        for h in range(case.model.cfg.n_heads)
-        if h not in drop
-    ]
-    return sum(terms)
-
-
-def read_by_plain(case, part):
-    residual = case.plain.tok_embed(case.tokens)
-    residual = residual + layer_of_plain(case, residual)
-    return getattr(case.plain.layers[1].attn, part.lower())(residual)[..., : case.model.cfg.d_head]
 
 
 @identity
 @given(cases(min_layers=2), st.sampled_from("QKV"))
 def test_o5_virtual_weights_carry_all_that_a_later_head_reads(case, part):
-    same(read_through_virtual_weights(case, part), read_by_plain(case, part))
-
-
-@pytest.mark.parametrize("part", "QKV")
-def test_o5_fails_without_one_writer(part):
-    case = PLAIN_CASES[1]
-    differs(read_through_virtual_weights(case, part, drop=[1]), read_by_plain(case, part))
+    """Queries, keys or values of head 1.0 are a sum over what it reads of the embedding and of each head of layer 0."""
+    cache, W_in = cached(case), matrices(case.model)[f"W_{part}"][1, 0]
+    virtual = case.model.W_O[0] @ W_in  # [head, d_head, d_head]
+    read = cache["embed"] @ W_in + torch.einsum("bphd,hde->bpe", cache["z", 0], virtual)
+    stream = cache["embed"] + layer_of_plain(case, cache["embed"])
+    expected = getattr(case.plain.layers[1].attn, part.lower())(stream)
+    same(read, expected[..., : case.model.cfg.d_head])
 
 
 @identity
@@ -171,10 +116,3 @@ def test_o6_the_svd_says_where_a_head_reads_and_writes(case):
     same(read.T @ read, eye)
     same(write.T @ write, eye)
     same((x @ read * gain) @ write.T, x @ OV.AB)
-
-
-@pytest.mark.parametrize("case", PLAIN_CASES)
-def test_o6_fails_when_reading_and_writing_change_places(case):
-    OV, x = case.model.OV[0, 0], case.model.W_E[case.tokens[0]]
-    read, gain, write = OV.svd()
-    differs((x @ write * gain) @ read.T, x @ OV.AB)

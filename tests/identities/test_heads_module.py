@@ -1,17 +1,14 @@
 """circuits.heads and measures: by patterns made by hand and against the plain module."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
-from random_models import BROKEN, build, differs, random, same
+from random_models import BROKEN, build, differs, same
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
 from transformer_circuits.measures import attention, prediction
 from transformer_circuits.measures.repeats import repeated_random_tokens
-from transformer_circuits.measures.weights import positivity
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import from_matrices, matrices
 
@@ -25,9 +22,6 @@ def looking(rows, destinations, sources, n=60):
     pattern[rows, :, destinations] = 0
     pattern[rows, 0, destinations, sources] = 1
     return pattern
-
-
-# ---- repeated random tokens ----------------------------------------------------------------------------------------------
 
 
 def test_rows_are_the_start_token_noise_copies_noise():
@@ -57,6 +51,12 @@ def test_draws_depend_on_the_seed_alone_and_follow_a_frequency():
     assert (drawn % 2 == 0).all() and (drawn[:, 1:] != BOS).all()
 
 
+@pytest.mark.parametrize("options", [{"n_ctx": 8}, {"d_vocab": 4}, {"frequency": torch.eye(30)[1]}])
+def test_two_copies_must_fit(options):
+    with pytest.raises(ValueError, match="two copies of 4 different tokens must fit"):
+        repeated_random_tokens(**{"d_vocab": 30, "n_ctx": 20, "shortest": 4, **options})
+
+
 def test_by_copy_leaves_out_each_copys_first_token():
     losses = torch.zeros(20, 59)
     for row, (start, length) in enumerate(zip(REPEATED.start.tolist(), REPEATED.length.tolist())):
@@ -65,9 +65,6 @@ def test_by_copy_leaves_out_each_copys_first_token():
             losses[row, first - 1] = 100  # at predicting the first token of a copy, which nothing can
             losses[row, first : first + length - 1] = copy + 1
     assert REPEATED.by_copy(losses).tolist() == [1, 2]
-
-
-# ---- scores of patterns --------------------------------------------------------------------------------------------------
 
 
 def test_induction_score_of_heads_made_by_hand():
@@ -82,26 +79,22 @@ def test_induction_score_of_heads_made_by_hand():
     assert score((destinations - lag).clamp(min=0)) < 0.2  # a head that always looks as far back
 
 
-def test_previous_and_start_token_scores_of_heads_made_by_hand():
-    n = 7
+def test_scores_of_heads_made_by_hand():
+    n = 9
     before = torch.diag(torch.ones(n - 1), -1)
-    before[0, 0] = 1
     rest = torch.zeros(n, n)
     rest[:, 0] = 1
     uniform = torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]
     pattern = torch.stack([before, rest, torch.eye(n), uniform])
-    to_previous, to_start = attention.previous_token_score(pattern), attention.start_token_score(pattern)
-    assert to_previous.tolist() == pytest.approx([1, 0, 0, sum(1 / i for i in range(3, 8)) / 5])
-    assert to_start.tolist() == pytest.approx([1 / 6, 1, 0, sum(1 / i for i in range(2, 8)) / 6])
-
-
-def test_attention_to_recent_tokens():
-    n = 9
-    uniform = torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]
-    two_back = torch.diag(torch.ones(n - 2), -2)
-    expected = sum(5 / (destination + 1) for destination in range(5, n)) / (n - 5)
-    found = attention.recent_tokens_score(torch.stack([uniform, two_back, torch.eye(n)]))
-    assert found.tolist() == pytest.approx([expected, 1, 0])
+    late = sum(1 / i for i in range(3, 10)) / 7
+    recent = sum(5 / i for i in range(6, 10)) / 4
+    for score, expected in [
+        (attention.previous_token_score, [1, 0, 0, late]),
+        (attention.current_token_score, [0, 0, 1, late]),
+        (attention.start_token_score, [1 / 8, 1, 0, sum(1 / i for i in range(2, 10)) / 8]),
+        (attention.recent_tokens_score, [1, 1 / 4, 0, recent]),
+    ]:
+        assert score(pattern).tolist() == pytest.approx(expected), score.__name__
 
 
 def test_in_context_score_compares_late_with_early_tokens():
@@ -109,9 +102,6 @@ def test_in_context_score_compares_late_with_early_tokens():
     assert prediction.in_context_score(losses) == pytest.approx(-450 * 5 / 510, abs=1e-4)
     half = losses[:, ::2]  # a context of half the length
     assert prediction.in_context_score(half) == pytest.approx(-450 * 5 / 510, abs=0.05)
-
-
-# ---- on a hooked model ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -130,11 +120,13 @@ def test_scores_of_a_model_are_those_of_its_patterns(case):
     same(heads.start_token_scores(case.model, tokens), attention.start_token_score(pattern).mean(1))
 
 
-def test_losses_are_the_plain_modules(case):
+def test_losses_and_first_guesses_are_the_plain_modules(case):
     tokens = REPEATED.tokens
     expected = F.cross_entropy(case.plain(tokens[:, :-1]).mT, tokens[:, 1:], reduction="none")
     same(heads.losses(case.model, tokens), expected)
     same(prediction.losses(case.plain, tokens), expected)
+    guesses = case.plain(tokens[:, :-1]).argmax(dim=-1)
+    assert torch.equal(prediction.first_guesses(case.plain, tokens), guesses == tokens[:, 1:])
 
 
 def test_hooks_reach_scores_and_losses_and_are_gone_afterwards(case):
@@ -162,19 +154,20 @@ def test_heads_are_replaced_by_their_mean(case):
     z = case.model.run_with_cache(tokens)[1]["z", 1]
     means = [heads.mean_z(case.model, tokens, layer) for layer in (0, 1)]
     same(means[1], z.mean((0, 1)))
-    _, cache = run_with(case.model, tokens, heads.without_heads([(1, 2)], means))
+    with case.model.hooks(fwd_hooks=heads.without_heads([(1, 2)], means)):
+        _, cache = case.model.run_with_cache(tokens)
     same(cache["z", 1][:, :, 2], means[1][2].expand_as(z[:, :, 2]))
     assert torch.equal(cache["z", 1][:, :, :2], z[:, :, :2])
 
 
-def run_with(model, tokens, hooks):
-    with model.hooks(fwd_hooks=hooks):
-        return model.run_with_cache(tokens)
+def test_a_head_that_does_not_exist(case):
+    for head in ((2, 0), (0, -1), (1, 3)):
+        with pytest.raises(ValueError, match="this model has 2 layers of 3 heads"):
+            heads.check_head(case.model, *head)
 
 
-def test_names_and_relative_error():
-    assert heads.head_name((1, 11)) == "1.11"
+def test_relative_error():
     assert relative_error(torch.zeros(2), torch.zeros(2)) == 0
     assert relative_error(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 4.0])) == 0.25
-    assert math.isnan(float(positivity(torch.zeros(3, dtype=torch.complex64))))
-    differs(random(3), random(3, seed=1))
+    with pytest.raises(ValueError, match="shapes must be equal"):  # broadcasting would hide it
+        relative_error(torch.zeros(3), torch.zeros(3, 1))

@@ -1,13 +1,20 @@
-"""T9, T10, T15: parts of scores add up, the circuit is a part of the score, effects are those of removal and of autograd."""
+"""T6 to T10, T15: targets, parts of scores add up, the circuit is a part of the score, effects are those of removal and of autograd."""
 
 import math
 
 import pytest
 import torch
 from random_models import EXACT, build, differs, random, same
+from transformer_lens import FactoredMatrix
 
-from transformer_circuits.circuits import heads
-from transformer_circuits.circuits.induction import content_by_source, excess_by_source
+from transformer_circuits.circuits import by_hand, heads
+from transformer_circuits.circuits.induction import (
+    after_earlier,
+    content_by_source,
+    excess_by_source,
+    last_target,
+    self_match_share,
+)
 from transformer_circuits.measures.repeats import repeated_random_tokens
 from transformer_circuits.measures.weights import positivity
 
@@ -16,6 +23,27 @@ MODELS = [
     build(d_vocab=20, length=30, n_heads=3, positions=positions, seed=seed).model
     for seed, positions in enumerate((True, False))
 ]
+
+
+def test_targets_follow_earlier_occurrences():
+    tokens = torch.tensor([[0, 5, 6, 7, 5, 6, 7, 5, 6, 7], [0, 4, 4, 1, 2, 3, 1, 9, 8, 1]])
+    first, second = last_target(tokens).tolist()
+    assert first == [-1, -1, -1, -1, 2, 3, 4, 5, 6, 7] and second == [-1, -1, 2, -1, -1, -1, 4, -1, -1, 7]
+    assert after_earlier(tokens)[0, 7].nonzero().flatten().tolist() == [2, 5]
+    assert after_earlier(tokens[1])[2].nonzero().flatten().tolist() == [2]  # twice in a row: its own target
+    found = last_target(REPEATED.tokens)[REPEATED.rows, REPEATED.destinations]
+    assert torch.equal(found, REPEATED.targets)
+
+
+def test_the_key_of_a_head_written_by_hand_comes_from_the_token_before():
+    stream = by_hand.Stream.of(by_hand.content_vectors(random(20, 16), 12), 30, pairs=6)
+    model = by_hand.k_composition(stream)
+    parts = excess_by_source(model, REPEATED, 0)
+    assert parts[0, 1] / parts.sum() == pytest.approx(1, abs=0.01)
+    match = model.W_E @ model.QK[1, 0] @ model.OV[0, 0].T @ model.W_E.mT
+    assert self_match_share(match) == 1 and self_match_share(FactoredMatrix(match.A.roll(1, 0), match.B)) == 0
+    with pytest.raises(ValueError, match="unknown head 1.1"):
+        excess_by_source(model, REPEATED, 1)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -110,18 +110,13 @@ def part(model, path: str):
 
 
 @pytest.mark.parametrize("path", ["blocks.0.attn.k", "blocks.1.mlp.in", "unembed"])
-def test_a3_fails_with_a_reader_left_without_the_gain(path):
+def test_a3_fails_with_a_reader_left_without_the_gain_or_the_bias(path):
     model = wrap(normalized(2, d_mlp=5))
     wrong = fold(model)
     part(wrong, path).weight.copy_(part(model, path).weight)
     differs(wrong(TOKENS), model(TOKENS))
-
-
-@pytest.mark.parametrize("path", ["blocks.0.attn.q", "blocks.1.mlp.in", "unembed"])
-def test_a3_fails_without_the_bias(path):
-    model = wrap(normalized(2, d_mlp=5))
     wrong = fold(model)
-    part(wrong, path).bias.zero_()
+    part(wrong, path.replace(".k", ".q")).bias.zero_()  # softmax forgets what all keys have in common
     differs(wrong(TOKENS), model(TOKENS))
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from random_models import BROKEN, EXACT, PLAIN_CASES, cases, differs, identity, random, same
+from random_models import EXACT, cases, identity, random, same
 from scipy.optimize import linear_sum_assignment
 from transformer_lens import FactoredMatrix
 
@@ -14,59 +14,27 @@ from transformer_circuits.measures.weights import positivity
 sizes = st.tuples(st.integers(6, 20), st.integers(1, 5), st.integers(6, 20), st.integers(0, 2**32 - 1))
 
 
-def factored(left, inner, right, seed=0):
-    return FactoredMatrix(3 * random(left, inner, seed=seed), 3 * random(inner, right, seed=seed + 1))
-
-
-def eigenvalue_error(values, matrix):
-    """Against the largest eigenvalues of the dense matrix, matched one to one."""
-    dense = torch.linalg.eigvals(matrix.AB)
-    dense = dense[dense.abs().argsort(descending=True)[: len(values)]]
-    distance = (values[:, None] - dense).abs()
-    return float(distance[linear_sum_assignment(distance)].max() / dense.abs().max())
-
-
 @identity
 @given(sizes)
 def test_e5_nonzero_eigenvalues_of_ab_are_those_of_ba(size):
     left, inner, _, seed = size
-    matrix = factored(left, inner, left, seed)
-    assert eigenvalue_error(matrix.eigenvalues, matrix) < EXACT
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_e5_fails_with_factors_that_do_not_belong_together(seed):
-    matrix = factored(9, 3, 9, seed)
-    assert eigenvalue_error(torch.linalg.eigvals(matrix.B @ matrix.A.flip(0)), matrix) > BROKEN
+    matrix = FactoredMatrix(random(left, inner, seed=seed), random(inner, left, seed=seed + 1))
+    dense = torch.linalg.eigvals(matrix.AB)
+    dense = dense[dense.abs().argsort(descending=True)[:inner]]
+    distance = (matrix.eigenvalues[:, None] - dense).abs()
+    assert distance[linear_sum_assignment(distance)].max() < EXACT * dense.abs().max()
 
 
 @identity
 @given(sizes)
 def test_e5_svd_from_the_factors_and_through_qr(size):
     left, inner, right, seed = size
-    matrix = factored(left, inner, right, seed)
+    matrix = FactoredMatrix(random(left, inner, seed=seed), random(inner, right, seed=seed + 1))
     U, S, V = matrix.svd()
     same(S, torch.linalg.svdvals(matrix.AB)[:inner])
     same(U * S @ V.T, matrix.AB)
     R_A, R_B = torch.linalg.qr(matrix.A).R, torch.linalg.qr(matrix.B.T).R
     same(torch.linalg.svdvals(R_A @ R_B.T), S)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_e5_svd_fails_when_sides_are_exchanged_or_r_is_not_transposed(seed):
-    matrix = factored(9, 3, 9, seed)
-    U, S, V = matrix.svd()
-    differs(V * S @ U.T, matrix.AB)
-    R_A, R_B = torch.linalg.qr(matrix.A).R, torch.linalg.qr(matrix.B.T).R
-    differs(torch.linalg.svdvals(R_A @ R_B), S)
-
-
-@pytest.mark.parametrize("case", PLAIN_CASES)
-def test_circuits_are_not_their_transposes_and_order_matters(case):
-    model = case.model
-    OV, QK = model.W_E @ model.OV[0, 0] @ model.W_U, model.W_E @ model.QK[0, 0] @ model.W_E.T
-    differs(OV.AB.T, model.W_E @ model.W_V[0, 0] @ model.W_O[0, 0] @ model.W_U)
-    differs(QK.AB.T, model.W_E @ model.W_Q[0, 0] @ model.W_K[0, 0].T @ model.W_E.T)
 
 
 def test_positivity():

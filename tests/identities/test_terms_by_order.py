@@ -1,12 +1,13 @@
 """T11 to T13: orders without listing paths, terms left out in one pass, virtual heads as products of patterns."""
 
 import itertools
+import math
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from random_models import BROKEN, EXACT, PLAIN_CASES, cases, differs, identity, random, same
+from random_models import BROKEN, EXACT, PLAIN_CASES, cases, identity, random, same
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
@@ -16,10 +17,9 @@ from transformer_circuits.circuits.virtual_heads import composed_diagonal
 TWO_LAYERS = [case for case in PLAIN_CASES if case.model.cfg.n_layers == 2]
 
 
-def path_sum(case, wanted, frozen=None):
+def path_sum(case, wanted):
     """Logits of the paths that `wanted` says yes to, each written out: a path is a tuple of heads (layer, head)."""
-    model = case.model
-    patterns = heads.patterns(model, case.tokens) if frozen is None else frozen
+    model, patterns = case.model, heads.patterns(case.model, case.tokens)
     layers = [[None, *((layer, h) for h in range(model.cfg.n_heads))] for layer in range(model.cfg.n_layers)]
     total = 0.0
     for choice in itertools.product(*layers):
@@ -38,18 +38,6 @@ def test_t11_the_papers_algorithm_is_the_path_sum_at_every_order(case):
         same(logits_up_to_order(case.model, case.tokens, order), expected)
     same(logits_up_to_order(case.model, case.tokens, case.model.cfg.n_layers), case.logits)
     same(logits_up_to_order(case.model, case.tokens, case.model.cfg.n_layers + 2), case.logits)
-
-
-@pytest.mark.parametrize("case", PLAIN_CASES)
-def test_t11_fails_with_the_next_order_or_other_patterns(case):
-    n_layers = case.model.cfg.n_layers
-    for order in range(n_layers):
-        found = logits_up_to_order(case.model, case.tokens, order)
-        differs(found, path_sum(case, lambda path: len(path) <= order + 1))
-    patterns = heads.patterns(case.model, case.tokens)
-    uniform = torch.ones_like(patterns).tril()
-    other = path_sum(case, lambda path: len(path) <= 1, uniform / uniform.sum(dim=-1, keepdim=True))
-    differs(logits_up_to_order(case.model, case.tokens, 1), other)
 
 
 def nats(logits, targets):
@@ -80,11 +68,12 @@ def test_t11_t12_one_pass_is_path_sums_and_hooked_runs(case):
 
 
 @pytest.mark.parametrize("case", TWO_LAYERS)
-def test_t11_t12_all_ways_of_leaving_out_differ_and_add_up(case):
+def test_t11_reductions_say_what_comes_in_and_add_up(case):
     losses = losses_by_terms(case.model, case.tokens)
-    for one, other in itertools.combinations(losses.values(), 2):
-        differs(one, other)
     gains = reductions(losses, case.model.cfg.d_vocab)
+    assert torch.allclose(gains["order_0"], math.log(case.model.cfg.d_vocab) - losses["order 0"])
+    same(gains["order_2"], losses["order 1"] - losses["order 2"])
+    same(gains["layer_1_alone"], losses["order 0"] - losses["layer 1"])
     for alone, last in (("layer_1_alone", "layer_2_given_1"), ("layer_2_alone", "layer_1_given_2")):
         same(gains[alone] + gains[last], gains["order_1"])
 
@@ -108,10 +97,3 @@ def test_t13_composed_patterns_split_by_distance(case, offset):
     product = A[1][:, :, None] @ A[0][:, None]
     assert len(ways) == offset + 1
     assert torch.allclose(ways.sum(dim=0), product.diagonal(-offset, dim1=-2, dim2=-1), rtol=0, atol=EXACT)
-
-
-@pytest.mark.parametrize("case", TWO_LAYERS)
-def test_t13_the_order_of_the_two_heads_matters(case):
-    A = heads.patterns(case.model, case.tokens)[:, :, 0]
-    reverse = (A[0] @ A[1]).diagonal(-2, dim1=-2, dim2=-1)
-    differs(composed_diagonal(A[0], A[1]).sum(dim=0), reverse)

@@ -12,7 +12,7 @@ from transformer_circuits.circuits.composition import (
     token_basis,
 )
 from transformer_circuits.circuits.heads import relative_error
-from transformer_circuits.measures.weights import SIDES
+from transformer_circuits.measures import weights
 from transformer_circuits.models.bridge import from_matrices, matrices
 
 two_layers = cases(min_layers=2, max_layers=2)
@@ -22,14 +22,14 @@ TWO = [case for case in PLAIN_CASES if case.model.cfg.n_layers == 2]
 @pytest.mark.parametrize("layers", [(0, 1), (0, 2), (1, 2)])
 def test_t3_ratios_are_norms_of_products_in_any_two_layers(layers):
     model, norm = PLAIN_CASES[3].model, torch.linalg.matrix_norm
-    OV, QK, OV2 = model.OV[layers[0]].AB, model.QK[layers[1]].AB, model.OV[layers[1]].AB
-    found = composition_ratios(model, *layers) / model.cfg.d_model**0.5
-    for side, read in zip(range(len(SIDES)), (QK, QK.mT, OV2), strict=True):
-        for reader in range(len(read)):
-            product = OV @ read[reader]
-            same(found[side, reader], norm(product) / norm(OV) / norm(read[reader]), 1e-8)
-            for wrong in (read[reader] @ OV, OV @ read[reader].T, OV.mT @ read[reader]):
-                differs(found[side, reader], norm(wrong) / norm(OV) / norm(read[reader]))
+    OV, QK, OV2 = model.OV[layers[0]], model.QK[layers[1]], model.OV[layers[1]]
+    found = weights.composition_ratios(OV, QK, OV2) / model.cfg.d_model**0.5
+    for side, read in enumerate((QK.AB, QK.AB.mT, OV2.AB)):
+        for reader, into in enumerate(read):
+            right, *wrong = (OV.AB @ into, into @ OV.AB, OV.AB @ into.T, OV.AB.mT @ into)
+            same(found[side, reader], norm(right) / norm(OV.AB) / norm(into), 1e-8)
+            for product in wrong:
+                differs(found[side, reader], norm(product) / norm(OV.AB) / norm(into))
 
 
 @identity
@@ -47,10 +47,8 @@ def test_t4_the_moved_factor_keeps_the_trace_and_not_the_norm(case):
 @pytest.mark.parametrize("case", TWO)
 def test_t4_only_the_right_order_is_a_property_of_the_model(case):
     """Writing W_V W_O with other factors (claim O4) changes the moved norm alone."""
-    weights, stretch = matrices(case.model), torch.tensor([1.0, 3, 9], dtype=torch.float64)
-    other = from_matrices(
-        **{**weights, "W_V": weights["W_V"] * stretch, "W_O": weights["W_O"] / stretch[:, None]}
-    )
+    W, stretch = matrices(case.model), torch.tensor([1.0, 3, 9], dtype=torch.float64)
+    other = from_matrices(**W | {"W_V": W["W_V"] * stretch, "W_O": W["W_O"] / stretch[:, None]})
     same(other(case.tokens), case.logits)
     same(composition_ratios(other), composition_ratios(case.model), 1e-8)
     assert relative_error(out_of_order(other), out_of_order(case.model)) > 0.1

@@ -19,6 +19,7 @@ def text(request, monkeypatch) -> np.ndarray:
     """Documents of many lengths, one of them empty; looked at in chunks of several sizes; every occasion counts."""
     monkeypatch.setattr(attested, "AT_A_TIME", request.param)
     monkeypatch.setattr(attested, "LEVELS", (1, 2, 3))
+    monkeypatch.setattr(attested, "LEAST_SEEN", 2)
     tokens = np.random.default_rng(0).integers(1, D_VOCAB, 300).astype(np.uint16)
     tokens[[0, 50, 51, 200, 299]] = 0
     return tokens
@@ -43,10 +44,8 @@ def test_counts_are_those_made_by_hand(text, n_ctx):
     d, o, packed = np.array([0, 3, 4]), np.array([2, 5, 8]), Text(text, D_VOCAB)
     for source in range(D_VOCAB):
         n, triples = packed.count(source, d, o, n_ctx)
-        assert (
-            n.tolist() == occasions[source, d].tolist()
-            and triples.tolist() == seen[source][np.ix_(d, o)].tolist()
-        )
+        assert n.tolist() == occasions[source, d].tolist()
+        assert triples.tolist() == seen[source][np.ix_(d, o)].tolist()
 
 
 def pairs(tokens: np.ndarray) -> np.ndarray:
@@ -70,20 +69,14 @@ def random_model(seed: int):
 @pytest.fixture
 def found(text) -> Attested:
     candidates = Candidates.of(random_model(0), torch.tensor([[1, 2], [2, 5]]), share=0.4)
-    return attested.attest(text, candidates, counts_of(text), n_ctx=6, least_seen=2)
+    return attested.attest(text, candidates, counts_of(text), n_ctx=6)
 
 
 def test_right_is_seen_often_enough_and_likelier_than_without_the_source(text, found):
     (occasions, seen), table = by_hand(text, 6), pairs(text)
+    sources, destinations, outs, _ = (part.tolist() for part in found.candidates)
     for h, i, d, o in np.ndindex(found.right.shape):
-        s, dd, oo = (
-            int(x)
-            for x in (
-                found.candidates.sources[h, i],
-                found.candidates.destinations[h, i, d],
-                found.candidates.outs[h, i, o],
-            )
-        )
+        s, dd, oo = sources[h][i], destinations[h][i][d], outs[h][i][o]
         n = seen[s, dd, oo]
         likelier = n > 0 and n / occasions[s, dd] > table[dd, oo] / table[dd].sum()
         assert found.right[h, i, d, o] == (n >= 2 and likelier)
@@ -97,15 +90,11 @@ def test_wrong_asks_for_occasions():
     found = Attested(None, torch.tensor([[[0, 1, 5]]]), ~never, never)
     assert found.wrong(LEVELS[0])[0, 0, :, 0].tolist() == [False, True, True]
     assert found.wrong(LEVELS[1])[0, 0, :, 0].tolist() == [False, False, True]
-    with pytest.raises(ValueError, match="got 31"):
+    with pytest.raises(ValueError):
         found.wrong(31)
 
 
-def test_a_text_that_was_packed_otherwise_is_refused(text, found):
-    with pytest.raises(ValueError, match="must begin with token 0"):
-        Text(text[1:], D_VOCAB)
-    with pytest.raises(ValueError, match="tokens below 5"):
-        Text(text, 5)
+def test_bigrams_of_another_text_are_refused(text, found):
     with pytest.raises(ValueError, match="the bigram counts must have"):
         attested.attest(text, found.candidates, counts_of(text[:-1]), n_ctx=6)
 
@@ -115,9 +104,8 @@ def test_saved_counts_come_back_for_the_same_weights_only(tmp_path, found, monke
     attested.save(found, random_model(0), file)
     monkeypatch.setattr(Candidates, "of", lambda model, sources: of(model, sources, share=0.4))
     again = attested.load(random_model(0), file)
-    assert all(
-        torch.equal(a, b) for a, b in zip((*again.candidates, *again[1:]), (*found.candidates, *found[1:]))
-    )
+    for one, other in zip((*again.candidates, *again[1:]), (*found.candidates, *found[1:])):
+        assert torch.equal(one, other)
     with pytest.raises(AttestedError, match="counted for other weights"):
         attested.load(random_model(1), file)
     with pytest.raises(AttestedError, match="is missing"):

@@ -31,9 +31,8 @@ def counts(tokens):
     np.add.at(dense, (tokens[:-1], tokens[1:]), 1)
     first, second = dense.nonzero()
     row_start = np.concatenate([[0], np.bincount(first, minlength=D_VOCAB).cumsum()])
-    return BigramCounts(*map(torch.from_numpy, (row_start, second, dense[first, second]))), torch.from_numpy(
-        dense
-    )
+    compact = map(torch.from_numpy, (row_start, second, dense[first, second]))
+    return BigramCounts(*compact), torch.from_numpy(dense)
 
 
 def test_compact_counts_are_the_counts(tokens, counts):
@@ -52,9 +51,8 @@ def test_smoothing_is_the_formula_and_sums_to_one_for_every_token_seen_or_not(co
     a, b = 1, int(dense[1].argmax())
     n, n_ab, kinds = dense[a].sum(), dense[a, b], (dense[a] > 0).sum()
     continuation = ((dense[:, b] > 0).sum() + 1) / ((dense > 0).sum() + D_VOCAB)
-    assert probabilities[a, b] == pytest.approx(
-        float((n_ab - table.discount) / n + table.discount * kinds / n * continuation), rel=1e-5
-    )
+    expected = (n_ab - table.discount) / n + table.discount * kinds / n * continuation
+    assert probabilities[a, b] == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_measures_against_a_dense_computation(counts, monkeypatch):

@@ -3,13 +3,7 @@
 import pytest
 import torch
 
-from transformer_circuits.circuits.composition import (
-    change_basis,
-    composition_ratios,
-    out_of_order,
-    token_basis,
-    turned_at_random,
-)
+from transformer_circuits.circuits.composition import composition_ratios, out_of_order, turned_at_random
 from transformer_circuits.figures import drawings
 from transformer_circuits.figures import head_graph as figures
 from transformer_circuits.models.bridge import from_matrices
@@ -20,17 +14,11 @@ D_MODEL, D_HEAD, HEADS = 96, 8, 3
 def gaussian(seed=0):
     """The matrices of a random model of two layers of three heads, in double precision."""
     generator = torch.Generator().manual_seed(seed)
-    layers = (2, HEADS)
-    shapes = {
-        "W_E": (2, D_MODEL),
-        "W_pos": (4, D_MODEL),
-        "W_O": (*layers, D_HEAD, D_MODEL),
-        "W_U": (D_MODEL, 2),
-    }
-    shapes |= {name: (*layers, D_MODEL, D_HEAD) for name in ("W_Q", "W_K", "W_V")}
-    return {
-        name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()
-    }
+    shapes = {"W_E": (2, D_MODEL), "W_pos": (4, D_MODEL), "W_U": (D_MODEL, 2)}
+    shapes |= dict.fromkeys(("W_Q", "W_K", "W_V"), (2, HEADS, D_MODEL, D_HEAD))
+    shapes |= {"W_O": (2, HEADS, D_HEAD, D_MODEL)}
+    drawn = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes.values())
+    return dict(zip(shapes, drawn))
 
 
 def composing():
@@ -52,18 +40,6 @@ def test_each_head_composes_with_one_other_and_in_one_way():
         assert ratios[side, side, side] > 2
     ratios[range(3), range(3), range(3)] = 1
     assert (ratios - 1).abs().max() < 0.35  # a standard deviation is 0.05 and more at so small a d_head
-
-
-@pytest.mark.parametrize("side", range(3), ids=["Q", "K", "V"])
-def test_column_formulas_on_row_matrices_give_chance(side):
-    """One reproduction multiplies W_QK W_OV and so on, as the paper writes them, with matrices stored for row vectors."""
-    built = from_matrices(**composing())
-    OV, QK, OV2 = built.OV[0, side].AB, built.QK[1, side].AB, built.OV[1, side].AB
-    read = (QK, QK.T, OV2)[side]
-    wrong = {0: QK.T @ OV, 1: QK @ OV, 2: OV2 @ OV}[side]
-    right = ratio(OV @ read, OV, read)
-    assert right > 2 and abs(ratio(wrong, OV, read) - 1) < 0.35
-    assert abs(right / float(composition_ratios(built)[side, side, side]) - 1) < 1e-10
 
 
 def test_chance_is_one():
@@ -103,24 +79,9 @@ def test_t4_what_each_order_responds_to():
     assert wrong[reads] > 2 and wrong[asks] > 2 and wrong[both] > 2 * max(wrong[reads], wrong[asks])
 
 
-def test_wrong_input():
-    model = from_matrices(**gaussian())
-    for measure in (composition_ratios, turned_at_random, out_of_order):
-        for layers in ((1, 1), (1, 0), (0, 2)):
-            with pytest.raises(ValueError, match="the writer must be in an earlier layer"):
-                measure(model, *layers)
-    for matrix in (torch.zeros(D_MODEL, D_MODEL), torch.eye(3)):
-        with pytest.raises(ValueError, match="must be an invertible 96 by 96 matrix"):
-            change_basis(model, matrix)
-    with pytest.raises(ValueError, match="the embeddings must span the residual stream"):
-        token_basis(model)  # two tokens
-
-
 def test_lines_are_as_wide_as_the_excess_and_dark_from_the_threshold_on():
-    panels = {
-        "keys": torch.tensor([[1.0, 3.0], [2.0, 0.5]]),
-        "values": torch.tensor([[1.5, 1.0], [1.0, 1.0]]),
-    }
+    panels = {"keys": [[1.0, 3.0], [2.0, 0.5]], "values": [[1.5, 1.0], [1.0, 1.0]]}
+    panels = {side: torch.tensor(ratios) for side, ratios in panels.items()}
 
     def lines(ax):
         return {tuple(line.get_xdata()): line for line in ax.lines if len(line.get_xdata()) == 2}

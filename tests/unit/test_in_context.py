@@ -32,16 +32,12 @@ def test_groups_against_a_slow_loop() -> None:
 def test_a_token_may_complete_its_own_pair() -> None:
     """In `a a a` the last pair has been seen, and its copy overlaps it."""
     assert kind_of_next(torch.tensor([[0, 5, 5, 5]])).tolist() == [[0, 1, 2]]
-    with pytest.raises(ValueError, match="at least two tokens"):
-        kind_of_next(torch.tensor([[0]]))
 
 
 def test_met_from_is_the_start_of_the_last_stretch() -> None:
     tokens = [0, 1, 2, 4, 8]
-    assert met_from(pd.Series([False, True, False, True, True], tokens)) == (
-        4,
-        2,
-    )  # once met and missed again does not count
+    again = pd.Series([False, True, False, True, True], tokens)  # once met and missed again does not count
+    assert met_from(again) == (4, 2)
     assert met_from(pd.Series([True] * 5, tokens)) == (0, 0)
     assert all(map(np.isnan, met_from(pd.Series([True, True, True, True, False], tokens))))
 
@@ -53,25 +49,9 @@ def test_milestones_are_first_reaches_of_shares_of_the_final_value() -> None:
     assert milestone(score, 0.9) == (4, 2)
 
 
-def test_milestones_refuse_what_makes_no_sense() -> None:
-    for share in (0, 1.1):
-        with pytest.raises(ValueError, match="share of the final"):
-            milestone(pd.Series([0.1, 0.2]), share)
-    with pytest.raises(ValueError, match="final score is 0"):
-        milestone(pd.Series([0.1, 0.0]), 0.5)
-    for tokens in ([], [2, 1], [1, 1]):
-        with pytest.raises(ValueError, match="a log needs snapshots"):
-            met_from(pd.Series(True, tokens))
-
-
 def test_best_of_heads_is_the_maximum_at_each_snapshot() -> None:
-    assert best_of_heads([[[0.1, 0.2], [0.0, 0.3]], [[0.5, 0.2], [0.4, 0.1]]]).tolist() == [
-        0.3,
-        0.5,
-    ]  # the best head changes
-    for wrong in ([[]], [[[]]]):
-        with pytest.raises(ValueError, match="the model has none"):
-            best_of_heads(wrong)
+    changing = [[[0.1, 0.2], [0.0, 0.3]], [[0.5, 0.2], [0.4, 0.1]]]
+    assert best_of_heads(changing).tolist() == [0.3, 0.5]
 
 
 def test_the_steepest_fall_is_measured_while_tokens_double() -> None:
@@ -99,14 +79,12 @@ def test_findings_become_true_with_the_snapshot_that_meets_them() -> None:
               positivity=[[0.0, 0.0], [0.0, 0.9]], orders=[4.0, 1.0, 0.9], copies=[9.0, 4.0])  # fmt: skip
     one = log(1, positivity=[[0.9, -0.9]], rest=[[0.0, 1.0]])  # the head that does not copy rests
     found = when_true(two, one, d_vocab=512, copying=0.5).set_index("finding")
-    assert (
-        found.pop("tokens").drop("The best head puts half of its attention on the right token").eq(10).all()
-    )
+    not_yet = "The best head puts half of its attention on the right token"
+    assert found.pop("tokens").drop(not_yet).eq(10).all()
     assert found["before"].dropna().eq(0).all() and len(found.dropna()) == len(found) - 1
-    resting = when_true(two.assign(rest=[[[1.0, 0.0], [0.0, 0.0]]] * 3), d_vocab=512, copying=0.5).set_index(
-        "claim"
-    )
-    assert np.isnan(resting.loc["T3", "tokens"]), "a resting head composes with no head"
+    two["rest"] = [[[1.0, 0.0], [0.0, 0.0]]] * 3  # a resting head composes with no head
+    resting = when_true(two, d_vocab=512, copying=0.5).set_index("claim")
+    assert np.isnan(resting.loc["T3", "tokens"])
     assert list(when_true(one, d_vocab=512, copying=0.5)["claim"]) == ["E1"]
     assert when_true(log(1).drop(columns=["induction"]), d_vocab=512, copying=0.5).empty
 
@@ -115,9 +93,8 @@ def test_thresholds_of_single_claims_are_those_of_the_ledger() -> None:
     written = {id: claim.reproduced for id, claim in ledger.load_claims().items()}
     assert f"{in_context.MOST * 12:.0f} / 12" in written["E1"]
     assert written["T8"].count(f">= {in_context.HALF}") == 3
-    assert (
-        f"<= {in_context.VIRTUAL} * order_1" in written["T11"] and f">= {in_context.HELPS}" in written["W1"]
-    )
+    assert f"<= {in_context.VIRTUAL} * order_1" in written["T11"]
+    assert f">= {in_context.HELPS}" in written["W1"]
 
 
 def test_the_law_of_emergence() -> None:

@@ -47,40 +47,25 @@ def test_hits_read_a_column_of_qk_and_a_row_of_ov(keep):
     assert hits(ids(0, 0, 0, 0), ids(1, 2, 1, 3), ids(4, 3, 5, 3)).tolist() == [[True, True, False, False]]
     column = entries(hits.columns[0], source, every).sort(descending=True).values
     assert column[1] > hits.least_score[0, 0] > column[2]  # the bound lies between two entries
-    assert torch.allclose(
-        hits.above(ids(0, 0), ids(1, 2), ids(4, 3)), torch.tensor([[[0, 1 / N]], [[1 / N, 0]]])
-    )
+    above = hits.above(ids(0, 0), ids(1, 2), ids(4, 3))
+    assert torch.allclose(above, torch.tensor([[[0, 1 / N]], [[1 / N, 0]]]))
     assert hits.top_outs(2)[0, 0].tolist() == [3, 4]
 
 
 def test_where_triples_come_nearest_to_a_hit(keep):
     forms = [((0,), (3,), (3,)), ((0,), (), (3,)), ((5, 0), (1,), (4,))]
     table = st.nearest(st.Hits.of(keep, TWO), forms, "abcdef")
-    assert (
-        table.index.tolist() == [2, 0]
-        and table.tokens.tolist() == [["a", "b", "e"], ["a", "d", "d"]]
-        and set(table["head"]) == {"0.0"}
-    )
+    assert table.index.tolist() == [2, 0] and set(table["head"]) == {"0.0"}
+    assert table.tokens.tolist() == [["a", "b", "e"], ["a", "d", "d"]]
     assert table.loc[2].tolist()[2:] == pytest.approx([0, 100 / N]) and table.loc[0, "above o (%)"] == 0
 
 
 def test_the_best_copier_is_the_head_in_which_a_source_ranks_highest():
     heads = torch.stack([torch.eye(N) * 0.5 + table(), torch.eye(N) * 9, torch.eye(N) * 5])[None]
-    eye = torch.eye(N).expand(heads.shape)
-    model = from_matrices(
-        W_E=torch.eye(N), W_U=torch.eye(N), W_pos=torch.zeros(8, N), W_Q=eye, W_K=eye, W_V=heads, W_O=eye
-    )
+    one, eye = torch.eye(N), torch.eye(N).expand(heads.shape)
+    model = from_matrices(W_E=one, W_U=one, W_pos=torch.zeros(8, N), W_Q=eye, W_K=eye, W_V=heads, W_O=eye)
     # Top in two heads, and raised more in this one.
     assert st.Hits.of(model, TWO).best_copier(torch.arange(N)).tolist() == [1] * N
-
-
-def test_bad_input_is_refused(keep):
-    for share in (0.0, 0.01, 1.0):
-        with pytest.raises(ValueError, match="share must leave at least one"):
-            st.Hits.of(keep, share)
-    for rows in (ids(0, 1), ids(0, 1).view(2, 1)):
-        with pytest.raises(ValueError, match="a row for each of the 1 heads"):
-            st.Candidates.of(keep, rows, TWO)
 
 
 def counts_of(text: list[int], d_vocab: int) -> BigramCounts:
@@ -156,20 +141,17 @@ def test_exchanged_words_are_found_where_the_others_pieces_fit():
     assert hits(*splits).all() and st.exchanged_words(hits, splits, frequency, 3).tolist() == [0.0] * 3
     # Now either word has the other's pieces among its top two.
     scores[2:4, :2] = boosts[:2, 4:] = 9.0 + table()[:2, :2]
-    assert (
-        st.exchanged_words(st.Hits.of(one_head(scores, boosts), TWO), splits, frequency, 3).tolist()
-        == [1.0] * 3
-    )
+    hits = st.Hits.of(one_head(scores, boosts), TWO)
+    assert st.exchanged_words(hits, splits, frequency, 3).tolist() == [1.0] * 3
 
 
 def test_the_papers_list_in_our_tokens():
     tokenizer, names = load_tokenizer(), vocabulary()
     triples = st.paper_list(names, lambda text: tokenizer.encode(text, add_special_tokens=False))
     assert len(triples) == 68
-    assert all(all(t.forms) or t.pieces or "(any)" in t.paper for t in triples), (
-        "what cannot be expressed says why"
-    )
-    assert all("|" in pieces for t in triples for pieces in t.pieces)
+    for t in triples:  # what cannot be expressed says why
+        assert all(t.forms) or t.pieces or "(any)" in t.paper
+        assert all("|" in pieces for pieces in t.pieces)
     deeper = next(t for t in triples if t.paper.endswith("→ else"))
     assert [names[form[0]] for form in deeper.forms[:2]] == ["\n" + " " * 11, "\n" + " " * 7]
 
@@ -181,13 +163,6 @@ def test_a_triple_is_a_hit_in_any_of_its_forms_and_by_chance_only_if_exchanged_s
     assert st.exchanged_hits(hits, [((0,), (1,), (5,)), ((4,), (5,), (3,))], shuffles=50).max() == 1.0
 
 
-def test_the_papers_bug():
-    right = torch.tensor([[1, 0], [0, 1]]).bool()  # keep ... in mind, keep ... at bay
-    assert st.count_bugs(right, ~right) == 1 and torch.equal(st.crossed(right, ~right), ~right)
-    half = torch.tensor([[0, 1], [0, 0]]).bool()  # "keep ... at mind" may be right after all
-    assert st.count_bugs(right, half) == 0 and not st.crossed(right, half).any()
-
-
 def test_bugs_against_a_count_by_hand():
     state = torch.randint(3, (4, 5, 6), generator=torch.Generator().manual_seed(1))
     right, wrong = state == 0, state == 1
@@ -195,14 +170,11 @@ def test_bugs_against_a_count_by_hand():
         bugs = [(d, o, e, p) for d in range(5) for o in range(6) for e in range(d + 1, 5) for p in range(6)
                 if r[d, o] and r[e, p] and w[d, p] and w[e, o]]  # fmt: skip
         assert n == len(bugs)
-        assert set(map(tuple, marked.nonzero().tolist())) == {
-            x for d, o, e, p in bugs for x in ((d, p), (e, o))
-        }
+        expected = {x for d, o, e, p in bugs for x in ((d, p), (e, o))}
+        assert set(map(tuple, marked.nonzero().tolist())) == expected
         d, o = marked.nonzero().T
         e, p = st.partners_in_bugs(r.expand(len(d), -1, -1), w.expand(len(d), -1, -1), d, o)
         assert (r[d, p] & r[e, o] & w[e, p]).all()
-        with pytest.raises(ValueError, match="must be part of a bug"):
-            st.partners_in_bugs(r[None], w[None], *r.nonzero()[:1].T)
 
 
 def test_bugs_are_counted_exactly_beyond_the_digits_of_single_precision():
@@ -226,6 +198,5 @@ def test_costs_per_thousand_tokens():
     lengths = torch.tensor([100, 300, 600])
     same = st.per_thousand_tokens(0.002 * lengths, lengths)  # two nats in each thousand of every text
     assert same.tolist() == pytest.approx([2, 2, 2])
-    assert st.per_thousand_tokens(torch.tensor([0.0, 0.0, 6.0]), lengths).tolist() == pytest.approx(
-        [6, 0, 10]
-    )
+    costs = st.per_thousand_tokens(torch.tensor([0.0, 0.0, 6.0]), lengths)
+    assert costs.tolist() == pytest.approx([6, 0, 10])

@@ -6,15 +6,7 @@ from transformer_circuits.circuits.words import akin_to, word_of
 from transformer_circuits.data import vocabulary
 
 SAME = [("two", " two"), ("lambda", "LAMBDA"), ("city", " cities"), ("box", "Boxes"), ("Straße", " straße")]
-OTHER = [
-    ("as", "a"),
-    ("is", "I"),
-    ("cities", "citys"),
-    ("the", "there"),
-    ("  two", "two"),
-    ("+", " +"),
-    ("12", " 12"),
-]
+OTHER = [("as", "a"), ("is", "I"), ("cities", "citys"), ("the", "there"), ("  two", "two"), ("+", " +")]
 
 
 @pytest.mark.parametrize(("first", "second"), SAME + OTHER)

@@ -12,9 +12,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.data import BigramCounts
 
-Rows = Callable[
-    [Int[Tensor, " row"]], Float[Tensor, "row d_vocab"]
-]  # log-probabilities of the next token in nats, on the CPU
+# Tokens -> log-probabilities of the next one in nats, on the CPU.
+Rows = Callable[[Int[Tensor, " row"]], Float[Tensor, "row d_vocab"]]
 BLOCK = 512  # rows at a time: no table is formed whole
 
 
@@ -39,12 +38,8 @@ class SmoothedBigrams:
         frequency = torch.bincount(counts.preceding, counts.count.double(), minlength=d_vocab)
         # One more, so that no token is impossible.
         kinds = torch.bincount(counts.following, minlength=d_vocab) + 1.0
-        return cls(
-            counts,
-            once / (once + 2 * twice),
-            (frequency / frequency.sum()).float(),
-            (kinds / kinds.sum()).float(),
-        )
+        shares = [(number / number.sum()).float() for number in (frequency, kinds)]
+        return cls(counts, once / (once + 2 * twice), *shares)
 
     def log_probs(self, tokens: Int[Tensor, " row"]) -> Float[Tensor, "row d_vocab"]:
         """Return log P(next | token). After a token that was never seen, these are the continuation probabilities."""
@@ -56,10 +51,8 @@ class SmoothedBigrams:
 
     def unigram_log_probs(self, tokens: Int[Tensor, " row"]) -> Float[Tensor, "row d_vocab"]:
         """Return log P(next) regardless of the token: counts plus one."""
-        totals = (
-            torch.bincount(self.counts.following, self.counts.count.double(), minlength=len(self.frequency))
-            + 1
-        )
+        counts = self.counts
+        totals = 1 + torch.bincount(counts.following, counts.count.double(), minlength=len(self.frequency))
         return (totals / totals.sum()).log().float().expand(len(tokens), -1)
 
 

@@ -21,20 +21,14 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_circuits.circuits.factored import row_blocks
 from transformer_circuits.models.bridge import from_matrices
 
-# ---- content, positions, sharpness --------------------------------------------------------------------------------------
-
 
 def content_vectors(
     W_E: Float[Tensor, "d_vocab d_model"], components: int
 ) -> Float[Tensor, "d_vocab components"]:
     """Each token by the leading principal components of an embedding, scaled to length one.
 
-    At length one no token matches another better than itself (Cauchy-Schwarz). Raises ValueError unless 1 <= components <= d_model.
+    At length one no token matches another better than itself (Cauchy-Schwarz).
     """
-    if not 1 <= components <= W_E.shape[1]:
-        raise ValueError(
-            f"an embedding of {W_E.shape[1]} dimensions has 1 to {W_E.shape[1]} components, not {components}"
-        )
     centered = W_E.double() - W_E.double().mean(dim=0)
     directions = torch.linalg.eigh(centered.T @ centered).eigenvectors[:, -components:]  # ascending
     return F.normalize(centered @ directions, dim=1).to(W_E.dtype)
@@ -83,9 +77,6 @@ def sharpness(gap: float, n: int, leak: float = 1e-3) -> float:
     return math.log((n - 1) * (1 - leak) / leak) / gap
 
 
-# ---- a residual stream with room, and heads in it -----------------------------------------------------------------------
-
-
 class Head(NamedTuple):
     """One head as it is written down: its score is just (x W_Q)(x W_K)^T, as `assemble` makes up for the division by sqrt(d_head)."""
 
@@ -104,25 +95,15 @@ def assemble(
 ) -> TransformerBridge:
     """A hooked model of hand-written heads, each filled up with zeros to the widest; zeros match and move nothing.
 
-    `standard_positions`: positions go into the residual stream, instead of into queries and keys only. Raises ValueError unless
-    each layer has the same number of heads, at least one.
+    `standard_positions`: positions go into the residual stream, instead of into queries and keys only. Each layer has the same number
+    of heads, at least one.
     """
-    if not layers or not layers[0] or len({len(layer) for layer in layers}) > 1:
-        raise ValueError(
-            "a model needs at least one layer, and each layer the same number of heads, at least one"
-        )
-    d_head = max(matrix.shape[1] for layer in layers for head in layer for matrix in head[:3])
-
-    def stack(part: int) -> Float[Tensor, "layer head d_model d_head"]:
-        reading = [[head[part].T if part == 3 else head[part] for head in layer] for layer in layers]
-        return torch.stack(
-            [torch.stack([F.pad(W, (0, d_head - W.shape[1])) for W in row]) for row in reading]
-        )
-
-    W_Q, W_K, W_V, W_O = map(stack, range(4))
-    return from_matrices(
-        W_E, W_pos, W_Q * d_head**0.5, W_K, W_V, W_O.mT, W_U, standard_positions=standard_positions
-    )
+    heads = [head._replace(W_O=head.W_O.T) for layer in layers for head in layer]
+    d_head = max(W.shape[1] for head in heads for W in head)
+    filled = [torch.stack([F.pad(W, (0, d_head - W.shape[1])) for W in part]) for part in zip(*heads)]
+    W_Q, W_K, W_V, W_O = (part.unflatten(0, (len(layers), len(layers[0]))) for part in filled)
+    Q = W_Q * d_head**0.5
+    return from_matrices(W_E, W_pos, Q, W_K, W_V, W_O.mT, W_U, standard_positions=standard_positions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,11 +150,11 @@ class Stream:
         return assemble(self.tokens @ self.content.T, W_pos, W_U, layers, standard_positions)
 
 
-# ---- the two induction circuits -----------------------------------------------------------------------------------------
-
-
 def pointer_arithmetic(s: Stream, standard_positions: bool = True) -> TransformerBridge:
-    """Induction by pointers (claim X2): fetch the position of the earlier copy, and look one token further."""
+    """Build induction by pointers (claim X2).
+
+    Fetch the position of the earlier copy, and look one token further.
+    """
     pointer = s.free[:, : s.position.shape[1]]
     find = Head(
         W_Q=torch.cat([s.beta_copy * s.content, -s.beta_position * s.position], dim=1),
@@ -191,7 +172,10 @@ def pointer_arithmetic(s: Stream, standard_positions: bool = True) -> Transforme
 
 
 def k_composition(s: Stream, standard_positions: bool = False) -> TransformerBridge:
-    """Induction by K-composition (claim X3): fetch the content of the token before, and look for it in the keys."""
+    """Build induction by K-composition (claim X3).
+
+    Fetch the content of the token before, and look for it in the keys.
+    """
     before = s.free[:, : s.content.shape[1]]
     fetch = Head(
         W_Q=s.beta_position * s.turned(s.position, -1),

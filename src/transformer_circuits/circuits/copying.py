@@ -31,18 +31,11 @@ class SelfBoost(NamedTuple):
 def self_boost(circuit: FactoredMatrix, k: int = 10) -> SelfBoost:
     """Return how often a token raises itself, is among the k that it raises most, and is the one that it raises most (claim E4).
 
-    Equal entries share a rank. Raises ValueError unless the circuit is square and 1 <= k <= d_vocab.
+    Equal entries share a rank.
     """
-    if circuit.ldim != circuit.rdim or not 0 < k <= circuit.rdim:
-        raise ValueError(
-            f"the circuit must be square and k must be 1 to its size, got {circuit.ldim} by {circuit.rdim} and {k}"
-        )
     tokens = torch.arange(circuit.ldim, device=circuit.A.device)
     own, larger = entries(circuit, tokens, tokens), ranks(circuit, tokens, tokens)
     return SelfBoost(*(found.float().mean().item() for found in (own > 0, larger < k, larger == 0)))
-
-
-# ---- what chance gives ---------------------------------------------------------------------------------------------------
 
 
 def ginibre(n_matrices: int, size: int, seed: int = 0) -> Complex[Tensor, "matrix size"]:
@@ -63,9 +56,6 @@ def untrained(like: Any, seed: int) -> TransformerBridge:
     return wrap(model.to(like.W_E).requires_grad_(False))
 
 
-# ---- what eigenvectors contain -------------------------------------------------------------------------------------------
-
-
 class Eigenvectors(NamedTuple):
     """Positive real eigenvalues, largest first, and their vectors over the vocabulary, of length one."""
 
@@ -82,16 +72,11 @@ def leading_eigenvectors(circuit: FactoredMatrix, n: int = 10) -> Eigenvectors:
     The sign, which means nothing, makes the entry with the largest absolute value positive.
     """
     values, vectors = torch.linalg.eig((circuit.B.double() @ circuit.A.double()).cpu().T)
-    real = ((values.imag == 0) & (values.real > 0)).nonzero()[
-        :, 0
-    ]  # LAPACK: an imaginary part of exactly zero
+    real = ((values.imag == 0) & (values.real > 0)).nonzero().flatten()  # LAPACK: exactly zero
     real = real[values.real[real].argsort(descending=True)][:n]
     lifted = vectors.real.T[real].to(circuit.B.device) @ circuit.B.double()
-    lifted = (
-        lifted
-        / lifted.gather(1, lifted.abs().argmax(1, keepdim=True)).sign()
-        / lifted.norm(dim=1, keepdim=True)
-    )
+    largest = lifted.gather(1, lifted.abs().argmax(1, keepdim=True))
+    lifted = lifted / largest.sign() / lifted.norm(dim=1, keepdim=True)
     return Eigenvectors(values.real[real].to(lifted.device), lifted)
 
 

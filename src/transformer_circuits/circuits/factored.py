@@ -18,6 +18,7 @@ from transformer_lens import FactoredMatrix
 
 BLOCK = 4_000_000  # entries formed at a time: 16 MB in float32 (from 32 MB on, each block would cost fresh pages from the system)
 GROUP = 64  # neighboring columns of which `top_k` first takes only the largest
+Ids = Int[Tensor, " n"]
 
 
 class TopK(NamedTuple):
@@ -28,7 +29,7 @@ class TopK(NamedTuple):
 
 
 def row_blocks(
-    matrix: FactoredMatrix, rows: Int[Tensor, " row"] | None = None
+    matrix: FactoredMatrix, rows: Ids | None = None
 ) -> Iterator[tuple[slice, Float[Tensor, "part right"]]]:
     """Yield (which of `rows`, their entries), a block at a time; all rows of the matrix if `rows` is None."""
     A = matrix.A if rows is None else matrix.A[rows]
@@ -37,14 +38,12 @@ def row_blocks(
         yield slice(start, min(start + step, len(A))), A[start : start + step] @ matrix.B
 
 
-def top_k(matrix: FactoredMatrix, k: int, rows: Int[Tensor, " row"] | None = None) -> TopK:
+def top_k(matrix: FactoredMatrix, k: int, rows: Ids | None = None) -> TopK:
     """Return the k largest entries of each row; of equal entries, any. For the smallest, negate A.
 
     Exact in two steps, because sorting costs far more than the product: the k groups of columns with the largest maxima
-    hold the k largest entries. Raises ValueError unless 1 <= k <= number of columns.
+    hold the k largest entries.
     """
-    if not 0 < k <= matrix.rdim:
-        raise ValueError(f"k must be 1 to {matrix.rdim}, the number of columns, got {k}")
     # Made before the first block: small results kept between large blocks would leave holes in memory, block after block.
     values = matrix.A.new_empty(matrix.ldim if rows is None else len(rows), k)
     found = TopK(values, torch.empty_like(values, dtype=torch.long))
@@ -68,19 +67,12 @@ def _top_k_of(block: Float[Tensor, "row right"], k: int) -> TopK:
     return TopK(values, group * GROUP + places % GROUP)
 
 
-def entries(
-    matrix: FactoredMatrix, rows: Int[Tensor, " n"], columns: Int[Tensor, " n"]
-) -> Float[Tensor, " n"]:
+def entries(matrix: FactoredMatrix, rows: Ids, columns: Ids) -> Float[Tensor, " n"]:
     """Return the entries at (rows[i], columns[i])."""
     return (matrix.A[rows] * matrix.B.T[columns]).sum(dim=-1)
 
 
-def diagonal(matrix: FactoredMatrix) -> Float[Tensor, " n"]:
-    """Return the entries (i, i) of a square A B: of an OV circuit, what each token does to itself."""
-    return (matrix.A * matrix.B.T).sum(dim=-1)
-
-
-def ranks(matrix: FactoredMatrix, rows: Int[Tensor, " n"], columns: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+def ranks(matrix: FactoredMatrix, rows: Ids, columns: Ids) -> Ids:
     """Return how many entries of row rows[i] are larger than the one at (rows[i], columns[i]): 0 for the largest of its row."""
     found = torch.empty(len(rows), dtype=torch.long, device=rows.device)
     for part, block in row_blocks(matrix, rows):

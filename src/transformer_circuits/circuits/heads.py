@@ -55,9 +55,6 @@ def relative_error(measured: Tensor, expected: Tensor) -> float:
     return float((measured - expected).abs().max() / expected.abs().max())
 
 
-# ---- measuring a running model ------------------------------------------------------------------------------------------
-
-
 def patterns(
     model: Any, tokens: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
 ) -> Float[Tensor, "layer row head dest src"]:
@@ -105,8 +102,7 @@ def induction_scores(
 ) -> Float[Tensor, "layer head"]:
     """Return the induction score of every head (of the first `n_layers`) on one draw of repeated random tokens."""
     total = 0.0
-    for rows in torch.arange(len(repeated.tokens)).split(BATCH):
-        part = repeated.select(rows)
+    for part in repeated.batches():
         each = pattern_scores(model, part.tokens, partial(induction_score, repeated=part), hooks, n_layers)
         total = total + each * len(part.targets)
     return total / len(repeated.targets)
@@ -125,58 +121,46 @@ def measured_draws(model: Any) -> list[Repeated]:
     return [draw.with_start(start) for draw in repeated_draws(model.cfg.d_vocab, n_ctx, model.W_E.device)]
 
 
-def measured_induction(model: Any, hooks: Iterable[Hook] = ()) -> Scores:
+def measured_induction(model: Any) -> Scores:
     """Return the induction scores that the book reports, over `measured_draws`, so that a head has one score everywhere."""
-    scores = [induction_scores(model, draw, hooks) for draw in measured_draws(model)]
+    scores = [induction_scores(model, draw) for draw in measured_draws(model)]
     return Scores(*over_draws(torch.stack(scores)))
 
 
 def _over_windows(
-    model: Any, windows: Int[Tensor, "row pos"], score: Callable[[Tensor], Tensor], hooks: Iterable[Hook]
+    model: Any, windows: Int[Tensor, "row pos"], score: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "layer head"]:
-    found = [pattern_scores(model, rows, score, hooks) for rows in windows.split(BATCH)]
+    found = [pattern_scores(model, rows, score) for rows in windows.split(BATCH)]
     return torch.cat(found, dim=1).mean(dim=1)
 
 
-def previous_token_scores(
-    model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
-) -> Float[Tensor, "layer head"]:
+def previous_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
     """Return the mean attention of every head to the previous token on these windows, the first two positions left out."""
-    return _over_windows(model, windows, previous_token_score, hooks)
+    return _over_windows(model, windows, previous_token_score)
 
 
-def start_token_scores(
-    model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
-) -> Float[Tensor, "layer head"]:
+def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
     """Return the mean attention of every head to the start token; a head at RESTING or above is a resting head."""
-    return _over_windows(model, windows, start_token_score, hooks)
+    return _over_windows(model, windows, start_token_score)
 
 
-def current_token_scores(
-    model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
-) -> Float[Tensor, "layer head"]:
+def current_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
     """Return the mean attention of every head to the current token on these windows, the first two positions left out."""
-    return _over_windows(model, windows, current_token_score, hooks)
-
-
-# ---- hooks --------------------------------------------------------------------------------------------------------------
+    return _over_windows(model, windows, current_token_score)
 
 
 def freeze(cache: Any) -> list[Hook]:
     """Return hooks that keep the attention patterns of a cached run: with them the model is linear in what it embeds (claim P3)."""
-    return [
-        (name, lambda pattern, hook: cache[hook.name])
-        for name in (get_act_name("pattern", layer) for layer in range(cache.model.cfg.n_layers))
-    ]
+    names = [get_act_name("pattern", layer) for layer in range(cache.model.cfg.n_layers)]
+    return [(name, lambda pattern, hook: cache[hook.name]) for name in names]
 
 
 def mean_z(model: Any, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "head d_head"]:
     """Return the mean `z` of each head of a layer over all positions of these rows."""
-    name = get_act_name("z", layer)
-    found = [
-        model.run_with_cache(rows, names_filter=name, stop_at_layer=layer + 1)[1][name].sum((0, 1))
-        for rows in tokens.split(BATCH)
-    ]
+    name, found = get_act_name("z", layer), []
+    for rows in tokens.split(BATCH):
+        _, cache = model.run_with_cache(rows, names_filter=name, stop_at_layer=layer + 1)
+        found.append(cache[name].sum((0, 1)))
     return torch.stack(found).sum(0) / tokens.numel()
 
 
@@ -185,14 +169,9 @@ def without_heads(
 ) -> list[Hook]:
     """Return hooks that remove heads: each head's `z` is replaced by its mean (`means[layer]`, from `mean_z`), or by zero if `means` is None."""
 
-    def remove(layer: int) -> Hook:
-        mine = [head for at, head in heads if at == layer]
+    def replace(z: Float[Tensor, "row pos head d_head"], hook: Any) -> Tensor:
+        z, mine = z.clone(), [head for layer, head in heads if layer == hook.layer()]
+        z[:, :, mine] = 0.0 if means is None else means[hook.layer()][mine]
+        return z
 
-        def replace(z: Float[Tensor, "row pos head d_head"], hook: Any) -> Tensor:
-            z = z.clone()
-            z[:, :, mine] = 0.0 if means is None else means[layer][mine]
-            return z
-
-        return get_act_name("z", layer), replace
-
-    return [remove(layer) for layer in sorted({layer for layer, _ in heads})]
+    return [(get_act_name("z", layer), replace) for layer in sorted({layer for layer, _ in heads})]

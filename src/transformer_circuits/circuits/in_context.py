@@ -25,12 +25,8 @@ def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-
     """What a window up to each token says about the next one, as an index into GROUPS.
 
     2: the pair (this token, next token) stood there before, which is what an induction head looks up. 1: the next token did, but not
-    after this one. 0: it is new. Raises ValueError for windows without a next token.
+    after this one. 0: it is new.
     """
-    if windows.ndim != 2 or windows.shape[1] < 2:
-        raise ValueError(
-            f"windows must be [window, pos] with at least two tokens, not {tuple(windows.shape)}"
-        )
     kinds = []
     for row in windows:  # one at a time: a table of positions by positions
         inputs, following = row[:-1], row[1:]
@@ -38,9 +34,6 @@ def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-
         pair = ((inputs == inputs[:, None]) & (following == following[:, None])).tril(-1)
         kinds.append(seen.any(dim=1).long() + pair.any(dim=1))
     return torch.stack(kinds)
-
-
-# ---- reading a training log ---------------------------------------------------------------------------------------------
 
 
 class Milestone(NamedTuple):
@@ -57,14 +50,7 @@ def met_from(met: pd.Series) -> Milestone:
 
 
 def milestone(score: pd.Series, share: float) -> Milestone:
-    """The first snapshot at which `score` is at least `share` of its FINAL value (claim W2).
-
-    Raises ValueError for a share outside 0 to 1, or a final score that is not above zero.
-    """
-    if not 0 < share <= 1:
-        raise ValueError(f"a milestone is a share of the final score, above 0 and up to 1, not {share}")
-    if not score.iloc[-1] > 0:
-        raise ValueError(f"the final score is {score.iloc[-1]:g}: shares of it mean nothing")
+    """The first snapshot at which `score` is at least `share` of its FINAL value, which is above zero (claim W2)."""
     return _milestone(score, np.argmax(score >= share * score.iloc[-1]))
 
 
@@ -85,19 +71,13 @@ def steepest_fall(score: pd.Series, factor: float = 2.0) -> Milestone:
 
 def _milestone(log: pd.Series, at: int) -> Milestone:
     tokens = log.index
-    if not (len(tokens) and tokens.is_monotonic_increasing and tokens.is_unique):
-        raise ValueError("a log needs snapshots in the order of the tokens seen")
     return Milestone(tokens[at], tokens[max(at - 1, 0)]) if at < len(tokens) else Milestone(np.nan, np.nan)
 
 
 def best_of_heads(scores: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
     """The highest score of any head at each snapshot, whichever head that is there. Raises ValueError for a model without heads."""
-    if not all(layers and all(layers) for layers in scores):
-        raise ValueError("there is no best head: the model has none")
     return np.array([max(map(max, layers)) for layers in scores])
 
-
-# ---- when each finding becomes true -------------------------------------------------------------------------------------
 
 # Thresholds of the ledger that belong to one claim only; those of the scores are in `measures`.
 MOST = 8 / 12  # E1: of the heads that do not rest
@@ -105,7 +85,6 @@ HALF = 0.5  # T8: of the attention, of the first guesses, of the loss of a unifo
 VIRTUAL = 0.15  # T11: what virtual heads reduce the loss by, as a fraction of what single heads do
 HELPS = 0.2  # W1: nats by which the in-context scores of one and two layers differ
 INDUCES = "The best head is an induction head"  # the finding that the law is about
-EMERGENCE = 10**5.7  # Aoyama and Wilcox (arXiv 2511.16893): tokens per square root of the tokens in a step
 
 
 def when_true(
@@ -123,46 +102,46 @@ def when_true(
     logs = [x.set_index("tokens") for x in (one_layer, log) if _has(x, "induction")]
     by_depth = {len(x["induction"].iloc[-1]): x for x in logs}
     one, two = by_depth.get(1), by_depth.get(2)
-    met = {}
+    rows = []
+
+    def judge(log: pd.DataFrame, claim: str, about: str, finding: str, holds: np.ndarray | pd.Series) -> None:
+        rows.append((claim, about, finding, *met_from(pd.Series(np.asarray(holds), log.index))))
+
     if _has(one, "positivity"):
         free = np.array(one["rest"].tolist()) < RESTING
         copies = (np.array(one["positivity"].tolist()) > copying) & free
         most = copies.sum(axis=(1, 2)) >= MOST * free.sum(axis=(1, 2))
-        met["E1", "weights", "Most heads of the one-layer model copy"] = pd.Series(most, one.index)
+        judge(one, "E1", "weights", "Most heads of the one-layer model copy", most)
     if two is not None:
-        previous = pd.Series([max(layers[0]) for layers in two["previous_token"]], two.index)
-        best = pd.Series(best_of_heads(two["induction"]), two.index)
-        met["", "attention", "The first layer has a previous-token head"] = previous >= PREVIOUS_TOKEN_HEAD
+        previous = best_of_heads([layers[:1] for layers in two["previous_token"]]) >= PREVIOUS_TOKEN_HEAD
+        judge(two, "", "attention", "The first layer has a previous-token head", previous)
     if _has(two, "pair"):
-        pair = pd.DataFrame(two["pair"].tolist(), two.index)
+        pair = pd.DataFrame(two["pair"].tolist())
         reader = np.array(two["positivity"].tolist())[range(len(pair)), 1, pair["induction"]]
         awake = np.array(two["rest"].tolist())[range(len(pair)), 0, pair["previous"]] < RESTING
         composes = (pair["k_composition"] >= COMPOSES) & awake
-        met["T3", "weights", "The best head K-composes with an earlier head"] = composes
-        met["T10", "weights", "The best head's keys match the token before"] = pair["k_positivity"] >= CORNER
-        met["T10", "weights", "The best head copies what it attends to"] = pd.Series(
-            reader >= CORNER, two.index
-        )
+        judge(two, "T3", "weights", "The best head K-composes with an earlier head", composes)
+        matches = pair["k_positivity"] >= CORNER
+        judge(two, "T10", "weights", "The best head's keys match the token before", matches)
+        judge(two, "T10", "weights", "The best head copies what it attends to", reader >= CORNER)
     if two is not None:
-        met["T8", "attention", INDUCES] = best >= INDUCTION_HEAD
-        met["T8", "attention", "The best head puts half of its attention on the right token"] = best >= HALF
-        drop = pd.Series([copies[0] - copies[1] for copies in two["copies"]], two.index)
-        met["T8", "loss", "In the second copy, the loss falls by half of a uniform guess's loss"] = (
-            drop >= HALF * np.log(d_vocab)
-        )
+        best = best_of_heads(two["induction"])
+        judge(two, "T8", "attention", INDUCES, best >= INDUCTION_HEAD)
+        half = "The best head puts half of its attention on the right token"
+        judge(two, "T8", "attention", half, best >= HALF)
+        fall = "In the second copy, the loss falls by half of a uniform guess's loss"
+        judge(two, "T8", "loss", fall, -np.diff(two["copies"].tolist())[:, 0] >= HALF * np.log(d_vocab))
     if _has(two, "first_guess"):
-        met["T8", "loss", "In the second copy, half of the first guesses are right"] = (
-            two["first_guess"] >= HALF
-        )
+        guesses = two["first_guess"] >= HALF
+        judge(two, "T8", "loss", "In the second copy, half of the first guesses are right", guesses)
     if _has(two, "orders"):
         direct, heads, virtual = -np.diff(two["orders"].tolist(), prepend=np.log(d_vocab), axis=1).T
-        most = pd.Series((heads > direct) & (direct > virtual) & (virtual <= VIRTUAL * heads), two.index)
-        met["T11", "loss", "Single heads reduce the loss most, virtual heads least"] = most
+        most = (heads > direct) & (direct > virtual) & (virtual <= VIRTUAL * heads)
+        judge(two, "T11", "loss", "Single heads reduce the loss most, virtual heads least", most)
     if one is not None and two is not None:
         alone = np.interp(two.index, one.index, one["in_context"])  # after as many tokens, or at its end
-        lower = alone - two["in_context"]
-        met["W1", "loss", "A longer context helps two layers more than one"] = lower >= HELPS
-    rows = [(*names, *met_from(holds)) for names, holds in met.items()]
+        helps = alone - two["in_context"] >= HELPS
+        judge(two, "W1", "loss", "A longer context helps two layers more than one", helps)
     return pd.DataFrame(rows, columns=["claim", "about", "finding", "tokens", "before"])
 
 
@@ -173,4 +152,4 @@ def _has(log: pd.DataFrame | None, column: str) -> bool:
 
 def predicted_emergence(windows_per_step: int, n_ctx: int) -> float:
     """Return after how many tokens induction heads emerge by the law of Aoyama and Wilcox (arXiv 2511.16893): 10^5.7 sqrt(windows * context)."""
-    return EMERGENCE * (windows_per_step * n_ctx) ** 0.5
+    return 10**5.7 * (windows_per_step * n_ctx) ** 0.5

@@ -6,7 +6,6 @@ the token after that occurrence, and raises its logit: [a] [b] ... [a] -> [b].
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,12 +14,11 @@ from torch import Tensor
 from transformer_lens import FactoredMatrix
 from transformer_lens.utilities import get_act_name
 
-from transformer_circuits.circuits.factored import ranks
+from transformer_circuits.circuits.copying import self_boost
 from transformer_circuits.circuits.heads import check_head
-from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.measures.repeats import Repeated
 
-# ---- where an induction head should attend ------------------------------------------------------------------------------
+PARTS = ("own token", "token before", "earlier tokens", "position")
 
 
 def after_earlier(tokens: Int[Tensor, "*row pos"]) -> Bool[Tensor, "*row dest src"]:
@@ -33,11 +31,6 @@ def last_target(tokens: Int[Tensor, "*row pos"]) -> Int[Tensor, "*row pos"]:
     """Return the position after the last earlier occurrence of each token, -1 for a token that is new."""
     after = after_earlier(tokens)
     return torch.where(after, torch.arange(tokens.shape[-1], device=tokens.device), -1).amax(dim=-1)
-
-
-# ---- what its scores are made of --------------------------------------------------------------------------------------------
-
-PARTS = ("own token", "token before", "earlier tokens", "position")
 
 
 def content_by_source(cache: Any) -> Float[Tensor, "part=4 row pos d_model"]:
@@ -61,14 +54,10 @@ def excess_by_source(model: Any, repeated: Repeated, head: int) -> Float[Tensor,
     key, and no matrix of scores is formed. Raises ValueError for a head that does not exist.
     """
     check_head(model, 1, head)
-    total = 0.0
-    for part in batches(repeated):
-        _, cache = model.run_with_cache(
-            part.tokens,
-            names_filter=[
-                get_act_name(*name) for name in (("pattern", 0), ("v", 0), ("resid_pre", 0), ("resid_pre", 1))
-            ],
-        )
+    needed = (("pattern", 0), ("v", 0), ("resid_pre", 0), ("resid_pre", 1))
+    names, total = [get_act_name(*name) for name in needed], 0.0
+    for part in repeated.batches():
+        _, cache = model.run_with_cache(part.tokens, names_filter=names)
         queries, keys = (content_by_source(cache) @ W[1, head] for W in (model.W_Q, model.W_K))
         rows, at, target = part.rows, part.destinations, part.targets
         above = keys[:, rows, target] - keys.cumsum(dim=2)[:, rows, at] / (at + 1)[:, None]
@@ -77,19 +66,5 @@ def excess_by_source(model: Any, repeated: Repeated, head: int) -> Float[Tensor,
 
 
 def self_match_share(circuit: FactoredMatrix) -> float:
-    """Return the fraction of tokens whose largest entry in their row is their own; one in d_vocab at random (chapter 7, next to claim T10).
-
-    Raises ValueError if the circuit is not square.
-    """
-    if circuit.ldim != circuit.rdim:
-        raise ValueError(
-            f"the circuit must be square, got {circuit.ldim} by {circuit.rdim}; pass a circuit from tokens to tokens"
-        )
-    every = torch.arange(circuit.ldim, device=circuit.A.device)
-    return (ranks(circuit, every, every) == 0).float().mean().item()
-
-
-def batches(repeated: Repeated) -> Iterator[Repeated]:
-    """Yield a few rows at a time."""
-    for rows in torch.arange(len(repeated.tokens)).split(BATCH):
-        yield repeated.select(rows)
+    """Return the fraction of tokens whose largest entry in their row is their own; one in d_vocab at random (chapter 7, next to claim T10)."""
+    return self_boost(circuit).top_1

@@ -7,7 +7,6 @@ attend to a source, and its OV circuit says which out tokens attending to that s
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from torch import Tensor
 from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
 
-from transformer_circuits.circuits.factored import entries, ranks, row_blocks, top_k
+from transformer_circuits.circuits.factored import Ids, entries, ranks, row_blocks, top_k
 from transformer_circuits.circuits.head_dump import by_source
 from transformer_circuits.circuits.heads import check_head
 from transformer_circuits.circuits.words import akin_to, word_of
@@ -32,24 +31,18 @@ from transformer_circuits.data import BigramCounts
 SHARE = 0.01  # of the vocabulary: how far down a QK column or an OV row a hit may be
 LIFTED = 2.0  # times as likely after a destination as anywhere (claim S1)
 PAPER_LIST = Path(__file__).with_name("paper_skip_trigrams.yml")
-Ids = Int[Tensor, " n"]
+Forms = tuple[Sequence[int], ...]  # of source, destination, out: token ids with and without a leading space
 
 
 # --- hits -------------------------------------------------------------------------------------------------------------------
 
 
 def top_count(d_vocab: int, share: float = SHARE) -> int:
-    """Return how many tokens are the top `share` of a vocabulary, rounded down. Raises ValueError if that is none, or all."""
-    count = int(share * d_vocab)
-    if not 0 < count < d_vocab:
-        raise ValueError(
-            f"share must leave at least one of {d_vocab} tokens in and one out, got {share}, which is {count} tokens"
-        )
-    return count
+    """Return how many tokens are the top `share` of a vocabulary, rounded down."""
+    return int(share * d_vocab)
 
 
-@dataclasses.dataclass(frozen=True)
-class Hits:
+class Hits(NamedTuple):
     """Tells in which first-layer heads a skip-trigram is a hit. Arguments and results are on the CPU.
 
     A hit: the destination is in the top `share` of the source's QK column, and the out token in the top `share` of its OV row.
@@ -62,7 +55,7 @@ class Hits:
 
     @classmethod
     def of(cls, model: TransformerBridge, share: float = SHARE) -> Hits:
-        """Read both circuits of every head once. Raises ValueError for a model without layers, and as `top_count` does."""
+        """Read both circuits of every head once. Raises ValueError for a model without layers."""
         columns, rows = by_source(model)
         count = top_count(model.cfg.d_vocab, share)
         return cls(columns, rows, _bounds(columns, count), _bounds(rows, count))
@@ -97,12 +90,10 @@ class Hits:
 
 def _bounds(circuits: FactoredMatrix, count: int) -> Float[Tensor, "head row"]:
     """Return for each row the middle between its `count`-th largest entry and the next one, so that rounding moves neither across."""
-    bounds = [
-        torch.cat(
-            [block.topk(count + 1).values[:, -2:].mean(dim=1) for _, block in row_blocks(circuits[head])]
-        )
-        for head in range(len(circuits.A))
-    ]
+    bounds = []
+    for head in range(len(circuits.A)):
+        blocks = (block for _, block in row_blocks(circuits[head]))
+        bounds.append(torch.cat([block.topk(count + 1).values[:, -2:].mean(dim=1) for block in blocks]))
     return torch.stack(bounds).cpu()
 
 
@@ -179,43 +170,37 @@ PATTERNS = {
 def four_patterns(
     hits: Hits, names: Sequence[str], outs: Int[Tensor, "head d_vocab k"]
 ) -> Bool[Tensor, "4 head d_vocab"]:
-    """Return which (head, source) pairs show each of the four PATTERNS of copying, in the paper's order (claim S2).
+    """Return which (head, source) pairs show each of the four PATTERNS of copying, in that order (claim S2).
 
     The first two: the source, or a variant of it, is among its out tokens. The last two: the rest b of a source (`all_splits`), or a
     variant of that rest, is, and the piece a attends to the source. `outs`: the k that each head raises most, by source.
     """
-    akin, splits = akin_to(names), all_splits(names)
-    most = max(1, *map(len, akin))
-    akin = torch.tensor([[*others] + [-1] * (most - len(others)) for others in akin])
-    own = torch.arange(len(names))
+    n, splits = len(names), all_splits(names)
+    variants = torch.tensor([a * n + b for a, others in enumerate(akin_to(names)) for b in others])
 
-    def among(outs: Tensor, wanted: Int[Tensor, "n m"]) -> Bool[Tensor, "head n"]:
-        return torch.stack([(outs == column[:, None]).any(dim=-1) for column in wanted.T]).any(dim=0)
+    def akin(tokens: Ids, outs: Int[Tensor, "head n k"]) -> Bool[Tensor, "head n k"]:
+        return torch.isin(tokens[:, None] * n + outs, variants)
 
-    found = torch.zeros(4, *outs.shape[:2], dtype=torch.bool)
-    found[0], found[1] = among(outs, own[:, None]), among(outs, akin)
+    own, of_whole = torch.arange(n), outs[:, splits.whole]
+    exact, similar = (outs == own[:, None]).any(dim=-1), akin(own, outs).any(dim=-1)
+    found = torch.stack([exact, similar, torch.zeros_like(exact), torch.zeros_like(exact)])
     attended = hits.attended(splits.whole, splits.piece)
-    for kind, wanted in ((2, splits.rest[:, None]), (3, akin[splits.rest])):
-        head, way = (among(outs[:, splits.whole], wanted) & attended).nonzero(as_tuple=True)
+    for kind, raised in ((2, of_whole == splits.rest[:, None]), (3, akin(splits.rest, of_whole))):
+        head, way = (raised.any(dim=-1) & attended).nonzero(as_tuple=True)
         found[kind, head, splits.whole[way]] = True
     return found
 
 
 def exchanged_words(
-    hits: Hits,
-    splits: Splits,
-    frequency: Float[Tensor, " d_vocab"],
-    shuffles: int,
-    bin_size: int = 20,
-    seed: int = 0,
+    hits: Hits, splits: Splits, frequency: Float[Tensor, " d_vocab"], shuffles: int
 ) -> Float[Tensor, " shuffle"]:
     """Return the share of words found once each has the pieces and rests of another, similarly frequent word (claim S3).
 
-    Words change places in a random cycle within groups of `bin_size` neighbors in frequency. A piece stays with its rest.
+    Words change places in a random cycle within groups of 20 neighbors in frequency. A piece stays with its rest.
     """
-    generator, shares = torch.Generator().manual_seed(seed), []
+    generator, shares = torch.Generator().manual_seed(0), []
     words, ways = splits.whole.unique(return_inverse=True)
-    groups = frequency[words].argsort(stable=True).split(bin_size)
+    groups = frequency[words].argsort(stable=True).split(20)
     for _ in range(shuffles):
         # owner[word]: the word whose pieces and rests it now has.
         owner = torch.empty(len(words), dtype=torch.long)
@@ -228,10 +213,6 @@ def exchanged_words(
 
 
 # --- the paper's list (S4) --------------------------------------------------------------------------------------------------
-
-Forms = tuple[
-    Sequence[int], Sequence[int], Sequence[int]
-]  # source, destination, out: token ids with and without a leading space
 
 
 def paper_examples() -> dict[str, Any]:
@@ -260,15 +241,12 @@ def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> list
     for group, source, destination, outs in rows:
         for out in outs:
             texts = [examples["as"].get(text, text) for text in (source, destination, out)]
-            forms = [
-                () if text is None else tuple(ids[f] for f in (text, " " + text) if f in ids)
-                for text in texts
-            ]
+            both = [[] if text is None else [text, " " + text] for text in texts]
+            forms = tuple(tuple(ids[form] for form in pair if form in ids) for pair in both)
             split = [text for text, form in zip(texts, forms) if text is not None and not form]
             pieces = ["|".join(names[i] for i in encode(text)) for text in dict.fromkeys(split)]
-            triples.append(
-                Triple(group, f"{source} ... {destination or '(any)'} → {out}", tuple(forms), pieces)
-            )
+            paper = f"{source} ... {destination or '(any)'} → {out}"
+            triples.append(Triple(group, paper, forms, pieces))
     return triples
 
 
@@ -280,15 +258,13 @@ def count_hits(hits: Hits, forms: Sequence[Forms]) -> Bool[Tensor, "head triple"
     return torch.zeros(len(found), len(forms)).index_add_(1, owner, found.float()) > 0
 
 
-def exchanged_hits(
-    hits: Hits, forms: Sequence[Forms], shuffles: int, seed: int = 0
-) -> Float[Tensor, " shuffle"]:
+def exchanged_hits(hits: Hits, forms: Sequence[Forms], shuffles: int) -> Float[Tensor, " shuffle"]:
     """Return how many triples are hits once destinations and out tokens are exchanged between them, independently (claim S4).
 
     Triples without a form are left out.
     """
     sources, destinations, outs = zip(*(triple for triple in forms if all(triple)))
-    generator, n = torch.Generator().manual_seed(seed), len(sources)
+    generator, n = torch.Generator().manual_seed(0), len(sources)
     exchanged = []
     for _ in range(shuffles):
         d, o = (torch.randperm(n, generator=generator).tolist() for _ in range(2))
@@ -309,9 +285,8 @@ def nearest(hits: Hits, forms: Sequence[Forms], names: Sequence[str]) -> pd.Data
             above = 100 * hits.above(*ways.T)  # [2, head, way]
             head, way = divmod(int(above.amax(dim=0).argmin()), len(ways))
             rows[i] = [names[token] for token in ways[way]], f"0.{head}", *above[:, head, way].tolist()
-    table = pd.DataFrame.from_dict(
-        rows, orient="index", columns=["tokens", "head", "above d (%)", "above o (%)"]
-    )
+    columns = ["tokens", "head", "above d (%)", "above o (%)"]
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
     return table.loc[table.iloc[:, 2:].max(axis=1).sort_values(kind="stable").index]
 
 
@@ -348,24 +323,13 @@ class Candidates(NamedTuple):
     def of(
         cls, model: TransformerBridge, sources: Int[Tensor, "head source"], share: float = SHARE
     ) -> Candidates:
-        """Find all hits of these sources, on the CPU and in double precision: every machine finds the same ones in the same order.
-
-        Raises ValueError unless each head has a row of sources, and as `top_count` does.
-        """
-        if sources.ndim != 2 or len(sources) != model.cfg.n_heads:
-            raise ValueError(
-                f"sources must have a row for each of the {model.cfg.n_heads} heads, got the shape {list(sources.shape)}"
-            )
+        """Find all hits of these sources, on the CPU and in double precision: every machine finds the same ones in the same order."""
         count, sources = top_count(model.cfg.d_vocab, share), sources.cpu()
         columns, rows = (FactoredMatrix(m.A.cpu(), m.B.cpu()) for m in by_source(model, torch.float64))
         attending = [top_k(columns[h], count, mine).indices for h, mine in enumerate(sources)]
         raised = [top_k(rows[h], count, mine) for h, mine in enumerate(sources)]
-        return cls(
-            sources,
-            torch.stack(attending).sort(dim=-1).values,
-            torch.stack([found.indices for found in raised]),
-            torch.stack([found.values.float() for found in raised]),
-        )
+        boosts, outs = map(torch.stack, zip(*raised))
+        return cls(sources, torch.stack(attending).sort(dim=-1).values, outs, boosts.float())
 
     def to(self, device: torch.device | str) -> Candidates:
         return Candidates(*(part.to(device) for part in self))
@@ -393,14 +357,9 @@ def crossed(
 def partners_in_bugs(
     right: Bool[Tensor, "n d o"], wrong: Bool[Tensor, "n d o"], d: Ids, o: Ids
 ) -> tuple[Ids, Ids]:
-    """Return for crossed triples (d, o) the (d', o') of a bug that each is part of: (d, o') and (d', o) right, (d', o') wrong. On the CPU.
-
-    Raises ValueError if one of the triples is not part of a bug.
-    """
+    """Return for `crossed` triples (d, o) the (d', o') of a bug that each is part of: (d, o') and (d', o) right, (d', o') wrong. On the CPU."""
     i = torch.arange(len(d))
     bugs = wrong & right[i, :, o][:, :, None] & right[i, d][:, None]
-    if not (wrong[i, d, o] & bugs.any(dim=(1, 2))).all():
-        raise ValueError("every triple must be part of a bug; pass triples that `crossed` marks")
     return torch.unravel_index(bugs.flatten(1).int().argmax(dim=1).cpu(), bugs.shape[1:])
 
 

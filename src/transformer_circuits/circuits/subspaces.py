@@ -21,9 +21,7 @@ def overlaps(spans: Float[Tensor, "*batch head d_model d_head"]) -> Float[Tensor
 
 
 def between_pairs(matrix: Float[Tensor, "*batch head head"]) -> Float[Tensor, "*batch pair"]:
-    """The entries of all pairs of different heads, each once. Raises ValueError for fewer than two heads."""
-    if matrix.shape[-1] < 2:
-        raise ValueError(f"pairs need at least two heads, not {matrix.shape[-1]}")
+    """The entries of all pairs of different heads, each once."""
     i, j = torch.triu_indices(*matrix.shape[-2:], offset=1, device=matrix.device)
     return matrix[..., i, j]
 
@@ -47,8 +45,7 @@ def same_map(
     Two heads can read from one subspace and write to one, and still connect the two in another way: this asks for the same map.
     """
     # <V O, V' O'> = sum over ij of (V^T V')_ij (O O'^T)_ij: d_head x d_head for each pair, never d_model x d_model
-    inner = (torch.einsum("ami,bmj->abij", W_V, W_V) * torch.einsum("aim,bjm->abij", W_O, W_O)).sum(
-        dim=(-2, -1)
-    )
+    products = torch.einsum("ami,bmj->abij", W_V, W_V) * torch.einsum("aim,bjm->abij", W_O, W_O)
+    inner = products.sum(dim=(-2, -1))
     norm = inner.diagonal().sqrt()
     return inner / norm[:, None] / norm

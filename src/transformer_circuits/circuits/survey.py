@@ -44,40 +44,25 @@ def check(model: Any) -> None:
 
 def differences(model: Any) -> list[str]:
     """Return what the model has beyond the paper's, a sentence for each: what then no longer holds exactly, or is left out here."""
-    cfg, said = model.cfg, []
-    positions = cfg.positional_embedding_type
-    if cfg.normalization_type:
-        said.append(
-            "Normalization: its gains and its centering are folded into the matrices that read after it. The division by the length of "
-            "the residual stream remains, so the logits are not exactly a sum over paths."
-        )
-    if not cfg.attn_only:
-        said.append(
-            "MLPs: they also read what a head writes, so the direct path from a head to the logits is only a part of the head's effect."
-        )
-    if positions == "standard":
-        said.append(
-            "Positions in the residual stream: $W_{pos}$ reaches values and logits too, and heads can move it."
-        )
-    elif positions != "shortformer":
-        said.append(
-            f"Positions of type {positions!r}: there is no $W_{{pos}}$. Scores depend on the distance, and the QK circuit below leaves it out."
-        )
-    shared = getattr(cfg, "n_key_value_heads", None)
-    if shared and shared != cfg.n_heads:
-        said.append(
-            f"Grouped-query attention: {cfg.n_heads} heads per layer share {shared} sets of keys and values, so their circuits are not independent."
-        )
-    if getattr(getattr(model.original_model, "config", None), "smeared_keys", False):
-        said.append(
-            "Smeared keys: a key contains the previous token's key, which the QK circuit below leaves out."
-        )
-    if any(
-        "att" in name and name.endswith("bias") and p.any()
-        for name, p in model.original_model.named_parameters()
-    ):
-        said.append("Biases: circuits leave out the biases of queries, keys, values, and outputs.")
-    return said
+    cfg, original = model.cfg, model.original_model
+    positions, shared = cfg.positional_embedding_type, getattr(cfg, "n_key_value_heads", None)
+    biases = (p.any() for name, p in original.named_parameters() if "att" in name and name.endswith("bias"))
+    smeared = getattr(getattr(original, "config", None), "smeared_keys", False)
+    in_stream, neither = positions == "standard", positions not in ("standard", "shortformer")
+    beyond = {
+        "Normalization: its gains and its centering are folded into the matrices that read after it. The division by the length of "
+        "the residual stream remains, so the logits are not exactly a sum over paths.": cfg.normalization_type,
+        "MLPs: they also read what a head writes, so the direct path from a head to the logits is only a part of the head's "
+        "effect.": not cfg.attn_only,
+        "Positions in the residual stream: $W_{pos}$ reaches values and logits too, and heads can move it.": in_stream,
+        f"Positions of type {positions!r}: there is no $W_{{pos}}$. Scores depend on the distance, and the QK circuit below leaves it "
+        "out.": neither,
+        f"Grouped-query attention: {cfg.n_heads} heads per layer share {shared} sets of keys and values, so their circuits are not "
+        "independent.": shared and shared != cfg.n_heads,
+        "Smeared keys: a key contains the previous token's key, which the QK circuit below leaves out.": smeared,
+        "Biases: circuits leave out the biases of queries, keys, values, and outputs.": any(biases),
+    }
+    return [sentence for sentence, holds in beyond.items() if holds]
 
 
 def text(model: Any, rows: int = ROWS) -> Int[Tensor, "row pos"]:
@@ -89,12 +74,9 @@ def text(model: Any, rows: int = ROWS) -> Int[Tensor, "row pos"]:
     n_ctx, d_vocab, device = row_length(model.cfg.n_ctx), model.cfg.d_vocab, model.W_E.device
     tokenizer, ours = model.tokenizer, load_tokenizer()
     if tokenizer is None:
-        generator = torch.Generator().manual_seed(0)
-        return (
-            torch.randint(1, d_vocab, (rows, n_ctx + 1), generator=generator)
-            .index_fill(1, torch.tensor(0), 0)
-            .to(device)
-        )
+        random = torch.randint(1, d_vocab, (rows, n_ctx + 1), generator=torch.Generator().manual_seed(0))
+        random[:, 0] = 0
+        return random.to(device)
     if tokenizer.get_vocab().items() <= ours.get_vocab().items():
         return held_out_windows(rows, n_ctx, d_vocab).to(device)
     strings = ours.batch_decode(held_out_windows(rows, 512), skip_special_tokens=True)
@@ -148,16 +130,16 @@ def composition(W: Weights, reader: Head, chance: bool = False) -> Float[Tensor,
     generator = torch.Generator().manual_seed(0)
     layer, head = reader
     QK, OV = (FactoredMatrix(M.A[layer, head, None], M.B[layer, head, None]) for M in (W.QK, W.OV))
-    if not chance:
-        found = [weights.composition_ratios(W.OV[earlier], QK, OV) for earlier in range(layer)]
-        return torch.stack(found, dim=2)[:, 0]
-    found = [
-        torch.stack(
-            [turned(W.OV[earlier].S.square(), M.S.square(), len(W.W_U), generator) for M in (QK, QK, OV)]
-        )
-        for earlier in range(layer)
-    ]
-    return torch.stack(found, dim=2)[:, 0]
+    found = []
+    for earlier in range(layer):
+        written = W.OV[earlier]
+        if chance:
+            sizes = written.S.square()
+            sides = [turned(sizes, read.S.square(), len(W.W_U), generator) for read in (QK, QK, OV)]
+            found.append(torch.stack(sides)[:, 0])
+        else:
+            found.append(weights.composition_ratios(written, QK, OV)[:, 0])
+    return torch.stack(found, dim=1)
 
 
 class Removal(NamedTuple):

@@ -7,6 +7,7 @@ attention patterns frozen.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -34,10 +35,7 @@ def logits_up_to_order(
 
     The model runs several times with frozen patterns. In every run each layer's output is noted, and the output noted in the run before is
     put into the stream in its place; in the first run, nothing. Order 0 is the direct path, order n_layers the whole model.
-    Raises ValueError if `order` is negative.
     """
-    if order < 0:
-        raise ValueError(f"order must be 0 or more, got {order}")
     frozen = freeze(model.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_pattern"))[1])
     last = {f"blocks.{layer}.attn.hook_out": 0.0 for layer in range(model.cfg.n_layers)}
     for _ in range(order + 1):
@@ -58,30 +56,19 @@ def losses_by_terms(model: Any, windows: Int[Tensor, "window pos"]) -> dict[str,
     "order n": paths through at most n heads. "layer 1", "layer 2": the direct path and that layer's single heads, with patterns frozen.
     "without K", "without Q": the whole model, except that the second layer's keys or queries are computed from the embedding and the position
     alone. Everything comes from one pass: the direct path is looked up, because it sees one token only, and each projection is computed once.
-    Raises ValueError unless the model has two layers.
     """
-    if model.cfg.n_layers != 2:
-        raise ValueError(f"the model must have 2 layers, got {model.cfg.n_layers}")
     direct = FactoredMatrix(model.W_E, model.W_U)
     normalizer = torch.cat([block.logsumexp(dim=-1) for _, block in row_blocks(direct)])
     # Results go into tensors made beforehand: small ones kept between large temporary ones would keep the heap from being reused.
-    found: dict[str, Tensor] = {}
+    found = defaultdict(lambda: normalizer.new_empty(len(windows), dtype=torch.float64))
     for at in tqdm(range(0, len(windows), BATCH), desc="losses"):
-        rows = windows[at : at + BATCH]
-        tokens, targets = rows[:, :-1], rows[:, 1:]
+        part = slice(at, at + BATCH)
+        tokens, targets = windows[part, :-1], windows[part, 1:]
         pair = entries(direct, tokens.flatten(), targets.flatten()).view_as(tokens)
-        _put(found, "order 0", at, windows, (normalizer[tokens] - pair).mean(dim=-1))
+        found["order 0"][part] = (normalizer[tokens] - pair).mean(dim=-1)
         for name, stream in _streams(model, tokens):
-            _put(found, name, at, windows, _nats(stream, model.W_U, targets).mean(dim=-1))
-    return found
-
-
-def _put(
-    found: dict[str, Tensor], name: str, at: int, windows: Tensor, values: Float[Tensor, " row"]
-) -> None:
-    if name not in found:
-        found[name] = torch.empty(len(windows), dtype=torch.float64, device=values.device)
-    found[name][at : at + len(values)] = values
+            found[name][part] = _nats(stream, model.W_U, targets).mean(dim=-1)
+    return dict(found)
 
 
 def reductions(
@@ -120,13 +107,9 @@ def estimate(differences: Float[Tensor, " window"], neighbors: int = NEIGHBORS) 
     """Return the mean of a difference over windows, with its error from resampling the text.
 
     Windows cut from one book are alike and lie next to each other. So `neighbors` of them in a row are averaged first, and these averages are
-    resampled. A shorter remainder at the end counts toward the mean only. Raises ValueError if there are fewer than two groups.
+    resampled. A shorter remainder at the end counts toward the mean only.
     """
     groups = len(differences) // neighbors
-    if groups < 2:
-        raise ValueError(
-            f"windows must make at least 2 groups of {neighbors}, got {len(differences)} windows; take more windows"
-        )
     means = differences[: groups * neighbors].view(groups, neighbors).mean(dim=1).numpy(force=True)
     drawn = bootstrap((means,), np.mean, method="basic", rng=0)
     low, high = drawn.confidence_interval
@@ -164,7 +147,6 @@ def _streams(
 
 
 def _nats(stream: Tensor, W_U: Tensor, targets: Int[Tensor, "row pos"]) -> Float[Tensor, "row pos"]:
-    blocks = zip(stream.flatten(0, 1).split(ROWS), targets.flatten().split(ROWS), strict=True)
-    return torch.cat(
-        [F.cross_entropy(part @ W_U, wanted, reduction="none") for part, wanted in blocks]
-    ).view_as(targets)
+    blocks = zip(stream.flatten(0, 1).split(ROWS), targets.flatten().split(ROWS))
+    losses = [F.cross_entropy(part @ W_U, wanted, reduction="none") for part, wanted in blocks]
+    return torch.cat(losses).view_as(targets)

@@ -13,9 +13,7 @@ POSITIONAL_HEAD = 0.5  # mean attention to the current and previous token togeth
 INDUCTION_HEAD = 0.3  # induction score; uniform attention gives about 1%, a perfect head 1
 RESTING = 0.95  # mean attention to the start token: the head moves almost nothing
 RESTING_PARTLY = 0.3  # the looser condition of claim T6
-RECENT_TOKENS_HEAD = (
-    0.5  # mean attention to the five tokens before the current one; uniform attention gives 5%
-)
+RECENT_TOKENS_HEAD = 0.5  # mean attention to the five tokens before the current one; uniform: 5%
 CERTAIN = 0.9  # attention to its target from which an induction head is certain (claim T15)
 
 
@@ -46,23 +44,10 @@ def start_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tenso
 def induction_score(
     patterns: Float[Tensor, "row head dest src"], repeated: Repeated
 ) -> Float[Tensor, " head"]:
-    """Return the mean attention from each token of the second copy to the token after its first occurrence.
-
-    Raises ValueError if the patterns do not have the positions of `repeated`.
-    """
-    if patterns.shape[-1] != repeated.tokens.shape[1]:
-        raise ValueError(
-            f"patterns must have {repeated.tokens.shape[1]} positions, got {patterns.shape[-1]}; run the model on these tokens"
-        )
+    """Return the mean attention from each token of the second copy to the token after its first occurrence."""
     return patterns[repeated.rows, :, repeated.destinations, repeated.targets].mean(dim=0)
 
 
-def over_draws(
-    scores: Float[Tensor, "draw *heads"],
-) -> tuple[Float[Tensor, "*heads"], Float[Tensor, "*heads"]]:
-    """Return the mean over draws of random tokens, and its standard error. Raises ValueError for fewer than two draws."""
-    if len(scores) < 2:
-        raise ValueError(
-            f"a standard error needs at least 2 draws, got {len(scores)}; pass one Repeated for each seed"
-        )
+def over_draws(scores: Float[Tensor, "draw *heads"]) -> tuple[Tensor, Tensor]:
+    """Return the mean over two or more draws of random tokens, and its standard error, [*heads] each."""
     return scores.mean(dim=0), scores.std(dim=0) / len(scores) ** 0.5

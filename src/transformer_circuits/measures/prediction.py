@@ -11,17 +11,14 @@ from torch import Tensor
 
 BATCH = 2  # rows run together: patterns of 12 heads at 512 tokens take 25 MB; the system zeroes larger tensors each time
 
-Model = Callable[
-    [Tensor], Tensor
-]  # token ids [row, pos] -> logits [row, pos, d_vocab]; a plain transformer or a hooked one
+# Token ids [row, pos] -> logits [row, pos, d_vocab]: a plain transformer or a hooked one.
+Model = Callable[[Tensor], Tensor]
 
 
 @torch.no_grad()
 def losses(model: Model, rows: Int[Tensor, "row pos"]) -> Float[Tensor, "row pos-1"]:
     """Return the loss (nats) at each token after the first; logits of half precision are read in single precision."""
-    found: Tensor | None = (
-        None  # made beforehand: small results between large temporary ones keep the heap from being reused
-    )
+    found = None  # made with the first rows: small results between large temporary ones keep the heap from being reused
     for at in range(0, len(rows), BATCH):
         part = rows[at : at + BATCH]
         logits = model(part[:, :-1])
@@ -42,15 +39,14 @@ def first_guesses(model: Model, rows: Int[Tensor, "row pos"]) -> Bool[Tensor, "r
     return found
 
 
-def in_context_score(
-    losses_by_position: Float[Tensor, "row pos"], early: int = 50, late: int = 500, around: int = 10
-) -> float:
+def in_context_score(losses_by_position: Float[Tensor, "row pos"]) -> float:
     """Return the loss at token 500 minus the loss at token 50, in nats (Olsson et al. 2022): negative if a longer context helps.
 
-    Each is a mean over the positions within `around` of it. For contexts shorter than 512, both move in proportion.
+    Each is a mean over the positions within 10 of it. For contexts shorter than 512, all move in proportion.
     """
     n = losses_by_position.shape[-1]
-    if n < 511:
-        early, late, around = early * n // 512, late * n // 512, max(1, around * n // 512)
+    early, late, around = (
+        (50, 500, 10) if n >= 511 else (50 * n // 512, 500 * n // 512, max(1, 10 * n // 512))
+    )
     mean = losses_by_position.mean(0)
     return float(mean[late - around : late + around].mean() - mean[early - around : early + around].mean())

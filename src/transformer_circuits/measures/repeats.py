@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.models.architecture import BOS
 
 SHORTEST = 20  # tokens of the shortest segment
@@ -20,8 +22,7 @@ def row_length(n_ctx: int) -> int:
     return n_ctx if n_ctx <= 512 else 256
 
 
-@dataclasses.dataclass(frozen=True)
-class Repeated:
+class Repeated(NamedTuple):
     """Rows of `start token, noise, segment, segment, noise`.
 
     The tokens of the noise before the segment and of the segment all differ, so that only the first copy predicts the second. Lengths
@@ -34,13 +35,9 @@ class Repeated:
 
     def _inside(self, copy: int, skip: int = 0) -> tuple[Int[Tensor, " token"], Int[Tensor, " token"]]:
         """Return (row, position) of the tokens of one copy, its first `skip` tokens left out."""
-        steps = (
-            torch.arange(self.tokens.shape[1], device=self.tokens.device)
-            - self.start[:, None]
-            - copy * self.length[:, None]
-        )
-        row, position = ((steps >= skip) & (steps < self.length[:, None])).nonzero(as_tuple=True)
-        return row, position
+        places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        steps = places - (self.start + copy * self.length)[:, None]
+        return ((steps >= skip) & (steps < self.length[:, None])).nonzero(as_tuple=True)
 
     @property
     def rows(self) -> Int[Tensor, " token"]:
@@ -63,25 +60,25 @@ class Repeated:
 
         `values[row, p]` belongs to the prediction of the token at position p + 1, as `prediction.losses` returns it.
         """
-        first, second = (
-            values[row, position - 1].mean()
-            for row, position in (self._inside(0, skip=1), self._inside(1, skip=1))
-        )
-        return torch.stack([first, second])
+        copies = (self._inside(copy, skip=1) for copy in range(2))
+        return torch.stack([values[row, position - 1].mean() for row, position in copies])
 
     def select(self, rows: Int[Tensor, " n"]) -> Repeated:
         """Return some of the rows."""
-        return Repeated(self.tokens[rows], self.start[rows], self.length[rows])
+        return Repeated(*(part[rows] for part in self))
+
+    def batches(self) -> Iterator[Repeated]:
+        """Yield as many rows at a time as models run together."""
+        for rows in torch.arange(len(self.tokens)).split(BATCH):
+            yield self.select(rows)
 
     def with_start(self, start: int) -> Repeated:
         """Return the same rows for a model whose start token is `start`, which changes places with BOS: it comes first and nowhere else."""
-        if start == BOS:
-            return self
         tokens = torch.where(self.tokens == start, BOS, torch.where(self.tokens == BOS, start, self.tokens))
-        return Repeated(tokens, self.start, self.length)
+        return self._replace(tokens=tokens)
 
     def to(self, device: torch.device | str) -> Repeated:
-        return Repeated(self.tokens.to(device), self.start.to(device), self.length.to(device))
+        return Repeated(*(part.to(device) for part in self))
 
 
 def repeated_random_tokens(
@@ -123,7 +120,6 @@ def repeated_random_tokens(
 
 def repeated_draws(d_vocab: int, n_ctx: int, device: torch.device | str = "cpu") -> list[Repeated]:
     """Return the DRAWS draws of ROWS rows behind every induction score that the book reports, so that it is the same number everywhere."""
-    return [
-        repeated_random_tokens(d_vocab, n_ctx, shortest=min(SHORTEST, (n_ctx - 1) // 2), seed=seed).to(device)
-        for seed in range(DRAWS)
-    ]
+    shortest = min(SHORTEST, (n_ctx - 1) // 2)
+    draws = (repeated_random_tokens(d_vocab, n_ctx, shortest=shortest, seed=seed) for seed in range(DRAWS))
+    return [draw.to(device) for draw in draws]

@@ -6,15 +6,13 @@ B = W_O, QK with A = W_Q and B = W_K^T. Only small products are formed.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-COPYING_DEVIATIONS = (
-    5  # of random heads; a normal variable exceeds five standard deviations once in three million
-)
+COPYING_DEVIATIONS = 5  # of random heads; a normal variable exceeds five of them once in three million
 COMPOSES = 2.0  # composition ratio from which a pair of heads composes; 1 is what random matrices give
 NEAR_CHANCE = 1.5  # composition ratio below which a pair is near chance (T14): halfway to COMPOSES
 CORNER = 0.5  # positivity of both circuits from which a head is in the corner of claim T10
@@ -28,17 +26,10 @@ SIDES = ("Q", "K", "V")  # what a later head can read with: queries, keys, value
 
 
 class Product(NamedTuple):
-    """A low-rank matrix A @ B, where TransformerLens is not imported (the trainer)."""
+    """A low-rank matrix A @ B: stands in for FactoredMatrix where TransformerLens is not imported (the trainer)."""
 
     A: Float[Tensor, "*batch d_model d_head"]
     B: Float[Tensor, "*batch d_head d_model"]
-
-
-class Factored(Protocol):
-    """A FactoredMatrix or a Product."""
-
-    A: Tensor
-    B: Tensor
 
 
 def positivity(eigenvalues: Complex[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
@@ -57,12 +48,8 @@ def factored_positivity(
 
 
 def random_positivities(
-    W_E: Float[Tensor, "d_vocab d_model"],
-    W_U: Float[Tensor, "d_model d_vocab"],
-    d_head: int,
-    n: int = RANDOM_HEADS,
-    seed: int = 0,
-) -> Float[Tensor, " n"]:
+    W_E: Float[Tensor, "d_vocab d_model"], W_U: Float[Tensor, "d_model d_vocab"], d_head: int
+) -> Float[Tensor, " head"]:
     """Return the positivity of OV circuits with random W_V and W_O between this model's own embedding and unembedding.
 
     This is chance for everything that goes through the vocabulary. Trained embeddings alone make positivity several times as wide as
@@ -70,17 +57,15 @@ def random_positivities(
     """
     # What each direction of the stream becomes when read as tokens and embedded again.
     tokens = (W_U.double() @ W_E.double()).cpu()
-    V, O = _random_pair(len(tokens), d_head, n, seed)
+    V, O = _random_heads(len(tokens), d_head, seed=0)
     return positivity(torch.linalg.eigvals(O @ tokens @ V)).float()
 
 
-def random_match_positivities(
-    W_E: Float[Tensor, "d_vocab d_model"], d_head: int, n: int = RANDOM_HEADS, seed: int = 0
-) -> Float[Tensor, " n"]:
+def random_match_positivities(W_E: Float[Tensor, "d_vocab d_model"], d_head: int) -> Float[Tensor, " head"]:
     """Return the positivity of K-composition circuits W_E W_QK W_OV^T W_E^T with random heads and this model's own embedding (claim T10)."""
     tokens = (W_E.double().mT @ W_E.double()).cpu()
-    Q, K = _random_pair(len(tokens), d_head, n, seed)
-    V, O = _random_pair(len(tokens), d_head, n, seed + 1)
+    Q, K = _random_heads(len(tokens), d_head, seed=0)
+    V, O = _random_heads(len(tokens), d_head, seed=1)
     return positivity(torch.linalg.eigvals(V.mT @ tokens @ Q @ (K @ O.mT))).float()
 
 
@@ -92,7 +77,7 @@ def copying_threshold(
 
 
 def composition_ratios(
-    writer_OV: Factored, reader_QK: Factored, reader_OV: Factored
+    writer_OV: Product, reader_QK: Product, reader_OV: Product
 ) -> Float[Tensor, "side=3 reader writer"]:
     """Return how strongly each reader's queries, keys, and values (SIDES) read what each writer writes, as a multiple of chance (claims O5, T3).
 
@@ -113,8 +98,7 @@ def _norm(A: Tensor, B: Tensor) -> Tensor:
     return ((A.mT @ A) * (B @ B.mT)).sum(dim=(-2, -1)).clamp(min=0).sqrt()
 
 
-def _random_pair(d_model: int, d_head: int, n: int, seed: int) -> tuple[Tensor, Tensor]:
+def _random_heads(d_model: int, d_head: int, seed: int) -> Product:
     generator = torch.Generator().manual_seed(seed)
-    A = torch.randn(n, d_model, d_head, generator=generator, dtype=torch.float64)
-    B = torch.randn(n, d_head, d_model, generator=generator, dtype=torch.float64)
-    return A, B
+    shapes = ((RANDOM_HEADS, d_model, d_head), (RANDOM_HEADS, d_head, d_model))
+    return Product(*(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes))
