@@ -15,14 +15,14 @@ at the smaller one only. A head dump takes two circuits of each head.
 
 from __future__ import annotations
 
-import statistics
+import functools
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from training_step import medians
 from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits.factored import row_blocks, top_k
@@ -33,10 +33,8 @@ SIZES = {8_192: 8_192, 50_257: 8_192}  # d_vocab: how many rows
 
 def circuit(d_vocab: int) -> FactoredMatrix:
     generator = torch.Generator().manual_seed(0)
-    A, B = (
-        torch.randn(*shape, generator=generator) for shape in ((SIZES[d_vocab], D_HEAD), (D_HEAD, d_vocab))
-    )
-    return FactoredMatrix(A, B)
+    A = torch.randn(SIZES[d_vocab], D_HEAD, generator=generator)
+    return FactoredMatrix(A, torch.randn(D_HEAD, d_vocab, generator=generator))
 
 
 def products(matrix: FactoredMatrix) -> None:
@@ -83,21 +81,7 @@ def print_peak(way: str, d_vocab: int) -> None:
 
 def resident_peak() -> float:
     """MB. Not `getrusage`, whose peak a process inherits from the one that starts it."""
-    (line,) = (
-        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
-    )
-    return int(line.split()[1]) / 1024
-
-
-def times(ways: dict[str, Callable[[FactoredMatrix], None]], matrix: FactoredMatrix) -> dict[str, float]:
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for round in range(ROUNDS + 1):
-        for way, run in ways.items():
-            start = time.perf_counter()
-            run(matrix)
-            if round:  # the first warms up
-                seconds[way].append(time.perf_counter() - start)
-    return {way: statistics.median(values) for way, values in seconds.items()}
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def main() -> None:
@@ -105,8 +89,9 @@ def main() -> None:
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32, d_head {D_HEAD}, k = {K}, median of {ROUNDS}"
     )
     for d_vocab, rows in SIZES.items():
+        matrix = circuit(d_vocab)
         ways = {way: run for way, run in WAYS.items() if run is not dense or d_vocab * rows < 10**8}
-        found = times(ways, circuit(d_vocab))
+        found = medians({way: functools.partial(run, matrix) for way, run in ways.items()}, ROUNDS)
         print(f"\n{rows:,} rows of {d_vocab:,} columns ({4e-6 * rows * d_vocab:,.0f} MB if formed whole)")
         for way, seconds in found.items():
             ratio = seconds / found["products alone"]

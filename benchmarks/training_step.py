@@ -23,18 +23,24 @@ from transformer_circuits.training.loss import linear_cross_entropy
 BATCH, N_CTX, N_HEADS, D_HEAD, D_MODEL, D_VOCAB, ROUNDS = 4, 512, 12, 64, 384, 4096, 15
 
 
-def compare(name: str, ways: dict[str, Callable[[], None]]) -> None:
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    for round in range(ROUNDS + 2):
+def medians(ways: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
+    """Return the median seconds of each way. They alternate, and two rounds warm up; the other benchmarks use it too."""
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(rounds + 2):
         for way, run in ways.items():
             start = time.perf_counter()
             run()
-            if round >= 2:  # the first two warm up
-                times[way].append(time.perf_counter() - start)
-    medians = {way: statistics.median(values) for way, values in times.items()}
-    first, second = medians.values()
-    for way, median in medians.items():
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            seconds[way].append(time.perf_counter() - start)
+    return {way: statistics.median(found[2:]) for way, found in seconds.items()}
+
+
+def compare(name: str, ways: dict[str, Callable[[], None]]) -> None:
+    found = medians(ways)
+    for way, median in found.items():
         print(f"{name:10} {way:38} {1e3 * median:8.1f} ms")
+    first, second = found.values()
     print(f"{name:10} ratio {second / first:.2f}\n")
 
 

@@ -8,26 +8,12 @@ The rate to compare with is that of one large bf16 product, timed in the same ru
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
 
 import torch
+from training_step import medians
 
 from transformer_circuits.models.architecture import Transformer
 from transformer_circuits.training.train import NextTokenLoss, flops_per_token, read_config
-
-
-def median_seconds(run: Callable[[], object], device: torch.device, rounds: int, warm: int) -> float:
-    times = []
-    for round in range(rounds + warm):
-        start = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        if round >= warm:
-            times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def main() -> None:
@@ -45,7 +31,7 @@ def main() -> None:
 
     n = 8192 if cuda else 1024
     a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16) for _ in range(2))
-    peak = 2 * n**3 / median_seconds(lambda: a @ b, device, args.rounds, warm=2) / 1e12
+    peak = 2 * n**3 / medians({"product": lambda: a @ b}, args.rounds)["product"] / 1e12
     print(
         f"{torch.cuda.get_device_name() if cuda else 'CPU'}, torch {torch.__version__}, {torch.get_num_threads()} threads"
     )
@@ -67,7 +53,7 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-        rate = batch * shape.n_ctx / median_seconds(step, device, args.rounds, warm=3)
+        rate = batch * shape.n_ctx / medians({"step": step}, args.rounds)["step"]
         achieved = rate * flops_per_token(shape) / 1e12
         print(f"{batch:5} {rate:9,.0f} {achieved:9.3g}  {achieved / peak:.0%}")
 

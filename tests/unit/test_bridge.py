@@ -7,9 +7,9 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
+from test_architecture import random_model
 
-from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
+from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import from_matrices, matrices, wrap
 from transformer_circuits.models.tokenizer import as_pretrained
 
@@ -24,18 +24,6 @@ ids = pytest.mark.parametrize("shape", SHAPES, ids=str)
 TWO = SHAPES[1]
 
 
-def plain_model(dtype=torch.float64, **options) -> Transformer:
-    """Return a model with weights of order one, so that no term can hide; d_model, heads times d_head and d_head all differ."""
-    torch.manual_seed(0)
-    sizes = dict(d_model=32, n_heads=3, d_head=8, d_vocab=D_VOCAB, n_ctx=N_CTX)
-    model = Transformer(ModelConfig(**(sizes | options)))
-    for name, parameter in model.named_parameters():
-        if name != "pos.weight":
-            fan_in = parameter.shape[-1] if "embed" not in name and parameter.ndim == 2 else 1
-            nn.init.normal_(parameter, std=fan_in**-0.5)
-    return model.to(dtype).eval().requires_grad_(False)
-
-
 def some_tokens(batch: int = 2, n: int = 11) -> torch.Tensor:
     tokens = torch.randint(1, D_VOCAB, (batch, n), generator=torch.Generator().manual_seed(1))
     tokens[:, 0] = BOS
@@ -48,14 +36,14 @@ def close(actual, expected, tolerance=1e-10):
 
 @pytest.fixture(scope="module")
 def two_layers(tiny_tokenizer_file):
-    model = plain_model(**TWO)
+    model = random_model(**TWO)
     return model, wrap(model, as_pretrained(tiny_tokenizer_file))
 
 
 @ids
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 def test_logits_equal_the_plain_modules_which_stays_as_it_is(shape, dtype, tolerance):
-    model = plain_model(dtype, **shape)
+    model = random_model(dtype=dtype, **shape)
     before, tokens = copy.deepcopy(model.state_dict()), some_tokens(3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -70,11 +58,11 @@ def test_logits_equal_the_plain_modules_which_stays_as_it_is(shape, dtype, toler
 
 @ids
 def test_cached_activations_are_those_of_an_explicit_computation(shape):
-    model, tokens = plain_model(**shape), some_tokens()
+    model, tokens = random_model(**shape), some_tokens()
     bridge = wrap(model)
     if shape["n_layers"]:
         bridge.set_use_attn_result(True)
-    _, cache = bridge.run_with_cache(tokens)
+    logits, cache = bridge.run_with_cache(tokens)
     n, residual = tokens.shape[1], model.tok_embed.weight[tokens]
     close(cache["hook_embed"], residual)
     close(cache["positions.hook_out"], model.W_pos[None, :n])
@@ -98,13 +86,14 @@ def test_cached_activations_are_those_of_an_explicit_computation(shape):
             close(cache["resid_mid", i], residual)
             residual = residual + layer.mlp(layer.ln2(residual))
         close(cache["resid_post", i], residual)
+    close(logits, model.ln_out(residual) @ model.head.weight.T)
     parts, labels = cache.decompose_resid(return_labels=True)
     close(parts.sum(0), residual)
     assert "pos_embed" not in labels and "hook_pos_embed" not in cache.keys()
 
 
 def test_standard_positions_are_a_part_of_the_residual_stream():
-    model, tokens = plain_model(**TWO, standard_positions=True), some_tokens()
+    model, tokens = random_model(**TWO, standard_positions=True), some_tokens()
     bridge = wrap(model)
     logits, cache = bridge.run_with_cache(tokens)
     close(logits, model(tokens))
@@ -157,7 +146,7 @@ def test_positions_can_be_switched_off_and_reach_only_queries_and_keys(two_layer
 @ids
 def test_every_hook_there_is_fires(shape):
     """A hook that never fires lets an edit silently do nothing."""
-    bridge = wrap(plain_model(**shape))
+    bridge = wrap(random_model(**shape))
     if shape["n_layers"]:
         bridge.set_use_attn_result(True)
     bridge.set_use_hook_mlp_in(True)
@@ -188,7 +177,7 @@ def test_what_could_not_work_is_rejected_by_name(two_layers):
 
 @pytest.mark.parametrize("n_layers", [0, 2])
 def test_a_model_is_made_again_from_its_matrices(n_layers):
-    model, tokens = plain_model(n_layers=n_layers), some_tokens()
+    model, tokens = random_model(n_layers=n_layers), some_tokens()
     close(from_matrices(**matrices(wrap(model)))(tokens), model(tokens))
 
 
@@ -202,7 +191,7 @@ def test_a_model_is_made_again_from_its_matrices(n_layers):
 )
 def test_a_model_that_is_more_than_its_matrices_is_rejected(change, words):
     with pytest.raises(ValueError, match=f"this model has {words}"):
-        matrices(wrap(plain_model(**TWO, **change)))
+        matrices(wrap(random_model(**TWO, **change)))
 
 
 def test_text_has_one_start_token_and_needs_no_network(two_layers, tiny_tokenizer_file, monkeypatch):

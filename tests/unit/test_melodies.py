@@ -69,21 +69,6 @@ def test_the_shipped_models_data_can_be_had_again(tmp_path):
         assert hashlib.sha256(tokens.tobytes()).hexdigest().startswith(digest)
 
 
-@pytest.mark.parametrize(
-    "settings, says",
-    [({"keeps_direction": 1.5}, "chances must be 0 to 1, got 1.5"), ({"comes_back": -0.1}, "chances must be"),
-     ({"length": 15}, "at least 1 melody of at least 16 notes, got 2 of 15"), ({"n": 0}, "got 0 of 64")],
-)  # fmt: skip
-def test_settings_that_draw_refuses(settings, says, tmp_path):
-    with pytest.raises(ValueError, match=says):
-        draw(**{"n": 2, "length": 64, "seed": 0} | settings)
-
-
-def test_a_command_that_cannot_be_done_ends_in_a_sentence(tmp_path):
-    with pytest.raises(SystemExit, match="error: chances must be 0 to 1, got 2"):
-        melodies.main(["--out", str(tmp_path), "--keeps-direction", "2"])
-
-
 def test_a_window_is_one_melody_and_the_models_differ_in_depth_alone():
     (_, one, training), (_, two, same) = (read_config(f"melodies-{n}l") for n in (1, 2))
     assert (one.d_vocab, one.n_ctx) == (KEYS + 1, 128)
@@ -91,15 +76,6 @@ def test_a_window_is_one_melody_and_the_models_differ_in_depth_alone():
 
 
 # ---- the ideal observer ----------------------------------------------------------------------------------------------------
-
-
-def test_without_returns_the_ideal_loss_is_that_of_the_rules():
-    """ln 12 for the distance, and the entropy of the direction, from the third note on."""
-    notes = draw(100, 40, seed=6, comes_back=0.0).notes
-    losses = ideal_losses(notes, comes_back=0.0)
-    kept = np.sign(steps(notes)[:, 1:]) == np.sign(steps(notes)[:, :-1])
-    assert np.allclose(losses[:, 0], math.log(88)) and np.allclose(losses[:, 1], math.log(24))
-    assert np.allclose(losses[:, 2:], -np.log(np.where(kept, 0.95, 0.05) / 12))
 
 
 def test_ideal_loss_by_enumeration(monkeypatch):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import huggingface_hub
 import pytest
-import safetensors.torch
 import torch
 from huggingface_hub import constants
+from test_registry import old_state, write_old
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from transformer_circuits.circuits import heads
@@ -59,57 +57,24 @@ def test_a_gpt2_gives_the_scores_that_transformers_own_patterns_give(gpt2):
     assert (found - found.flip(1)).abs().max() > 1e-3  # heads differ, so a mix-up would be seen
 
 
-def old_layout(folder, settings: dict, file: str, normalized: bool) -> dict[str, torch.Tensor]:
-    """Write one layer in TransformerLens's old layout, as `save` of safetensors or torch does; return its tensors."""
-    generator = torch.Generator().manual_seed(1)
-    sizes = {"embed.W_E": (40, 16), "pos_embed.W_pos": (64, 16), "unembed.W_U": (16, 40), "unembed.b_U": (40,),
-             "blocks.0.attn.W_O": (4, 4, 16), "blocks.0.attn.b_O": (16,)}  # fmt: skip
-    for name in "QKV":
-        sizes |= {f"blocks.0.attn.W_{name}": (4, 16, 4), f"blocks.0.attn.b_{name}": (4, 4)}
-    if normalized:
-        sizes |= {f"{norm}.{part}": (16,) for norm in ("blocks.0.ln1", "ln_final") for part in "wb"}
-    state = {name: torch.randn(*size, generator=generator) for name, size in sizes.items()}
-    (safetensors.torch.save_file if file.endswith(".safetensors") else torch.save)(state, folder / file)
-    (folder / "config.json").write_text(json.dumps(settings))
-    return state
-
-
-SHORTFORMER = {"positional_embedding_type": "shortformer", "normalization_type": None, "attn_only": True}
-
-
-def test_an_old_shortformer_checkpoint_is_read_by_the_same_function(tmp_path):
-    state = old_layout(tmp_path, SHORTFORMER, "model.safetensors", normalized=False)
-    bridge = public.load_public(str(tmp_path), device="cpu")
-    assert public.start_token(bridge) == 0
-    # Layer one by hand: positions are added where queries and keys are computed.
-    tokens = torch.randint(40, (1, 64))
-    seen = state["embed.W_E"][tokens[0]] + state["pos_embed.W_pos"]
-    q, k = (
-        torch.einsum("pm,hmd->hpd", seen, state[f"blocks.0.attn.W_{x}"])
-        + state[f"blocks.0.attn.b_{x}"][:, None]
-        for x in "QK"
-    )
-    scores = (q @ k.mT / 4**0.5).masked_fill(torch.ones(64, 64).triu(1).bool(), -torch.inf)
-    torch.testing.assert_close(heads.patterns(bridge, tokens)[0][0], scores.softmax(-1), rtol=1e-3, atol=1e-5)
-
-
 @pytest.mark.parametrize("shortformer", [False, True])
 def test_a_hub_name_of_the_old_family_goes_to_the_loader_that_knows_its_positions(
     tmp_path, monkeypatch, shortformer
 ):
     """`NeelNanda/...`: TransformerLens's own loader, ours for Shortformer; files come from a folder here."""
-    shape = {"d_model": 16, "n_layers": 1, "d_mlp": 64, "d_head": 4, "n_heads": 4, "n_ctx": 64, "d_vocab": 40}
-    settings = {"act_fn": "gelu", "attn_only": True, "normalization": None if shortformer else "LN"}
-    state = old_layout(
-        tmp_path, shape | settings | {"shortformer_pos": shortformer}, "model_final.pth", not shortformer
-    )
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repo, file, **_: str(tmp_path / file))
+    shape = {"d_model": 32, "n_layers": 2, "d_mlp": 64, "d_head": 8, "n_heads": 3, "n_ctx": 20, "d_vocab": 50}
+    settings = {"act_fn": "gelu", "attn_only": True, "shortformer_pos": shortformer, "normalization": "LN"}
+    state = old_state(normalization=True)
+    folder = write_old(tmp_path / "old", state, shape | settings, "model_final.pth")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(folder))
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repo, file, **_: str(folder / file))
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: ["model_final.pth"])
     bridge = public.load_public("NeelNanda/Attn_Only_2L512W_C4_Code", device="cpu")
     torch.testing.assert_close(bridge.W_E, state["embed.W_E"])
     assert bridge.cfg.positional_embedding_type == ("shortformer" if shortformer else "standard")
-    if not shortformer:
+    if shortformer:
+        assert public.start_token(bridge) == 0
+    else:
         with pytest.raises(ValueError, match="names no start token"):  # it has no tokenizer here
             public.start_token(bridge)
 

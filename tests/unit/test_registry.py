@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from transformer_circuits.models import legacy, list_models, load_model
+from transformer_circuits.models import list_models, load_model, shards
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.registry import training_log
 from transformer_circuits.models.shards import MANIFEST, WeightsError, save_model
@@ -31,13 +31,13 @@ def assert_is(bridge, seed: int) -> None:
 def repository(tmp_path, monkeypatch, tiny_tokenizer_file):
     """A repository with two shipped models and the tiny tokenizer, in place of the real one; without the network."""
     root = tmp_path / "repository"
+    monkeypatch.setattr(shards, "SHARD_BYTES", 20_000)
     for seed, name in enumerate(["shipped-a", "shipped-b"]):
-        save_model(make(seed), root / "weights" / name, name, {}, shard_bytes=20_000)
+        save_model(make(seed), root / "weights" / name, name, {})
     (root / "data").mkdir()
     shutil.copy(tiny_tokenizer_file, root / "data" / "tokenizer.json")
     monkeypatch.setattr("transformer_circuits.paths.WEIGHTS", root / "weights")
     monkeypatch.setattr("transformer_circuits.paths.DATA", root / "data")
-    monkeypatch.delenv("TRANSFORMER_CIRCUITS_WEIGHTS", raising=False)
 
     def no_network(*_, **__):
         raise OSError("the network is not there")
@@ -60,15 +60,6 @@ def test_a_shipped_model_is_ready_to_read():
     assert bridge.tokenizer.bos_token == "<|start|>"
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_dtypes(dtype):
-    bridge = load_model("shipped-a", device="cpu", dtype=dtype)
-    logits = bridge("the cat")
-    assert logits.dtype == bridge.W_E.dtype == bridge.W_pos.dtype == bridge.cfg.dtype == dtype
-    expected = make(0)(bridge.to_tokens("the cat"))
-    torch.testing.assert_close(logits.float(), expected, rtol=0, atol=1e-2 if dtype.itemsize == 2 else 1e-6)
-
-
 @pytest.mark.parametrize("name, message", [
     ("attn-only-9l", "there is no model 'attn-only-9l'; there are: shipped-a, shipped-b "),
     ("", "has no model"),
@@ -81,19 +72,12 @@ def test_a_name_that_is_not_found(name, message):
         load_model(name)
 
 
-def test_shipped_comes_before_the_folder_in_the_environment_and_a_path_names_any_folder(
-    tmp_path, monkeypatch
-):
-    for name in ("shipped-a", "mine"):
-        save_model(make(7), tmp_path / "local" / name, name, {})
-    for path in (tmp_path / "local" / "mine", str(tmp_path / "local" / "mine")):
+def test_a_path_names_any_folder(tmp_path):
+    save_model(make(7), tmp_path / "mine", "mine", {})
+    for path in (tmp_path / "mine", str(tmp_path / "mine")):
         bridge = load_model(path, "cpu")
         assert_is(bridge, 7)
         assert bridge.cfg.model_name == "mine"
-    monkeypatch.setenv("TRANSFORMER_CIRCUITS_WEIGHTS", str(tmp_path / "local"))
-    assert list_models() == ["mine", "shipped-a", "shipped-b"]
-    assert_is(load_model("shipped-a", "cpu"), 0)
-    assert_is(load_model("mine", "cpu"), 7)
 
 
 def test_damage_is_reported_and_nothing_is_built(repository, monkeypatch):
@@ -103,18 +87,12 @@ def test_damage_is_reported_and_nothing_is_built(repository, monkeypatch):
     monkeypatch.setattr("transformer_circuits.models.bridge.wrap", built)
     folder = repository / "weights" / "shipped-a"
     shard = sorted(folder.glob("*.safetensors"))[1]
-    content = bytearray(shard.read_bytes())
-    content[-7] ^= 16
-    shard.write_bytes(content)
-    expected = json.loads((folder / MANIFEST).read_text())["shards"][1]["sha256"]
-    for damage, message in (
-        (lambda: None, f"{shard.name} is damaged: its SHA-256 is [0-9a-f]{{64}} .* expected {expected}"),
-        (shard.unlink, f"{shard.name} is missing"),
-        ((folder / MANIFEST).unlink, "shipped-a has no model .a manifest.json"),
-    ):
-        damage()
-        with pytest.raises(WeightsError, match=message):
-            load_model("shipped-a")
+    shard.write_bytes(shard.read_bytes()[:-7])
+    with pytest.raises(WeightsError, match=f"{shard.name} is damaged"):
+        load_model("shipped-a")
+    (folder / MANIFEST).unlink()
+    with pytest.raises(WeightsError, match="shipped-a has no model .a manifest.json"):
+        load_model("shipped-a")
     assert list_models() == ["shipped-b"]
 
 
@@ -124,25 +102,8 @@ def test_a_log_is_a_table_with_a_row_for_each_snapshot(repository):
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     log = training_log("shipped-a")
     assert log["step"].tolist() == [0, 9] and log["induction"].iloc[-1] == [[0.1, 0.2]]
-    path.write_text('{"name": "shipped-a"}\n{"step": 0, "held')
-    for name, message in (
-        ("shipped-a", "jsonl is not a readable log"),
-        ("shipped-b", "'shipped-b' has no training"),
-    ):
-        with pytest.raises(WeightsError, match=message):
-            training_log(name)
-
-
-def test_a_missing_tokenizer_is_named_and_one_of_another_size_is_not_used(repository):
-    save_model(make(d_vocab=123), repository / "weights" / "other", "other", {})
-    assert load_model("other").tokenizer is None
-    (repository / "data" / "tokenizer.json").rename(repository / "data" / "elsewhere.json")
-    with pytest.raises(WeightsError, match="tokenizer.json is missing"):
-        load_model("shipped-a")
-    shutil.copy(
-        repository / "data" / "elsewhere.json", repository / "weights" / "shipped-a" / "tokenizer.json"
-    )
-    assert load_model("shipped-a").to_tokens("the").shape[1] >= 2
+    with pytest.raises(WeightsError, match="'shipped-b' has no training"):
+        training_log("shipped-b")
 
 
 def test_a_tokenizer_has_the_checksum_that_the_manifest_says(repository):
@@ -153,27 +114,29 @@ def test_a_tokenizer_has_the_checksum_that_the_manifest_says(repository):
         assert len(load_model("shipped-a", "cpu").tokenizer) == 300
         file = (folder if own else repository / "data") / "tokenizer.json"
         assert file.read_text() == text
-        file.write_text(text.replace('"the"', '"teh"', 1))
-        with pytest.raises(
-            WeightsError, match="is not the tokenizer that .*shipped-a was trained with: its SHA-256"
-        ):
+        file.write_text(text + "\n")
+        with pytest.raises(WeightsError, match="is not the tokenizer that .*shipped-a was trained with"):
             load_model("shipped-a", "cpu")
         file.write_text(text)
 
 
-@pytest.mark.parametrize("content", ["", "garbage", "{}", '{"model": {"type": "BPE", "vocab": 3}}', "\x00"])
-def test_a_tokenizer_that_is_malformed_or_too_large_is_one_sentence(repository, content):
-    folder = repository / "weights" / "shipped-a"
-    (folder / "tokenizer.json").write_text(content)
-    with pytest.raises(
-        WeightsError, match="tokenizer.json is not a readable tokenizer .*; fetch it again"
-    ) as error:
-        load_model("shipped-a", "cpu")
-    assert "\n" not in str(error.value)
+def test_a_tokenizer_that_is_missing_damaged_or_of_another_size_is_not_used(repository):
     text = (repository / "data" / "tokenizer.json").read_text()
+    save_model(make(d_vocab=123), repository / "weights" / "other", "other", {})
+    assert load_model("other", "cpu").tokenizer is None
+    folder = repository / "weights" / "shipped-a"
+    for content in ("", "garbage", "{}"):
+        (folder / "tokenizer.json").write_text(content)
+        with pytest.raises(
+            WeightsError, match="tokenizer.json is not a readable tokenizer .*; fetch it again"
+        ):
+            load_model("shipped-a", "cpu")
     save_model(make(d_vocab=299), folder, "shipped-a", {}, tokenizer=text)
-    with pytest.raises(WeightsError, match="has token ids up to 299, but the model's vocabulary has 299"):
+    with pytest.raises(WeightsError, match="has 300 tokens, but the model's vocabulary has 299"):
         load_model("shipped-a", "cpu")
+    (repository / "data" / "tokenizer.json").unlink()
+    with pytest.raises(WeightsError, match="tokenizer.json is not a readable tokenizer .No such file"):
+        load_model("shipped-b", "cpu")
 
 
 # --- the hub -----------------------------------------------------------------------------------------------------------
@@ -203,7 +166,7 @@ def hub(tmp_path, monkeypatch):
 
 def test_a_hub_model_is_fetched_by_its_manifest(hub):
     folder, fetched = hub
-    save_model(make(3), folder / "someone/circuits", "circuits", {}, shard_bytes=20_000)
+    save_model(make(3), folder / "someone/circuits", "circuits", {})
     (folder / "someone/circuits/modeling.py").write_text("raise SystemExit('remote code ran')")
     (folder / "someone/circuits/unrelated.bin").write_bytes(b"large")
     assert_is(load_model("someone/circuits", "cpu"), 3)
@@ -300,11 +263,10 @@ def write_old(folder, state, settings=OLD, file="model.safetensors"):
     return folder
 
 
-@pytest.mark.parametrize("n_layers", [0, 1, 2])
+@pytest.mark.parametrize("n_layers", [0, 2])
 @pytest.mark.parametrize("file, normalization, biases, names", [
     ("model.safetensors", None, False, {}),
     ("model.pth", "LN", False, {}),
-    ("model.pth", None, True, {}),
     ("model.pth", "LNPre", True, {}),
     # the training code's own names, and settings of a run that change nothing:
     ("model_final.pth", None, True, {"shortformer_pos": True, "normalization": None, "lr": 1e-3, "act_fn": "gelu"}),
@@ -321,30 +283,13 @@ def test_old_checkpoints_compute_what_they_computed(tmp_path, file, n_layers, no
         bridge(tokens), old_forward(state, tokens, normalization), rtol=1e-4, atol=1e-5
     )
     torch.testing.assert_close(bridge.W_pos, state["pos_embed.W_pos"])
-    torch.testing.assert_close(bridge.W_U, state["unembed.W_U"])
     assert bridge.tokenizer is None
-    for i in range(n_layers):
-        for name in ("W_Q", "W_K", "W_V", "W_O"):
-            torch.testing.assert_close(getattr(bridge, name)[i], state[f"blocks.{i}.attn.{name}"])
-
-
-def test_half_precision_is_read_in_full_and_learned_positions_are_not_lost_by_saving(tmp_path):
-    state = {key: x.half() if x.is_floating_point() else x for key, x in old_state().items()}
-    model = legacy.read_legacy(write_old(tmp_path / "old", state, file="model.pth"))
-    assert model.W_pos.dtype == model.head.weight.dtype == torch.float32
-    tokens = torch.randint(50, (2, 15))
-    expected = old_forward({key: tensor.float() for key, tensor in state.items()}, tokens)
-    torch.testing.assert_close(model(tokens), expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="positions must be the sinusoids"):
-        save_model(model, tmp_path / "new", "new", {})
 
 
 @pytest.mark.parametrize("change", [
-    {"positional_embedding_type": "standard"}, {"positional_embedding_type": "rotary"}, {"normalization_type": "RMS"},
-    {"attn_only": False}, {"attention_dir": "bidirectional"}, {"use_attn_scale": False}, {"attn_scale": 1.0},
-    {"attn_scale": "wide"}, {"scale_attn_by_inverse_layer_idx": True}, {"use_local_attn": True}, {"final_rms": True},
-    {"post_embedding_ln": True}, {"use_qk_norm": True}, {"attn_scores_soft_cap": 50.0}, {"output_logits_soft_cap": 30.0},
-    {"use_normalization_before_and_after": True}, {"eps": "small"}, {"ln_eps": 1e-3},
+    {"positional_embedding_type": "standard"}, {"normalization_type": "RMS"}, {"attn_only": False}, {"attn_scale": 1.0},
+    {"attention_dir": "bidirectional"}, {"use_attn_scale": False}, {"ln_eps": 1e-3}, {"output_logits_soft_cap": 30.0},
+    {"scale_attn_by_inverse_layer_idx": True}, {"use_local_attn": True},
 ])  # fmt: skip
 def test_a_setting_that_changes_the_mathematics_is_rejected_by_name(tmp_path, change):
     ((name, value),) = change.items()
@@ -356,40 +301,37 @@ W_Q = "blocks.1.attn.W_Q"
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"blocks.1.attn.W_K": None}, "is missing blocks.1.attn.W_K"),
-    ({"blocks.0.mlp.W_in": torch.ones(32, 8)}, "no place for: blocks.0.mlp.W_in"),
-    ({"blocks.1.attn.W_V": torch.ones(2, 32, 8)}, "do not fit its configuration"),
-    ({"blocks.1.attn.b_V": torch.ones(2, 8)}, "the bias of layers.1.attn.v in .* must have 24 entries, got 16"),
-    ({W_Q: torch.ones(32, 24)}, rf"{W_Q} in .* must be \[head, d_model, d_head\], got \(32, 24\)"),
-    ({W_Q: torch.full((3, 32, 8), torch.nan)}, f"{W_Q} in .* must be a floating-point tensor without NaN"),
-    ({W_Q: torch.ones(3, 32, 8, dtype=torch.int64)}, f"{W_Q} in .* must be a floating-point tensor"),
-    ({"pos_embed.W_pos": torch.ones(20, 30)}, r"positions in .* are \(20, 30\), expected \(20, 32\)"),
+    ({"embed.W_E": None}, "is not a Shortformer's state dict of tensors: 'embed.W_E'"),
+    ({W_Q: torch.ones(32, 24)}, f"is not a Shortformer's state dict of tensors: .*{W_Q}"),
+    ({"blocks.1.attn.W_K": None}, "do not fit its configuration: .*Missing.*layers.1.attn.k.weight"),
+    ({"blocks.0.mlp.W_in": torch.ones(32, 8)}, "Unexpected.*layers.0.mlp.in.weight"),
+    ({"blocks.1.attn.b_O": torch.ones(8)}, "size mismatch for layers.1.attn.o.bias"),
+    ({"pos_embed.W_pos": torch.ones(20, 30)}, "size mismatch for pos.weight"),
+    ({W_Q: torch.full((3, 32, 8), torch.nan)}, "layers.1.attn.q.weight in .* contains NaN"),
 ])  # fmt: skip
 def test_incomplete_and_foreign_old_checkpoints_are_rejected(tmp_path, change, message):
     state = {key: tensor for key, tensor in (old_state() | change).items() if tensor is not None}
     with pytest.raises(WeightsError, match=message):
-        legacy.read_legacy(write_old(tmp_path / "old", state))
+        load_model(write_old(tmp_path / "old", state))
 
 
 def test_an_old_checkpoint_needs_its_settings_and_one_state_dict(tmp_path):
     with pytest.raises(WeightsError, match="has no config.json"):
-        legacy.read_legacy(write_old(tmp_path / "a", old_state(), settings=None))
+        load_model(write_old(tmp_path / "a", old_state(), settings=None))
     unsaid = {key: value for key, value in OLD.items() if key != "normalization_type"}
-    with pytest.raises(WeightsError, match="is missing blocks.0.ln1.w"):  # the old class's default is LN
-        legacy.read_legacy(write_old(tmp_path / "b", old_state(), unsaid))
+    with pytest.raises(WeightsError, match="Missing.*layers.0.ln1.weight"):  # the old class's default is LN
+        load_model(write_old(tmp_path / "b", old_state(), unsaid))
     torch.save(old_state(), write_old(tmp_path / "c", old_state()) / "second.pth")
     with pytest.raises(WeightsError, match="must contain one state dict .* got 2"):
-        legacy.read_legacy(tmp_path / "c")
+        load_model(tmp_path / "c")
 
 
 @pytest.mark.parametrize("file", ["model.pth", "model.safetensors", "config.json"])
-@pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x04K", b"\xff" * 1000, b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x04K", b"\xff" * 1000])
 def test_a_malformed_old_checkpoint_is_one_sentence(tmp_path, file, content):
     folder = write_old(tmp_path / "old", old_state(), file=file.replace("config.json", "model.pth"))
     (folder / file).write_bytes(content)
-    with pytest.raises(
-        WeightsError, match="is not a (state dict of tensors|readable configuration)"
-    ) as error:
+    with pytest.raises(WeightsError, match="is not a (.*state dict|readable configuration)") as error:
         load_model(folder)
     assert "\n" not in str(error.value)
 
@@ -399,7 +341,7 @@ def test_pickled_code_is_not_run(tmp_path):
         def __reduce__(self):
             return (print, ("code ran",))
 
-    with pytest.raises(WeightsError, match="is not a state dict of tensors"):
+    with pytest.raises(WeightsError, match="is not a Shortformer's state dict of tensors"):
         load_model(write_old(tmp_path / "old", {"embed.W_E": Evil()}, file="model.pth"))
 
 

@@ -1,6 +1,5 @@
 """The trainer: its text, its loss, its scores, and that a killed run ends as an uninterrupted one."""
 
-import ast
 import dataclasses
 import json
 import os
@@ -11,24 +10,21 @@ import subprocess
 import sys
 import time
 
+import filelock
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from transformer_circuits.measures.prediction import losses
-from transformer_circuits.models import architecture, load_model, registry, shards
+from transformer_circuits.models import load_model, shards
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.training import checkpoints, evaluation, film, loss, train, windows
+from transformer_circuits.models.registry import training_film
+from transformer_circuits.training import film, train
 from transformer_circuits.training.corpus import train_tokenizer
 from transformer_circuits.training.evaluation import attention_patterns, losses_by_order
 from transformer_circuits.training.loss import linear_cross_entropy
-from transformer_circuits.training.train import (
-    TrainingConfig,
-    flops_per_token,
-    read_config,
-    snapshot_steps,
-)
+from transformer_circuits.training.train import TrainingConfig, flops_per_token, read_config, snapshot_steps
 from transformer_circuits.training.windows import Windows
 
 CONFIG = """
@@ -76,14 +72,8 @@ def start(data, out, *settings, rank=None, port=0):
     """Start the trainer as a process of its own; with a rank, as one of two."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     if rank is not None:
-        world = {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": 2,
-            "MASTER_ADDR": "localhost",
-            "MASTER_PORT": port,
-        }
-        environment |= {key: str(value) for key, value in world.items()}
+        environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+        environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
     program = [sys.executable, "-m", "transformer_circuits.training.train", *command(data, out, *settings)]
     pipe = subprocess.PIPE
     return subprocess.Popen(program, env=environment, stdout=pipe, stderr=pipe, text=True)
@@ -104,19 +94,13 @@ def wait_for_rows(data, out, more, process):
         time.sleep(0.02)
 
 
-def test_imports_of_the_trainer_are_few():
-    allowed = set(sys.stdlib_module_names) | set("torch numpy safetensors accelerate filelock tqdm".split())
-    allowed |= {
-        "jaxtyping",
-        "pydantic",
-        "tokenizers",
-        "transformer_circuits",
-    }  # tokenizers: a film's sentence
-    for module in (architecture, shards, loss, windows, checkpoints, evaluation, film, train):
-        for node in ast.walk(ast.parse(open(module.__file__).read())):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
-            assert {name.split(".")[0] for name in names} <= allowed, module.__name__
+def test_training_machines_need_no_transformer_lens():
+    code = (
+        "import sys, transformer_circuits.models, transformer_circuits.training.train;"
+        "print([name for name in ('transformer_lens', 'transformers', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 # ---- what is computed ----------------------------------------------------------------------------------------------------
@@ -134,19 +118,6 @@ def test_chunked_loss_and_gradients_are_those_of_cross_entropy(chunk):
     assert torch.allclose(ours.double(), expected, rtol=1e-6)
     for mine, theirs in zip(torch.autograd.grad(3 * ours, (residual, W_U)), gradients):
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6)  # probabilities are float32
-
-
-def test_recorded_patterns_give_the_models_output():
-    torch.manual_seed(0)
-    model, tokens = Transformer(TWO_LAYERS), torch.randint(30, (2, 20))
-    patterns = attention_patterns(model, tokens)
-    assert patterns.shape == (2, 2, 2, 20, 20)
-    assert torch.allclose(patterns.sum(-1), torch.ones(2, 2, 2, 20), atol=1e-5)
-    layer, embedding = model.layers[0].attn, model.tok_embed(tokens)
-    values = layer.v(embedding).unflatten(-1, (2, 8)).transpose(1, 2)
-    by_hand = layer.o((patterns[0] @ values).transpose(1, 2).flatten(-2))
-    expected, _ = layer(embedding, positions=model.pos.weight[None, :20])
-    assert torch.allclose(by_hand, expected, atol=1e-5)
 
 
 def test_losses_by_order_begin_with_the_direct_path_and_end_with_the_model_itself():
@@ -224,20 +195,10 @@ def test_operations_per_token_are_those_that_torch_counts():
 # ---- what is written -----------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_run_goes_on_as_if_uninterrupted(data):
-    run(data, "whole")
-    for steps in (100, 57, None):
-        run(data, "parts", stop_after=steps)
-    whole = rows(data, "whole")
-    assert rows(data, "parts") == whole
-    assert (data / "parts" / SHARD).read_bytes() == (data / "whole" / SHARD).read_bytes()
-    assert whole[-1]["held_out"] < whole[1]["held_out"] - 0.5  # it learned something
-    model, manifest = shards.read_model(data / "whole" / "model")
-    assert manifest["training"]["result"]["tokens"] == 312 * 128 and model.config.d_vocab == 50
-
-
 def test_ten_kills_at_random_moments_change_nothing(data):
     run(data, "whole")
+    log = rows(data, "whole")
+    assert log[-1]["held_out"] < log[1]["held_out"] - 0.5  # it learned something
     often = "checkpoint_minutes=1e-9"  # a checkpoint at every step, so that kills hit its writing too
     checkpoint, moments = data / "killed" / "checkpoint.safetensors", random.Random(0)
     for _ in range(10):
@@ -251,7 +212,7 @@ def test_ten_kills_at_random_moments_change_nothing(data):
         process.communicate()
     process = start(data, "killed", often)
     assert process.communicate() and process.returncode == 0
-    assert rows(data, "killed")[1:] == rows(data, "whole")[1:]
+    assert rows(data, "killed")[1:] == log[1:]
     assert (data / "killed" / SHARD).read_bytes() == (data / "whole" / SHARD).read_bytes()
 
 
@@ -266,7 +227,7 @@ def test_signals_write_a_checkpoint_and_say_so(data):
         assert (data / "out" / "checkpoint.safetensors").exists()
 
 
-def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte(data, monkeypatch):
+def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte(data):
     tokenizer = train_tokenizer([film.NAMES], 300)
     tokenizer.save(str(data / "tokenizer.json"))
     settings = ["film=true", "n_layers=2", "d_vocab=300", "n_ctx=48"]
@@ -274,11 +235,16 @@ def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte
     for steps in (1, 80, 57, None):
         run(data, "parts", *settings, stop_after=steps)
     assert rows(data, "parts") == rows(data, "whole")
-    whole, parts = ((data / out / "model" / "film.npz").read_bytes() for out in ("whole", "parts"))
-    assert whole == parts
+    for file in ("model/film.npz", SHARD):
+        assert (data / "whole" / file).read_bytes() == (data / "parts" / file).read_bytes()
 
-    monkeypatch.setenv("TRANSFORMER_CIRCUITS_WEIGHTS", str(data / "parts"))
-    arrays, log = registry.training_film("model"), rows(data, "whole")[1:]
+    arrays, (header, *log) = training_film(str(data / "parts" / "model")), rows(data, "whole")
+    assert header["corpus"].keys() == {"train.npy", "held_out.npy"}
+    for name in ("previous_token", "rest", "induction", "induction_frequent", "positivity"):
+        scores = np.array(log[-1][name])
+        assert scores.shape == (2, 2) and (np.abs(scores) <= 1).all()
+    assert len(log[-1]["orders"]) == 3 and len(log[-1]["copies"]) == 2 and 0 <= log[-1]["first_guess"] <= 1
+    assert log[-1]["pair"].keys() == {"induction", "previous", "k_composition", "k_positivity"}
     assert arrays["step"].tolist() == [row["step"] for row in log]
     assert arrays["tokens"].tolist() == [row["tokens"] for row in log]
     assert tokenizer.decode(arrays["text_0"][1:].tolist()) in film.NAMES and arrays["text_0"][0] == 0
@@ -298,22 +264,10 @@ def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte
     assert arrays["induction"][-1] == pytest.approx(np.array(log[-1]["induction"]), abs=1e-3)
 
     path = data / "parts" / "model" / "film.npz"
-    for damage in (lambda: path.write_bytes(whole[:-50]), path.unlink):
-        damage()
-        with pytest.raises(shards.WeightsError, match="film.npz cannot be read .*; fetch it again"):
-            registry.training_film("model")
-    assert registry.training_film("melodies-1l") is None
-
-
-def test_the_log_contains_scores_of_heads_circuits_and_orders(data):
-    run(data, "two", "n_layers=2", "tokens=4_000")
-    first, *_, last = rows(data, "two")
-    assert first["corpus"].keys() == {"train.npy", "held_out.npy"} and len(first["corpus"]["train.npy"]) == 16
-    for name in ("previous_token", "rest", "induction", "induction_frequent", "positivity"):
-        scores = np.array(last[name])
-        assert scores.shape == (2, 2) and (np.abs(scores) <= 1).all()
-    assert len(last["orders"]) == 3 and len(last["copies"]) == 2 and 0 <= last["first_guess"] <= 1
-    assert last["pair"].keys() == {"induction", "previous", "k_composition", "k_positivity"}
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(shards.WeightsError, match="film.npz is damaged.*; fetch it again"):
+        training_film(str(data / "parts" / "model"))
+    assert training_film("melodies-1l") is None
 
 
 def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_tokenizer(data):
@@ -328,13 +282,6 @@ def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_to
     bridge = load_model(data / "small" / "model", device="cpu")
     assert len(bridge.tokenizer) == 270
     assert bridge.tokenizer.decode(bridge.to_tokens(texts[7])[0, 1:]) == texts[7]
-
-
-def test_a_model_with_a_matrix_larger_than_a_shard_is_written_all_the_same(data, monkeypatch):
-    monkeypatch.setattr(train, "SHARD_BYTES", 1_000)  # W_E has 1,600
-    run(data, "wide", stop_after=None)
-    model, manifest = shards.read_model(data / "wide" / "model")
-    assert len(manifest["shards"]) >= 2 and model.config.d_model == 16
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(train.CONFIGS.glob("*.toml"))])
@@ -357,22 +304,13 @@ def free_port():
 
 
 def test_two_processes_give_the_losses_of_one(data):
-    launch = [
-        "accelerate.commands.launch",
-        "--multi_gpu",
-        "--num_processes=2",
-        f"--main_process_port={free_port()}",
-    ]
-    arguments = [
-        "-m",
-        "transformer_circuits.training.train",
-        *command(data, "two", "precision='no'", "tokens=8_000"),
-    ]
+    settings = ("precision='no'", "tokens=8_000")
+    launch = f"-m accelerate.commands.launch --multi_gpu --num_processes=2 --main_process_port={free_port()}"
+    program = "-m transformer_circuits.training.train"
+    arguments = [*launch.split(), *program.split(), *command(data, "two", *settings)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, "-m", *launch, *arguments], env=environment, check=True, capture_output=True
-    )
-    run(data, "one", "precision='no'", "tokens=8_000")
+    subprocess.run([sys.executable, *arguments], env=environment, check=True, capture_output=True)
+    run(data, "one", *settings)
     (header, *two), (_, *one) = rows(data, "two"), rows(data, "one")
     assert header["hardware"]["processes"] == 2 and len(two) == len(one)
     for row, expected in zip(two[1:], one[1:]):
@@ -390,9 +328,8 @@ def test_two_processes_stop_together_and_what_they_leave_resumes(data):
         both[1].send_signal(number)
         printed = ["".join(process.communicate(timeout=120)) for process in both]
         ended += [process.returncode for process in both]
-        assert (
-            "a process was lost after step" if number == signal.SIGKILL else "stopped at step"
-        ) in printed[0]
+        said = "a process was lost after step" if number == signal.SIGKILL else "stopped at step"
+        assert said in printed[0]
     assert ended == [1, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGTERM]
     run(data, "two", *settings)
     run(data, "one", *settings)
@@ -405,28 +342,22 @@ def test_two_processes_stop_together_and_what_they_leave_resumes(data):
 
 SETTINGS = [
     ("lr", "a setting must be a line of TOML such as lr=1e-3, got 'lr'"),
-    ("lr=a b", "a setting must be a line of TOML"),
     ("rate=1", "unknown setting 'rate'; there are: n_layers, "),
-    ("n_layers=-1", "n_layers must be at least 0"),
+    ("n_layers=-1", "n_layers must be greater than or equal to 0, got -1"),
+    ("normalization='RMS'", "normalization must be 'LN', got 'RMS'"),
+    ("smeared_keys='no'", "smeared_keys must be a valid boolean"),
     ("precision='fp8'", "precision must be 'bf16' or 'no', got 'fp8'"),
     ("batch=0", "batch must be greater than 0, got 0"),
     ("batch=2.5", "batch must be a valid integer, got 2.5"),
-    ("tokens=-5", "tokens must be greater than 0"),
-    ("evaluate_windows=0", "evaluate_windows must be"),
-    ("clip=-1", "clip must be greater than 0"),
-    ("lr='x'", "lr must be a valid number, got 'x'"),
     ("lr=nan", "lr must be a finite number"),
     ("warmup=2", "warmup must be less than or equal to 1, got 2"),
-    ("planted=1.5", "planted must be less than or equal to 1"),
-    ("without_start=-0.1", "without_start must be greater than or equal to 0"),
     ("betas=[0.9, 1.0]", "betas must be less than 1"),
-    ("seed=true", "seed must be a valid integer, got True"),
 ]
 
 
 @pytest.mark.parametrize("setting, sentence", SETTINGS)
 def test_settings_that_cannot_be_are_named(data, setting, sentence):
-    with pytest.raises(ValueError, match=sentence.replace("[", r"\[")):
+    with pytest.raises(ValueError, match=sentence):
         read_config(str(data / "tiny.toml"), [setting])
 
 
@@ -440,47 +371,32 @@ def test_settings_replace_the_configurations(data):
 
 
 RUNS = [
-    (["n_ctx=8"], "n_ctx must be at least 16 to plant passages, got 8; set planted=0"),
-    (["film=true", "n_layers=0"], "film must be false for a model without layers"),
-    (
-        ["n_ctx=4_000"],
-        "train.npy must have|held_out.npy must have at least one window of 4000 tokens, got 2000",
-    ),
-    (["d_vocab=40"], "token ids must be 0 to 39 in a vocabulary of 40, got 1 to 49 in .*train.npy"),
+    ("n_ctx=8", "n_ctx must be at least 16 to plant passages, got 8; set planted=0"),
+    ("n_ctx=4_000", "npy must have at least one window of 4000 tokens, got 2000"),
+    ("d_vocab=40", "token ids must be 0 to 39 in a vocabulary of 40, got 1 to 49 in .*train.npy"),
+    ("film=true", "film must be false for a model without layers"),
 ]
 
 
-@pytest.mark.parametrize("settings, sentence", RUNS)
-def test_runs_that_cannot_be_are_named(data, settings, sentence):
+@pytest.mark.parametrize("setting, sentence", RUNS)
+def test_runs_that_cannot_be_are_named(data, setting, sentence):
     with pytest.raises(ValueError, match=sentence):
-        run(data, "out", *settings)
-
-
-TOKENS = [
-    (np.array([1.0, 2.0]), "train.npy must be one row of integers, got float64 of shape"),
-    (None, "train.npy is not a readable array of tokens"),
-]
-
-
-@pytest.mark.parametrize("content, sentence", TOKENS)
-def test_damaged_tokens_are_named(data, content, sentence):
-    if content is None:
-        (data / "train.npy").write_bytes(b"garbage")
-    else:
-        np.save(data / "train.npy", content)
-    with pytest.raises(ValueError, match=sentence):
-        run(data, "out")
+        run(data, "out", "n_layers=0", setting)
 
 
 def test_missing_files_are_named(data):
     with pytest.raises(ValueError, match="unknown configuration 'big'; there are: attn-only-0l"):
         read_config("big")
-    (data / "wrong.toml").write_text("[model]\nlayers = 2\n[training]\ntokens = 5\n")
-    with pytest.raises(ValueError, match="wrong.toml is not a training configuration"):
-        read_config(str(data / "wrong.toml"))
+    for part in ("model", "training"):
+        (data / "wrong.toml").write_text(CONFIG.replace(f"[{part}]", f"[{part}]\nlayers = 2"))
+        with pytest.raises(ValueError, match="layers Unexpected keyword argument, got 2"):
+            read_config(str(data / "wrong.toml"))
     (data / "file").write_text("not a folder")
     with pytest.raises(SystemExit, match="error: .*file"):
         train.main(command(data, "file/out"))
+    (data / "train.npy").write_bytes(b"garbage")
+    with pytest.raises(SystemExit, match="train.npy is not a readable array of tokens"):
+        train.main(command(data, "out"))
     (data / "train.npy").unlink()
     with pytest.raises(SystemExit, match="train.npy is missing; make it with"):
         train.main(command(data, "out"))
@@ -498,20 +414,18 @@ def test_a_loss_that_is_nan_stops_the_run_and_leaves_the_checkpoint(data, monkey
 
 
 def test_a_second_trainer_with_the_same_folder_is_rejected(data):
-    with checkpoints.only_trainer(data / "out"), pytest.raises(ValueError, match="another trainer writes to"):
-        run(data, "out")
-    run(data, "out", stop_after=1)
+    with filelock.FileLock(data / "out" / ".lock"):
+        with pytest.raises(SystemExit, match="error: another trainer writes to"):
+            train.main(command(data, "out"))
+    train.main([*command(data, "out"), "--stop-after", "1"])
 
 
 def test_what_changed_since_the_checkpoint_is_noticed(data):
     film = "film=true"
     run(data, "out", film, stop_after=40)
     out = data / "out"
-    checkpoint, log, frame = (
-        out / "checkpoint.safetensors",
-        out / "training.jsonl",
-        out / "film" / "000000000.npz",
-    )
+    checkpoint, log = out / "checkpoint.safetensors", out / "training.jsonl"
+    frame = out / "film" / "000000000.npz"
     whole, lines, first = checkpoint.read_bytes(), log.read_text(), frame.read_bytes()
 
     def rejected(sentence, *settings):

@@ -7,23 +7,22 @@
 
 Layer normalization, an MLP in each block, keys that see the token before, and positions added to the embedding are options
 for chapter 12. Module names (`tok_embed`, `pos`, `layers`, `attn.q` ..., `head`) are those of TransformerLens's native model,
-so that `models.bridge` can wrap this very module: there is one implementation, trained and analyzed alike. This file imports
-only torch.
+so that `models.bridge` can wrap this very module: there is one implementation, trained and analyzed alike.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import numbers
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import ConfigDict, NonNegativeInt, PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 BOS = 0  # the start-of-text token, first in every context and before every document
-
 
 # What a model may have beyond the matrices of an attention-only transformer: fields of `ModelConfig`, and words for them.
 BEYOND = {
@@ -34,36 +33,23 @@ BEYOND = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class ModelConfig:
-    """Shape of a model. The defaults are the paper's main model, except for vocabulary and context length."""
+    """Shape of a model. The defaults are the paper's main model, except for vocabulary and context length.
 
-    n_layers: int
-    d_model: int = 768
-    n_heads: int = 12
-    d_head: int = 64
-    d_vocab: int = 8192
-    n_ctx: int = 512
-    normalization: str | None = None  # None or "LN"
-    d_mlp: int | None = None  # None: attention only
+    Raises ValueError for sizes and options that no model has.
+    """
+
+    n_layers: NonNegativeInt
+    d_model: PositiveInt = 768
+    n_heads: PositiveInt = 12
+    d_head: PositiveInt = 64
+    d_vocab: PositiveInt = 8192
+    n_ctx: PositiveInt = 512
+    normalization: Literal["LN"] | None = None
+    d_mlp: NonNegativeInt | None = None  # None or 0: attention only
     smeared_keys: bool = False  # each head mixes into a key the key of the previous token
-    standard_positions: bool = (
-        False  # added to the embedding, as in most transformers, so that heads move them
-    )
-
-    def __post_init__(self) -> None:
-        if self.normalization not in (None, "LN"):
-            raise ValueError(f"normalization must be None or 'LN', not {self.normalization!r}")
-        least = {"n_layers": 0, "d_model": 2, "n_heads": 1, "d_head": 1, "d_vocab": 1, "n_ctx": 1}
-        for name, smallest in (least if self.d_mlp is None else least | {"d_mlp": 0}).items():
-            size = getattr(self, name)
-            if not isinstance(size, numbers.Integral) or isinstance(size, bool):
-                raise ValueError(f"{name} must be a whole number, not {size!r}")
-            if size < smallest:
-                raise ValueError(f"{name} must be at least {smallest}, not {size}")
-        for name in ("smeared_keys", "standard_positions"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be true or false, not {getattr(self, name)!r}")
+    standard_positions: bool = False  # added to the embedding, as in most transformers: heads move them
 
     @property
     def beyond(self) -> list[str]:
@@ -196,14 +182,17 @@ class MLP(nn.Module):
         return self.fc_out(F.gelu(self.fc_in(residual)))
 
 
+def normalization(config: ModelConfig) -> nn.Module:
+    return nn.LayerNorm(config.d_model) if config.normalization else nn.Identity()
+
+
 class Block(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
-        normalization = (lambda: nn.LayerNorm(config.d_model)) if config.normalization else nn.Identity
-        self.ln1 = normalization()
+        self.ln1 = normalization(config)
         self.attn = Attention(config)
         if config.d_mlp:
-            self.ln2 = normalization()
+            self.ln2 = normalization(config)
             self.mlp = MLP(config.d_model, config.d_mlp)
         self.attn_only = not config.d_mlp
 
@@ -223,7 +212,7 @@ class Transformer(nn.Module):
         self.tok_embed = nn.Embedding(config.d_vocab, config.d_model)
         self.pos = nn.Embedding.from_pretrained(sinusoids(config.n_ctx, config.d_model), freeze=True)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layers))
-        self.ln_out = nn.LayerNorm(config.d_model) if config.normalization else nn.Identity()
+        self.ln_out = normalization(config)
         self.head = nn.Linear(config.d_model, config.d_vocab, bias=False)
         self.initialize()
 
@@ -277,10 +266,7 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """The last two arguments are there because TransformerLens passes them; ValueError where they would matter."""
         if input_ids is None:
-            shape = None if inputs_embeds is None else tuple(inputs_embeds.shape)
-            raise ValueError(
-                f"a prompt must be 1 to {self.config.n_ctx} token ids, this one is empty or holds floats (shape {shape})"
-            )
+            raise ValueError(f"a prompt must be 1 to {self.config.n_ctx} token ids, not empty, nor floats")
         if attention_mask is not None and not attention_mask.all():
             raise ValueError(
                 "this model takes no padding mask: pad on the right, or give prompts of one length"

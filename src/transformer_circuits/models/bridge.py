@@ -42,6 +42,9 @@ from transformers import PreTrainedTokenizerFast
 
 from .architecture import ModelConfig, Transformer
 
+SIZES = ("n_layers", "d_model", "n_heads", "d_head", "d_vocab", "n_ctx", "d_mlp")
+MATRICES = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_U")
+
 
 def wrap(
     model: Transformer, tokenizer: PreTrainedTokenizerFast | None = None, name: str = "transformer"
@@ -52,14 +55,8 @@ def wrap(
     """
     config = model.config
     bridge_config = TransformerBridgeConfig(
-        n_layers=config.n_layers,
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        d_head=config.d_head,
-        d_vocab=config.d_vocab,
+        **{size: getattr(config, size) for size in SIZES},
         d_vocab_out=config.d_vocab,
-        n_ctx=config.n_ctx,
-        d_mlp=config.d_mlp,
         act_fn="gelu",
         attn_only=not config.d_mlp,
         normalization_type=config.normalization,
@@ -74,9 +71,6 @@ def wrap(
         model_name=name,
         post_adapter_hook=_adapt,
     )
-
-
-MATRICES = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_U")
 
 
 def matrices(model: TransformerBridge) -> dict[str, Tensor]:

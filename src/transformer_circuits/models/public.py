@@ -24,26 +24,25 @@ def load_public(
     Weights are as published: no layer normalization is folded in, and nothing is centered. `device`: None takes CUDA where there is one.
     Raises WeightsError, in one sentence, for a model that is not available or cannot be read.
     """
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformer_lens.model_bridge.sources.tl_legacy import TL_LEGACY_PREFIXES
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    ours = name in (*registry.list_models(), *legacy.PUBLISHED_WITHOUT_CONFIG) or registry.is_model(name)
     try:
-        model = _boot(name, device or ("cuda" if torch.cuda.is_available() else "cpu"), dtype)
+        if ours:
+            model = registry.load_model(name, device, dtype)
+        elif name.startswith(TL_LEGACY_PREFIXES):
+            try:
+                model = TransformerBridge.boot_tl_legacy(name, device=device, dtype=dtype)
+            except NotImplementedError:  # Shortformer positions
+                model = registry.load_model(name, device, dtype)
+        else:
+            model = TransformerBridge.boot_transformers(name, device=device, dtype=dtype)
     except Exception as error:  # of the hub's client, the HTTP library, transformers, TransformerLens
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise WeightsError(f"{name!r} could not be loaded: {first}") from error
     return model.eval().requires_grad_(False)
-
-
-def _boot(name: str, device: str | torch.device, dtype: torch.dtype) -> TransformerBridge:
-    from transformer_lens.model_bridge import TransformerBridge
-    from transformer_lens.model_bridge.sources.tl_legacy import TL_LEGACY_PREFIXES
-
-    if name in registry.list_models() or name in legacy.PUBLISHED_WITHOUT_CONFIG or registry.is_model(name):
-        return registry.load_model(name, device, dtype)
-    if name.startswith(TL_LEGACY_PREFIXES):
-        try:
-            return TransformerBridge.boot_tl_legacy(name, device=device, dtype=dtype)
-        except NotImplementedError:  # Shortformer positions
-            return registry.load_model(name, device, dtype)
-    return TransformerBridge.boot_transformers(name, device=device, dtype=dtype)
 
 
 def start_token(model: TransformerBridge) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..paths import DATA
 from .architecture import BOS
 from .shards import WeightsError
 
@@ -25,30 +26,22 @@ if TYPE_CHECKING:
 START = "<|start|>"  # the text of token BOS
 
 
-def as_pretrained(tokenizer_file: str | Path) -> PreTrainedTokenizerFast:
+def as_pretrained(path: Path) -> PreTrainedTokenizerFast:
     """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once. Never looks on the network.
 
     `<|start|>` also separates documents and pads, so it is the bos, eos and pad token; a byte-level vocabulary needs no
-    unknown token. Raises ValueError for a missing file or one in which token 0 is not `<|start|>`, and WeightsError for one that
-    holds no tokenizer.
+    unknown token. Raises ValueError if token 0 is not `<|start|>`, and WeightsError for a file that is missing or holds no tokenizer.
     """
     from tokenizers import Tokenizer
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
-    path = Path(tokenizer_file)
-    if not path.is_file():
-        raise ValueError(f"there is no tokenizer file {path}")
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more particular
-        raise WeightsError(
-            f"{path} is not a readable tokenizer ({str(error).splitlines()[0]}); fetch it again"
-        ) from error
+        raise WeightsError(f"{path} is not a readable tokenizer ({error}); fetch it again") from error
     if tokenizer.token_to_id(START) != BOS:
-        raise ValueError(
-            f"{path} does not have {START} as token {BOS}, which these models start every context with"
-        )
+        raise ValueError(f"{path} does not have {START} as token {BOS}")
     tokenizer.post_processor = TemplateProcessing(single=f"{START} $A", special_tokens=[(START, BOS)])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -73,7 +66,7 @@ def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
     if not smallest <= d_vocab <= len(model["vocab"]):
         raise ValueError(f"this tokenizer can have {smallest} to {len(model['vocab'])} tokens, not {d_vocab}")
     vocab = {token: i for token, i in model["vocab"].items() if i < d_vocab}
-    merges = [merge for merge in model["merges"] if model["vocab"]["".join(_pair(merge))] < d_vocab]
+    merges = [merge for merge in model["merges"] if model["vocab"]["".join(merge)] < d_vocab]
     return tokenizer | {"model": model | {"vocab": vocab, "merges": merges}}
 
 
@@ -130,15 +123,13 @@ def compact(tokenizer: dict[str, Any]) -> str:
 def tokenizer_of(folder: Path, d_vocab: int) -> tuple[str | None, bool]:
     """Return the `tokenizer.json` of a model of `d_vocab` tokens (None if its corpus folder has none), and whether the model needs it
     in its own folder, because it is not the repository's."""
-    from ..paths import DATA
-
-    larger, path, shipped = _larger(folder, d_vocab), folder / "tokenizer.json", DATA / "tokenizer.json"
-    if larger:
+    if larger := _larger(folder, d_vocab):
         return compact(first_tokens(larger, d_vocab)), True
+    path = folder / "tokenizer.json"
     if not path.exists():
         return None, False
     text = compact(json.loads(path.read_text(encoding="utf8")))
-    return text, not (shipped.is_file() and shipped.read_text(encoding="utf8") == text)
+    return text, text != (DATA / "tokenizer.json").read_text(encoding="utf8")
 
 
 def _larger(folder: Path, d_vocab: int) -> dict[str, Any] | None:
@@ -148,17 +139,11 @@ def _larger(folder: Path, d_vocab: int) -> dict[str, Any] | None:
     return content if content and len(content["model"]["vocab"]) > d_vocab else None
 
 
-def _pair(merge: str | Sequence[str]) -> tuple[str, str]:  # files hold "a b" or ["a", "b"]
-    left, right = merge.split(" ") if isinstance(merge, str) else merge
-    return left, right
-
-
 def _parts(tokenizer: dict[str, Any]) -> dict[int, tuple[int, int]]:
     vocab = tokenizer["model"]["vocab"]
     parts: dict[int, tuple[int, int]] = {}
     following = None  # the number that the next new token must have
-    for merge in tokenizer["model"]["merges"]:
-        left, right = _pair(merge)
+    for left, right in tokenizer["model"]["merges"]:
         token = vocab[left + right]
         if token in parts:
             continue  # a second way to the same string; the first is the one that made the token

@@ -5,33 +5,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import filelock
 import safetensors
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from transformer_circuits.models.architecture import Transformer
+from transformer_circuits.models.shards import write_atomically
 
 
 def digest(path: Path) -> str:
     """Return the first 16 digits of a file's SHA-256, which identify the corpus that a model was trained on."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
-def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Replace a file by what `write` writes. After a kill it is the old file or the new one."""
-    partial = path.with_name(f".{path.name}.partial")
-    write(partial)
-    with open(partial, "rb+") as file:
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def parameter_groups(model: Transformer) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
@@ -99,18 +88,3 @@ def read_log(path: Path, step: int, expected: set[int]) -> list[str]:
             f"{path} is missing the snapshot at step {missing[0]}; restore it, or delete the checkpoint to start over"
         )
     return [line for at, line in kept.items() if at <= step]
-
-
-@contextlib.contextmanager
-def only_trainer(out: Path) -> Iterator[None]:
-    """Hold the lock of a folder. Raises ValueError if another trainer, in this process or another, holds it."""
-    out.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(out / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise ValueError(f"another trainer writes to {out}; wait for it, or choose another --out") from None
-    try:
-        yield
-    finally:
-        lock.release()

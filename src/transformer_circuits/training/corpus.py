@@ -1,6 +1,6 @@
 """From named sources to packed tokens: fetch, select, deduplicate, split, train the tokenizer, pack, report.
 
-    python -m transformer_circuits.training.corpus --out corpus [--mirror FOLDER]
+    python -m transformer_circuits.training.corpus --out corpus
     python -m transformer_circuits.training.corpus --out corpus --folder MY_TEXTS       (any folder of text files)
     python -m transformer_circuits.training.corpus --out corpus --dataset HF/NAME       (any Hugging Face text dataset)
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fnmatch
-import hashlib
 import json
 import subprocess
 import sys
@@ -29,9 +28,11 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 import numpy as np
+import pandas as pd
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import BOS
+from transformer_circuits.models.shards import sha256
 from transformer_circuits.models.tokenizer import compact
 from transformer_circuits.training.windows import Windows
 
@@ -63,21 +64,16 @@ def shingles(text: str, words: int = 8) -> set[int]:
     return {run for run in found if run % 8 == 0} or {min(found)}
 
 
-class Deduplicator:
-    """Remembers the runs of words of all accepted documents. A document is a copy if more than half of its runs are known.
+def is_copy(text: str, seen: set[int]) -> bool:
+    """Return whether more than half of a text's runs of words are in `seen`; those of a text that is no copy are added to it.
 
     This finds the same book under two names, edited copies, and copies whose lines break at other places.
     """
-
-    def __init__(self) -> None:
-        self.seen: set[int] = set()
-
-    def is_copy(self, text: str) -> bool:
-        found = shingles(text)
-        copy = len(found & self.seen) > len(found) / 2
-        if not copy:
-            self.seen |= found
-        return copy
+    found = shingles(text)
+    if len(found & seen) > len(found) / 2:
+        return True
+    seen |= found
+    return False
 
 
 def is_text(document: Document) -> bool:
@@ -94,56 +90,39 @@ def is_text(document: Document) -> bool:
 # ---- sources -------------------------------------------------------------------------------------------------------------
 
 
-def load_sources(path: Path = HERE / "sources.toml") -> list[dict]:
-    return tomllib.loads(path.read_text(encoding="utf8"))["source"]
-
-
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def check(what: str, content: bytes, expected: str) -> None:
-    if (found := sha256(content)) != expected:
-        raise ValueError(f"{what} must have SHA-256 {expected}, got {found}; delete it and fetch it again")
+def load_sources() -> list[dict]:
+    return tomllib.loads((HERE / "sources.toml").read_text(encoding="utf8"))["source"]
 
 
 def members(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Return path and content of the files of an archive, without its top folder."""
+    """Return the files of an archive by their paths below its top folder."""
     with tarfile.open(archive) as tar:
         for member in tar:
             if member.isfile() and (file := tar.extractfile(member)):
                 yield str(PurePosixPath(*PurePosixPath(member.name).parts[1:])), file.read()
 
 
-def read_github(source: dict, mirror: Path | None, cache: Path) -> Iterator[tuple[str, bytes]]:
-    """Return the files of a GitHub repository at one commit, from a mirror's archive or one by one, each checked."""
-    listing = (HERE / "files" / f"{source['name']}.sha256").read_text(encoding="utf8")
-    expected = {path: digest for digest, path in (line.split("  ", 1) for line in listing.splitlines())}
-    archive = mirror / source["mirror"] if mirror else None
-    if archive and archive.exists():
-        for path, content in members(archive):
-            if path in expected:
-                check(f"{path} in {archive.name}", content, expected.pop(path))
-                yield path, content
-        if expected:
-            raise ValueError(
-                f"{archive.name} is missing {len(expected)} of the files listed in files/, such as {min(expected)}; fetch it again"
-            )
-        return
+def read_github(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
+    """Return the files of a GitHub repository at one commit, from an archive in `cache` or one by one, each checked."""
     import pooch  # only needed for downloads
 
+    name, folder = source["name"], cache / source["name"]
+    listing = (HERE / "files" / f"{name}.sha256").read_text(encoding="utf8")
+    digests = dict(reversed(line.split("  ", 1)) for line in listing.splitlines())
+    if (archive := cache / f"{name}.tar.xz").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, content in members(archive):
+            if path in digests:
+                (folder / digests[path]).write_bytes(content)
     base = f"https://raw.githubusercontent.com/{source['repository']}/{source['commit']}/"
-    folder = cache / source["name"]
-    for path, digest in tqdm(expected.items(), desc=source["name"], unit="file"):
+    for path, digest in tqdm(digests.items(), desc=name, unit="file"):
         file = pooch.retrieve(base + quote(path), known_hash=digest, path=folder, fname=digest)
         yield path, Path(file).read_bytes()
 
 
-def read_package(source: dict, mirror: Path | None, cache: Path) -> Iterator[tuple[str, bytes]]:
+def read_package(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
     """Return the files of a source package at one version. The archive is read, never built or run."""
     archive = cache / source["archive"]
-    if mirror and (mirror / source["archive"]).exists():
-        archive = mirror / source["archive"]
     if not archive.exists():
         import pooch
 
@@ -152,14 +131,15 @@ def read_package(source: dict, mirror: Path | None, cache: Path) -> Iterator[tup
         found = subprocess.run(find, check=True, capture_output=True, text=True).stdout.split()[0]
         url = found.partition("#")[0]
         pooch.retrieve(url, known_hash=source["sha256"], path=cache, fname=archive.name, progressbar=True)
-    check(archive.name, archive.read_bytes(), source["sha256"])
-    return members(archive)
+    if (found := sha256(archive.read_bytes())) != source["sha256"]:
+        raise ValueError(f"{archive} must have SHA-256 {source['sha256']}, got {found}; delete it")
+    yield from members(archive)
 
 
-def read_source(source: dict, mirror: Path | None, cache: Path) -> Iterator[Document]:
+def read_source(source: dict, cache: Path) -> Iterator[Document]:
     """Return the documents of a source in a fixed pseudo-random order, so that a limit takes a fair sample of its files."""
     read = read_github if "repository" in source else read_package
-    files = [file for file in read(source, mirror, cache) if PurePosixPath(file[0]).suffix in KINDS]
+    files = [file for file in read(source, cache) if PurePosixPath(file[0]).suffix in KINDS]
     for path, content in sorted(files, key=lambda file: sha256(file[0].encode())):
         if any(fnmatch.fnmatch(path, pattern) for pattern in source.get("skip", [])):
             continue
@@ -170,20 +150,20 @@ def read_source(source: dict, mirror: Path | None, cache: Path) -> Iterator[Docu
         yield Document(source["name"], source.get("kind", KINDS[PurePosixPath(path).suffix]), path, text)
 
 
-def read_sources(sources: Iterable[dict], mirror: Path | None, cache: Path) -> Iterator[Document]:
+def read_sources(sources: Iterable[dict], cache: Path) -> Iterator[Document]:
     """Return documents worth training on, without copies, at most `megabytes[kind]` of each kind from each source."""
-    copies = Deduplicator()
+    seen: set[int] = set()
     for source in tqdm(list(sources), desc="sources"):
         room = {kind: megabytes * 1e6 for kind, megabytes in source["megabytes"].items()}
-        for document in read_source(source, mirror, cache):
-            if room.get(document.kind, 0) > 0 and is_text(document) and not copies.is_copy(document.text):
+        for document in read_source(source, cache):
+            if room.get(document.kind, 0) > 0 and is_text(document) and not is_copy(document.text, seen):
                 room[document.kind] -= len(document.text)
                 yield document
 
 
 def read_folder(folder: Path) -> Iterator[Document]:
     """Return every UTF-8 text file below a folder, without copies. Links that lead out of it are not followed; unreadable files are named."""
-    copies, unread = Deduplicator(), []
+    seen, unread = set(), []
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):
             continue
@@ -192,7 +172,7 @@ def read_folder(folder: Path) -> Iterator[Document]:
         except (UnicodeDecodeError, OSError):
             unread.append(path.name)
             continue
-        if text.strip() and not copies.is_copy(text):
+        if text.strip() and not is_copy(text, seen):
             yield Document(folder.name, KINDS.get(path.suffix, "prose"), str(path.relative_to(folder)), text)
     if unread:
         names = ", ".join(unread[:5]) + (", ..." if len(unread) > 5 else "")
@@ -203,11 +183,11 @@ def read_dataset(name: str, characters: int) -> Iterator[Document]:
     """Return the first documents of a Hugging Face dataset with a `text` column, streamed."""
     from datasets import load_dataset
 
-    copies, room = Deduplicator(), characters
+    seen, room = set(), characters
     for i, row in enumerate(load_dataset(name, split="train", streaming=True)):
         if room <= 0:
             return
-        if row["text"].strip() and not copies.is_copy(row["text"]):
+        if row["text"].strip() and not is_copy(row["text"], seen):
             room -= len(row["text"])
             yield Document(name, "prose", str(i), row["text"])
 
@@ -359,58 +339,52 @@ def ship(out: Path, data: Path) -> None:
     (data / "corpus.json").write_text(report)
 
 
-def build(
-    documents: Iterable[Document], out: Path, d_vocab: int, tokenizer_file: Path | None, seed: int = 0
-) -> dict:
+def build(documents: list[Document], out: Path, d_vocab: int, tokenizer_file: Path | None) -> dict:
     """Split, tokenize, and pack documents into `out`; return the report that is also written there."""
     from tokenizers import Tokenizer
 
-    training, held_out = split(list(documents))
+    training, held_out = split(documents)
     if tokenizer_file:
         tokenizer = Tokenizer.from_file(str(tokenizer_file))
     else:
         tokenizer = train_tokenizer((d.text for d in training[:: max(1, len(training) // 6_000)]), d_vocab)
-    training = [training[i] for i in np.random.default_rng(seed).permutation(len(training))]
+    training = [training[i] for i in np.random.default_rng(0).permutation(len(training))]
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"))
     tokenizer.encode_special_tokens = True  # "<|start|>" written in a text is text
 
-    splits: dict[str, dict] = {}
-    by_source: dict[tuple[str, str], list[np.ndarray]] = defaultdict(list)
-    characters: Counter = Counter()
-    packed = {}
-    for name, side in (("train", training), ("held_out", held_out)):
-        arrays = encode(tokenizer, side)
-        packed[name] = np.concatenate(arrays)
-        np.save(out / f"{name}.npy", packed[name])
-        splits[name] = {"documents": len(side), "tokens": len(packed[name])}
-        for document, array in zip(side, arrays):
-            by_source[document.source, document.kind].append(array)
-            characters[document.source, document.kind] += len(document.text)
-    known: dict[str, float] = {}
-    for kind in sorted({d.kind for d in held_out}):
-        text = np.concatenate([array for d, array in zip(held_out, arrays) if d.kind == kind])
-        known[kind] = round(float(recalled(text, packed["train"]).mean()), 4)
-    splits["held_out"]["recalled"] = known
-    listing = [
-        {"source": d.source, "kind": d.kind, "path": d.path, "tokens": len(array)}
-        for d, array in zip(held_out, arrays)
-    ]
+    rows, splits, packed = [], {}, {}
+    for side, chosen in (("train", training), ("held_out", held_out)):
+        arrays = encode(tokenizer, chosen)
+        packed[side] = np.concatenate(arrays)
+        np.save(out / f"{side}.npy", packed[side])
+        splits[side] = {"documents": len(chosen), "tokens": len(packed[side])}
+        for document, array in zip(chosen, arrays):
+            about = {"source": document.source, "kind": document.kind, "path": document.path}
+            rows.append(
+                about | {"tokens": len(array), "side": side, "characters": len(document.text), "array": array}
+            )
+    table = pd.DataFrame(rows)
+    held = table[table["side"] == "held_out"]
+    listing = held[["source", "kind", "path", "tokens"]].to_dict("records")
     (out / "held_out_documents.json").write_text(json.dumps(listing, indent=0))
+    splits["held_out"]["recalled"] = {
+        kind: round(float(recalled(np.concatenate(list(arrays)), packed["train"]).mean()), 4)
+        for kind, arrays in held.groupby("kind")["array"]
+    }
 
-    def measured(arrays: list[np.ndarray]) -> dict:
-        tokens = np.concatenate(arrays)
+    def measured(group: pd.DataFrame) -> dict:
+        tokens = np.concatenate(list(group["array"]))
         return {"tokens": len(tokens), "copy_oracle": round(copy_oracle(tokens), 4)}
 
-    by_kind: dict[str, list[np.ndarray]] = defaultdict(list)
+    table = table.sort_values(["source", "kind"], kind="stable")
     sources = []
-    for (source, kind), arrays in sorted(by_source.items()):
-        by_kind[kind] += arrays
-        about = {"source": source, "kind": kind, "documents": len(arrays)}
-        sources.append(about | {"characters": characters[source, kind]} | measured(arrays))
+    for (source, kind), group in table.groupby(["source", "kind"]):
+        about = {"source": source, "kind": kind, "documents": len(group)}
+        sources.append(about | {"characters": int(group["characters"].sum())} | measured(group))
     size = tokenizer.get_vocab_size()
     report = {"d_vocab": size, "copy_window": COPY_WINDOW, "splits": splits, "sources": sources}
-    report["kinds"] = {kind: measured(arrays) for kind, arrays in by_kind.items()}
+    report["kinds"] = {kind: measured(group) for kind, group in table.groupby("kind", sort=False)}
     report["repetition"] = repetition(out / "train.npy", size)
     (out / "report.json").write_text(json.dumps(report, indent=1))
     return report
@@ -422,13 +396,11 @@ def main(argv: list[str] | None = None) -> None:
     )
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder to write tokens, tokenizer and report to")
-    add("--mirror", type=Path, help="folder with archives of the sources, used before the network")
     add("--folder", type=Path, help="train on the text files below this folder instead")
     add("--dataset", help="train on this Hugging Face dataset instead (its column `text`)")
     add("--characters", type=int, default=250_000_000, help="how much of --dataset to take")
-    add(
-        "--kinds", nargs="+", choices=sorted({*KINDS.values(), "prose"}), help="only documents of these kinds"
-    )
+    kinds = sorted({*KINDS.values(), "prose"})
+    add("--kinds", nargs="+", choices=kinds, default=kinds, help="only documents of these kinds")
     add("--d-vocab", type=int, default=4096)
     add("--tokenizer", type=Path, help="use this tokenizer.json instead of training one")
     add("--ship", type=Path, help="also write what the book needs (tokenizer, held-out text, counts) there")
@@ -440,9 +412,8 @@ def main(argv: list[str] | None = None) -> None:
     elif args.dataset:
         documents = read_dataset(args.dataset, args.characters)
     else:
-        documents = read_sources(load_sources(), args.mirror, args.out / "downloads")
-    if args.kinds:
-        documents = (document for document in documents if document.kind in args.kinds)
+        documents = read_sources(load_sources(), args.out / "downloads")
+    documents = [document for document in documents if document.kind in args.kinds]
     report = build(documents, args.out, args.d_vocab, args.tokenizer)
     if args.ship:
         ship(args.out, args.ship)

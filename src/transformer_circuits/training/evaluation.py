@@ -5,6 +5,7 @@ TransformerLens is not imported, so that a machine that only trains need not hav
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -18,7 +19,7 @@ from transformer_circuits.measures.attention import induction_score, previous_to
 from transformer_circuits.measures.prediction import first_guesses, in_context_score, losses
 from transformer_circuits.measures.repeats import SHORTEST, repeated_random_tokens
 from transformer_circuits.measures.weights import SIDES, Product, composition_ratios, factored_positivity
-from transformer_circuits.models.architecture import ModelConfig, Transformer
+from transformer_circuits.models.architecture import Transformer
 
 
 def head_matrices(model: Transformer) -> dict[str, Tensor]:
@@ -41,11 +42,6 @@ def composition(W: dict[str, Tensor]) -> Float[Tensor, "side=3 reader writer"]:
     """Return the composition ratios of the heads of a two-layer model, the second layer reading the first."""
     writes, reads = Product(W["W_V"][0], W["W_O"][0]), Product(W["W_Q"][1], W["W_K"][1].mT)
     return composition_ratios(writes, reads, Product(W["W_V"][1], W["W_O"][1]))
-
-
-def is_plain(shape: ModelConfig) -> bool:
-    """Return whether a model is attention alone, so that its circuits are products of its matrices."""
-    return not shape.beyond
 
 
 @torch.no_grad()
@@ -74,11 +70,11 @@ def losses_by_order(model: Transformer, rows: Tensor) -> list[float]:
             for x in orders
         ]
         orders = [a + b for a, b in zip([*orders, 0.0], [0.0, *moved])]
-    found = []
-    for n in range(len(orders)):
-        logits = model.head(sum(orders[: n + 1])).float()
-        found.append(float(F.cross_entropy(logits.mT, rows[:, 1:])))
-    return found
+
+    def loss(residual: Tensor) -> float:
+        return float(F.cross_entropy(model.head(residual).float().mT, rows[:, 1:]))
+
+    return [loss(residual) for residual in itertools.accumulate(orders)]
 
 
 class Evaluation:
@@ -126,7 +122,7 @@ class Evaluation:
         uniform = self.repeated[0]
         scores["copies"] = uniform.by_copy(losses(model, uniform.tokens))
         scores["first_guess"] = float(uniform.by_copy(first_guesses(model, uniform.tokens).float())[1])
-        if is_plain(model.config):
+        if not model.config.beyond:  # circuits are products of matrices
             scores |= self.circuits(model, scores["induction"])
             scores["orders"] = losses_by_order(model, self.rows[: self.few])
         return json.loads(

@@ -26,14 +26,13 @@ import torch
 from torch import Tensor
 
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
+from transformer_circuits.models.shards import write_atomically
 from transformer_circuits.models.tokenizer import tokenizer_of
-from transformer_circuits.training.checkpoints import write_atomically
 from transformer_circuits.training.corpus import save_arrays
 from transformer_circuits.training.evaluation import (
     attention_patterns,
     composition,
     head_matrices,
-    is_plain,
     vocabulary_product,
 )
 
@@ -66,7 +65,7 @@ class Film:
     """The frames of one run, in a folder. Raises ValueError for a model whose circuits are not products of its matrices."""
 
     def __init__(self, folder: Path, texts: list[np.ndarray], shape: ModelConfig):
-        if not is_plain(shape) or shape.n_layers == 0:
+        if shape.beyond or shape.n_layers == 0:
             raise ValueError(
                 "film must be false for a model without layers or with more than attention; set film=false"
             )

@@ -19,33 +19,32 @@ import json
 import math
 import os
 import platform
+import re
 import signal
-import threading
 import time
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import filelock
 import numpy as np
 import pydantic
 import torch
 from accelerate import Accelerator
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.models.shards import SHARD_BYTES, save_model
+from transformer_circuits.models.shards import save_model, write_atomically
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
 from transformer_circuits.training.checkpoints import (
     digest,
     load_checkpoint,
-    only_trainer,
     parameter_groups,
     read_log,
     save_checkpoint,
-    write_atomically,
 )
 from transformer_circuits.training.evaluation import Evaluation
 from transformer_circuits.training.film import Film, texts
@@ -58,7 +57,10 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Memory = Annotated[float, Field(gt=0, lt=1)]
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(strict=True, allow_inf_nan=False))
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class TrainingConfig:
     """How a model is trained. Raises ValueError for settings of another type or out of range."""
 
@@ -101,7 +103,7 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
     if not path.exists():
         shipped = ", ".join(sorted(p.stem for p in CONFIGS.glob("*.toml")))
         raise ValueError(f"unknown configuration {name!r}; there are: {shipped}")
-    content = tomllib.loads(path.read_text(encoding="utf8"))
+    content = {"model": {}, "training": {}} | tomllib.loads(path.read_text(encoding="utf8"))
     known = {field.name: "model" for field in dataclasses.fields(ModelConfig)}
     known |= {field.name: "training" for field in dataclasses.fields(TrainingConfig)}
     for change in changes:
@@ -111,15 +113,13 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
             raise ValueError(f"a setting must be a line of TOML such as lr=1e-3, got {change!r}") from error
         if key not in known:
             raise ValueError(f"unknown setting {key!r}; there are: {', '.join(known)}")
-        content.setdefault(known[key], {})[key] = value
+        content[known[key]][key] = value
     try:
         return path.stem, ModelConfig(**content["model"]), TrainingConfig(**content["training"])
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         said = first["msg"].replace("Input should be", "must be")
         raise ValueError(f"{first['loc'][0]} {said}, got {first['input']!r}") from error
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path.name} is not a training configuration: {error}") from error
 
 
 class NextTokenLoss(nn.Module):
@@ -138,14 +138,12 @@ class NextTokenLoss(nn.Module):
 def stop_signals() -> Iterator[list[int]]:
     """Yield a list to which SIGINT or SIGTERM adds its number, so that training can end after a whole step."""
     caught: list[int] = []
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, lambda number, frame: caught.append(number))
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, frame: caught.append(number)) for number in numbers]
     try:
         yield caught
     finally:
-        for number, handler in before.items():
+        for number, handler in zip(numbers, before):
             signal.signal(number, handler)
 
 
@@ -154,22 +152,16 @@ def agree(
 ) -> tuple[float, float, int]:
     """Return the mean loss, the largest gradient norm and a signal that was caught (0: none), the same in every process."""
     own = [loss.item(), float(norm), max(caught, default=0)]
-    if accelerator.num_processes == 1:
-        return own[0], own[1], own[2]
     everyone = accelerator.gather(torch.tensor([own], device=accelerator.device))
     return everyone[:, 0].mean().item(), everyone[:, 1].max().item(), int(everyone[:, 2].max())
 
 
 def hardware(accelerator: Accelerator) -> dict[str, Any]:
-    cuda = accelerator.device.type == "cuda"
-    name, cpu = platform.machine(), Path("/proc/cpuinfo")
-    if cuda:
-        name = torch.cuda.get_device_name()
-    elif cpu.exists():
-        lines = [line for line in cpu.read_text().splitlines() if line.startswith("model name")]
-        name = lines[0].partition(":")[2].strip() if lines else name
+    cuda, cpus = accelerator.device.type == "cuda", Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.*)", cpus.read_text()) if cpus.exists() else None
+    cpu = found[1] if found else platform.machine()
     return {
-        "device": name,
+        "device": torch.cuda.get_device_name() if cuda else cpu,
         "processes": accelerator.num_processes,
         "threads": None if cuda else torch.get_num_threads(),
         "torch": torch.__version__,
@@ -196,12 +188,10 @@ def flops_per_token(shape: ModelConfig) -> float:
 
 def optimizer_for(model: Transformer, config: TrainingConfig) -> torch.optim.Optimizer:
     layers, embeddings = (list(group.values()) for group in parameter_groups(model))
-    decay = config.weight_decay
     groups = [
-        {"params": layers, "weight_decay": decay},
-        {"params": embeddings, "weight_decay": decay * config.decay_embeddings},
+        {"params": layers, "weight_decay": config.weight_decay},
+        {"params": embeddings, "weight_decay": config.weight_decay * config.decay_embeddings},
     ]
-    groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
 
 
@@ -216,16 +206,9 @@ def train(
     """Train to the end, or for `stop_after` more steps; resume from `out/checkpoint.safetensors` if there is one.
 
     SIGINT and SIGTERM end all processes after the same whole step, with a checkpoint. Raises ValueError, in one sentence, for settings,
-    tokens or a checkpoint that cannot be used, for a second trainer with the same `out`, if the loss is NaN or infinity (nothing is written
-    then), and if another process is lost (with a checkpoint, unless the lost process is the one that writes it).
+    tokens or a checkpoint that cannot be used, if the loss is NaN or infinity (nothing is written then), and if another process is lost
+    (with a checkpoint, unless the lost process is the one that writes it).
     """
-    with only_trainer(out) if int(os.environ.get("RANK", 0)) == 0 else contextlib.nullcontext():
-        _train(name, shape, config, data, out, stop_after)
-
-
-def _train(
-    name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, stop_after: int | None
-) -> None:
     accelerator = Accelerator(mixed_precision="no", cpu=not torch.cuda.is_available())
     # Not Accelerate's own mixed precision, which is fixed for the life of the process.
     autocast = torch.autocast(accelerator.device.type, torch.bfloat16, enabled=config.precision == "bf16")
@@ -260,6 +243,7 @@ def _train(
             )
         step, seconds = stored["step"], stored["seconds"]
     if is_main:
+        out.mkdir(parents=True, exist_ok=True)
         kept = read_log(log, step, snapshots) if step else []
         recorded = {json.loads(line)["step"] for line in kept}
         if film:
@@ -354,10 +338,7 @@ def export(
     log = (out / "training.jsonl").read_text()
     header, *rows = (json.loads(line) for line in log.splitlines())
     training = {"run": header, "result": rows[-1]}
-    # In half precision; W_E of a wide model is larger than a shard.
-    largest = max(2 * p.numel() for p in model.parameters())
-    shard = max(SHARD_BYTES, largest)
-    save_model(model, out / "model", name, training, shard, tokenizer, own_tokenizer, film)
+    save_model(model, out / "model", name, training, tokenizer, own_tokenizer, film)
     write_atomically(out / "model" / "training.jsonl", lambda partial: partial.write_text(log))
     rate = rows[-1]["tokens"] / max(rows[-1]["seconds"], 0.1)  # evaluations included
     print(json.dumps(rows[-1]))
@@ -379,7 +360,13 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     try:
         name, shape, training = read_config(args.config, args.set)
-        train(args.name or name, shape, training, data=args.data, out=args.out, stop_after=args.stop_after)
+        is_main = int(os.environ.get("RANK", 0)) == 0
+        with filelock.FileLock(args.out / ".lock", timeout=0) if is_main else contextlib.nullcontext():
+            train(args.name or name, shape, training, args.data, args.out, args.stop_after)
+    except filelock.Timeout as error:
+        raise SystemExit(
+            f"error: another trainer writes to {args.out}; wait for it, or choose another --out"
+        ) from error
     except (ValueError, OSError) as error:  # OSError: a full disk, a folder without write permission
         raise SystemExit(f"error: {error}") from error
 

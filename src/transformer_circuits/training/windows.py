@@ -31,10 +31,6 @@ class Windows:
             tokens = self.tokens = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError) as error:
             raise ValueError(f"{path} is not a readable array of tokens ({error}); {make}") from error
-        if tokens.ndim != 1 or tokens.dtype.kind not in "ui":
-            raise ValueError(
-                f"{path} must be one row of integers, got {tokens.dtype} of shape {tokens.shape}"
-            )
         if len(tokens) < n_ctx:
             raise ValueError(
                 f"{path} must have at least one window of {n_ctx} tokens, got {len(tokens)}; lower n_ctx, or read more text"
