@@ -100,9 +100,8 @@ def bigram_counts() -> BigramCounts:
     sums = np.cumsum(stored["gap"].astype(np.int64))
     before_row = np.concatenate([[0], sums])[row_start[:-1]]  # undo the sum at the start of each row
     following = sums - np.repeat(before_row, successors)
-    return BigramCounts(
-        *(torch.from_numpy(x.astype(np.int64)) for x in (row_start, following, stored["count"]))
-    )
+    parts = row_start, following, stored["count"].astype(np.int64)
+    return BigramCounts(*map(torch.from_numpy, parts))
 
 
 def passage(name: str) -> str:

@@ -15,12 +15,8 @@ def setup() -> None:
     """Set what every chapter needs: the book's figure style and no gradients. Print a line only where a library differs from the tested one."""
     use_style()
     torch.set_grad_enabled(False)
-    other = [
-        f"{name} {found}"
-        for name, tested in TESTED.items()
-        if not (found := importlib.metadata.version(name)).startswith(tested)
-    ]
+    here = {name: importlib.metadata.version(name) for name in TESTED}
+    other = [f"{name} {here[name]}" for name, tested in TESTED.items() if not here[name].startswith(tested)]
     if other:
-        print(
-            f"This book was tested with {', '.join(f'{n} {v}' for n, v in TESTED.items())}; here: {', '.join(other)}."
-        )
+        tested = ", ".join(f"{name} {version}" for name, version in TESTED.items())
+        print(f"This book was tested with {tested}; here: {', '.join(other)}.")

@@ -16,6 +16,7 @@ from transformer_circuits.exercises import EXERCISES
 
 MOST_CELLS, MOST_LINES = 30, 18  # cells; lines of code in any cell
 MOST_FOLDED = 2  # folded cells before the first section: the set-up, and one more
+SKIPS = {"nbval-skip", "nbval-ignore-output", "skip-execution", "raises-exception"}
 HEADLINE = "headline"  # the cells that the book also shows on top of the page
 MYST = re.compile(r"\{[a-z][a-z:_-]*\}`|^\s*(```+|:::+|~~~+)\s*\{|^:::|^\([\w-]+\)=\s*$", re.MULTILINE)
 FIGURE = re.compile(r"\bplt\.show\(")
@@ -67,34 +68,25 @@ def metadata(notebook: NotebookNode) -> Iterator[str]:
 
 def markdown(notebook: NotebookNode) -> Iterator[str]:
     """Colab and GitHub show MyST as raw text, so that notebooks do without; one title, first."""
+    titles = []
     for i, cell in enumerate(notebook.cells):
-        if cell.cell_type == "markdown" and (found := MYST.search(cell.source)):
-            yield f"cell {i} holds MyST, which Colab shows raw: {found[0].strip()!r}"
-    if notebook.cells[0].cell_type != "markdown" or not notebook.cells[0].source.startswith("# "):
-        yield "the first cell is not markdown that begins with the title (# ...)"
-    text = [
-        re.sub(r"^```.*?^```", "", c.source, flags=re.S | re.M)
-        for c in notebook.cells
-        if c.cell_type == "markdown"
-    ]
-    if (n := sum(len(re.findall(r"^# ", t, re.MULTILINE)) for t in text)) != 1:
-        yield f"the notebook has {n} titles (# ...) instead of one"
+        if cell.cell_type == "markdown":
+            if found := MYST.search(cell.source):
+                yield f"cell {i} holds MyST, which Colab shows raw: {found[0].strip()!r}"
+            text = re.sub(r"^```.*?^```", "", cell.source, flags=re.S | re.M)
+            titles += [i] * len(re.findall(r"^# ", text, re.MULTILINE))
+    if titles != [0] or not notebook.cells[0].source.startswith("# "):
+        yield f"titles (# ...) in the cells {titles}: one must begin the first cell"
 
 
 def figures(notebook: NotebookNode) -> Iterator[str]:
     """Every figure has a caption, which numbers it, a name to point to, and a text for those who cannot see it."""
-    drawn = [
-        (i, cell.metadata.get("mystnb", {}))
-        for i, cell in code_cells(notebook)
-        if FIGURE.search(cell.source) or "mystnb" in cell.metadata
-    ]
-    for i, mystnb in drawn:
-        for kind, key in (("figure", "caption"), ("figure", "name"), ("image", "alt")):
-            if not str(mystnb.get(kind, {}).get(key, "")).strip():
-                yield f"cell {i} draws a figure but its metadata has no mystnb.{kind}.{key}"
-        alt = str(mystnb.get("image", {}).get("alt", ""))
-        if alt and len(alt.split()) < 4:
-            yield f"cell {i}: the alt text {alt!r} is a label; say in a sentence what the figure shows"
+    for i, cell in code_cells(notebook):
+        if FIGURE.search(cell.source) or "mystnb" in cell.metadata:
+            mystnb = cell.metadata.get("mystnb", {})
+            for kind, key, words in (("figure", "caption", 1), ("figure", "name", 1), ("image", "alt", 4)):
+                if len(str(mystnb.get(kind, {}).get(key, "")).split()) < words:
+                    yield f"cell {i} draws a figure but has no mystnb.{kind}.{key} of at least {words} words"
 
 
 def headline(notebook: NotebookNode) -> Iterator[str]:
@@ -106,39 +98,31 @@ def headline(notebook: NotebookNode) -> Iterator[str]:
 
 def folded(notebook: NotebookNode) -> Iterator[str]:
     """Few cells are folded before the first section, and each folded cell says in its first line what it holds."""
-    sections = [
-        i
-        for i, cell in enumerate(notebook.cells)
-        if cell.cell_type == "markdown" and re.search(r"^## ", cell.source, re.M)
-    ]
-    hidden = [
-        (i, cell) for i, cell in code_cells(notebook) if any(tag.startswith("hide") for tag in tags(cell))
-    ]
-    before = [i for i, _ in hidden if sections and i < sections[0]]
+    sections, before = 0, []
+    for i, cell in enumerate(notebook.cells):
+        if cell.cell_type == "markdown":
+            sections += len(re.findall(r"^## ", cell.source, re.MULTILINE))
+        elif any(tag.startswith("hide") for tag in tags(cell)):
+            before += [] if sections else [i]
+            if not cell.source.startswith("# "):
+                yield f"cell {i} is folded but its first line does not say what it holds, such as `# Plot`"
     if len(before) > MOST_FOLDED:
         yield f"cells {before} are folded before the first section: at most {MOST_FOLDED}, the set-up and one more"
-    for i, cell in hidden:
-        if not cell.source.startswith("# "):
-            yield f"cell {i} is folded but its first line does not say what it holds, such as `# Plot`"
 
 
 def length(notebook: NotebookNode) -> Iterator[str]:
     if len(notebook.cells) > MOST_CELLS:
         yield f"the notebook has {len(notebook.cells)} cells, more than {MOST_CELLS}"
     for i, cell in code_cells(notebook):
-        lines = [
-            line for line in cell.source.splitlines() if line.strip() and not line.lstrip().startswith("#")
-        ]
-        if len(lines) > MOST_LINES:
-            yield f"cell {i} has {len(lines)} lines of code, more than {MOST_LINES}: split it, or leave something out"
+        lines = len(re.findall(r"^ *[^\s#]", cell.source, re.MULTILINE))
+        if lines > MOST_LINES:
+            yield f"cell {i} has {lines} lines of code, more than {MOST_LINES}: split it, or leave something out"
 
 
 def skips(notebook: NotebookNode) -> Iterator[str]:
     """No cell hides a failure from nbval or from the build."""
     for i, cell in code_cells(notebook):
-        if found := {"nbval-skip", "nbval-ignore-output", "skip-execution", "raises-exception"} & set(
-            tags(cell)
-        ):
+        if found := SKIPS & set(tags(cell)):
             yield f"cell {i} is tagged {', '.join(sorted(found))}: every cell is run and none may fail"
         if re.search(r"NBVAL_(SKIP|IGNORE|RAISES)|sys\.path", cell.source):
             yield f"cell {i} holds an NBVAL marker or touches sys.path: neither belongs in a chapter"
@@ -181,11 +165,8 @@ def claims(path: Path, notebook: NotebookNode) -> list[str]:
     number = path.stem.split("_")[0].lstrip("0")
     own = [claim.id for claim in ledger.load_claims().values() if claim.chapter.split()[0] == number]
     cells = [i for i, cell in code_cells(notebook) if SHOWN.search(cell.source)]
-    if own and len(cells) != 1:
-        return [
-            f"{', '.join(own)} belong to this chapter: one cell ends with verdicts(...), not {len(cells)}"
-        ]
-    return []
+    wrong = f"{', '.join(own)} belong to this chapter: one cell ends with verdicts(...), not {len(cells)}"
+    return [wrong] if own and len(cells) != 1 else []
 
 
 def notebooks(root: Path) -> list[Path]:

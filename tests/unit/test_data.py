@@ -5,28 +5,21 @@ import json
 import pytest
 import torch
 
-from transformer_circuits.data import (
-    bigram_counts,
-    held_out_documents,
-    held_out_windows,
-    load_tokenizer,
-    passage,
-    vocabulary,
-)
+from transformer_circuits import data
 from transformer_circuits.paths import DATA
 
 
 def test_tokenizer_starts_texts_once_and_gives_them_back():
-    tokenizer = load_tokenizer()
+    tokenizer = data.load_tokenizer()
     text = "def f(x):\n    return '</script>' + \"<td\" — naïve"
     ids = tokenizer(text)["input_ids"]
     assert ids[0] == 0 and 0 not in ids[1:]
     assert tokenizer.decode(ids[1:]) == text
-    assert len(vocabulary()) == 4096 and vocabulary()[0] == "<|start|>"
+    assert len(data.vocabulary()) == 4096 and data.vocabulary()[0] == "<|start|>"
 
 
 def test_held_out_documents_are_those_listed():
-    documents = held_out_documents()
+    documents = data.held_out_documents()
     assert all(len(tokens) == row["tokens"] and tokens[0] == 0 for row, tokens in documents)
     assert {row["kind"] for row, _ in documents} == {"prose", "python", "docs", "html", "latex"}
     listed = json.loads((DATA / "corpus.json").read_text())["splits"]["held_out"]["tokens"]
@@ -34,18 +27,16 @@ def test_held_out_documents_are_those_listed():
 
 
 def test_windows():
-    windows = held_out_windows(5, 100)
+    windows = data.held_out_windows(5, 100)
     assert windows.shape == (5, 101) and (windows[:, 0] == 0).all()
-    text = torch.cat([tokens for _, tokens in held_out_documents()])
+    text = torch.cat([tokens for _, tokens in data.held_out_documents()])
     assert torch.equal(windows[0, 1:], text[:100])
-    with pytest.raises(ValueError, match="not 0"):
-        held_out_windows(0, 100)
     with pytest.raises(ValueError, match="held-out text holds"):
-        held_out_windows(10**6, 100)
+        data.held_out_windows(10**6, 100)
 
 
 def test_bigram_counts_add_up_to_the_training_text():
-    counts = bigram_counts()
+    counts = data.bigram_counts()
     tokens = json.loads((DATA / "corpus.json").read_text())["splits"]["train"]["tokens"]
     assert counts.count.sum() == tokens - 1
     assert ((counts.following.diff() > 0) | (counts.preceding.diff() > 0)).all()
@@ -53,6 +44,6 @@ def test_bigram_counts_add_up_to_the_training_text():
 
 
 def test_passages():
-    assert "Cunegonde" in passage("candide")
+    assert "Cunegonde" in data.passage("candide")
     with pytest.raises(ValueError, match="candide"):
-        passage("potter")
+        data.passage("potter")

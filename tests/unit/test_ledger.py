@@ -3,13 +3,12 @@
 import json
 import re
 
-import numpy as np
 import pytest
 import torch
-import yaml
+from bs4 import BeautifulSoup
 
 from transformer_circuits.claims import Verdict, __main__, judge, ledger, show, verdicts
-from transformer_circuits.claims.ledger import LedgerError, load_claims, verdict_on
+from transformer_circuits.claims.ledger import LedgerError, load_claims, names_in, verdict_on
 
 # The paper's claims as this project lists them, section by section.
 PAPER = """
@@ -50,12 +49,21 @@ def borne_out(id):
 
 def test_the_ledger_holds_exactly_the_papers_claims():
     claims = load_claims()
-    assert list(claims) == sorted(PAPER, key=list(claims).index)
-    assert set(claims) == set(PAPER) and len(PAPER) == 60
+    assert sorted(claims) == sorted(PAPER) and len(PAPER) == 60
     assert {id for id, claim in claims.items() if claim.group == "identity"} == IDENTITIES
     assert {id for id, claim in claims.items() if claim.group == "note"} == NOTES
     assert [id for id, claim in claims.items() if claim.needs_network] == ["W7"]
     assert list(ledger.read_accepted()) == list(claims)
+
+
+@pytest.mark.parametrize("id", PAPER)
+def test_a_claim_that_is_judged_has_criteria_over_its_values_and_no_other_has(id):
+    claim = load_claims()[id]
+    criteria = (claim.in_words, claim.reproduced, claim.partly, claim.why, claim.fails_at)
+    assert all(criteria) if id in JUDGED else not any((claim.reproduced, claim.partly, claim.errors))
+    assert bool(claim.values) == (id not in IDENTITIES)
+    names = {*claim.errors, *claim.errors.values(), *names_in(claim.reproduced), *names_in(claim.partly)}
+    assert names <= claim.quantities.keys()
 
 
 @pytest.mark.parametrize("id", JUDGED)
@@ -64,6 +72,7 @@ def test_a_false_statement_is_judged_not_reproduced_and_a_true_one_reproduced(id
     for case in claim.fails_at:
         assert verdict_on(claim, case.values) is Verdict.NOT_REPRODUCED, case.case
     assert verdict_on(claim, borne_out(id)) is Verdict.REPRODUCED
+    assert show.unmet_conditions(judge(id, borne_out(id))) == []
 
 
 @pytest.mark.parametrize("id", JUDGED)
@@ -112,153 +121,59 @@ def test_an_identity_is_judged_by_its_largest_error():
     assert judge("X3", 0.02).verdict is Verdict.HOLDS
 
 
-def entry(**changes):
-    claim = {
-        "id": "T1", "title": "t", "kind": "number", "statement": "s", "metric": "m", "chapter": "c", "why": "w", "in_words": "w",
-        "values": {"x": {"what": "x"}}, "reproduced": "x > 2", "partly": "x > 1", "fails_at": [{"case": "c", "values": {"x": 0}}],
-    }  # fmt: skip
-    return {**claim, **changes}
-
-
-@pytest.mark.parametrize(
-    ("entries", "words"),
-    [
-        ([entry(), entry()], "two claims T1"),
-        ([entry(id="first")], "id"),
-        ([entry(reproduced="y > 2")], "'y'"),
-        ([entry(reproduced="x >")], "is not an expression"),
-        ([entry(reproduced="x + 1")], "not a comparison"),
-        ([entry(reproduced="__import__('os').getcwd() == x")], "__import__"),
-        ([entry(reproduced="x.__class__ == x")], "cannot be evaluated"),
-        ([entry(fails_at=[])], "fails_at is missing"),
-        ([entry(in_words="")], "in_words is missing"),
-        ([entry(color="red")], "color"),
-        ([entry(kind="identity")], "no criteria"),
-        ([entry(kind="note")], "no criteria"),
-        ([entry(kind="note", reproduced="", partly="", values={})], "a note needs values"),
-        ([entry(errors={"x": "y"})], "errors names ['y']"),
-    ],
-)
-def test_a_ledger_with_a_mistake_is_refused(tmp_path, entries, words):
-    path = tmp_path / "claims.yml"
-    path.write_text(yaml.safe_dump({"sections": [{"title": "s", "claims": entries}]}))
-    with pytest.raises(LedgerError, match=re.escape(words)) as caught:
-        load_claims(path)
-    assert "\n" not in str(caught.value)
-
-
 # Judging
-
-
-@pytest.mark.parametrize(
-    "value", [0.3, np.float32(0.3), np.array(0.3), torch.tensor(0.3), torch.tensor([0.3])]
-)
-def test_any_kind_of_one_number_is_a_number(value):
-    kept = judge("Z2", value).values["self_largest"]
-    assert type(kept) is float and kept == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
     ("id", "value", "words"),
     [
-        ("o1", 0.0, "did you mean O1"),
-        ("?", 0.0, "the ids are O1, O2"),
-        ("O1", float("nan"), "must be finite, got nan"),
-        ("O1", -1e-9, "must not be negative, got -1e-09"),
-        ("O1", {}, "must have an error, got none"),
-        ("O1", True, "must be a number, got True"),
-        ("O1", torch.zeros(2), "must be one number, got Tensor"),
-        ("O5", 2.0, "needs 3 named numbers; pass a dict with largest_ratio, spread, spread_random"),
-        (
-            "O5",
-            {"largest_ratio": 2.0, "spread": 1.0},
-            "is missing spread_random; claims.yml describes each value",
-        ),
+        ("?", 0.0, "unknown claim '?'; the ids are O1, O2"),
+        ("O1", float("nan"), "error must be finite"),
+        ("O5", {"largest_ratio": 2.0, "spread": 1.0}, "is missing spread_random"),
         ("Z2", {"self_largest": 0.1, "own": 1.0}, "has no value own"),
     ],
 )
-def test_what_cannot_be_judged_is_refused_in_one_sentence(id, value, words):
-    with pytest.raises(LedgerError, match=re.escape(words)) as caught:
+def test_what_cannot_be_judged_is_refused(id, value, words):
+    with pytest.raises(LedgerError, match=re.escape(words)):
         judge(id, value)
-    assert "\n" not in str(caught.value)
 
 
 # What a notebook shows, and what its output carries
 
 
 def test_a_notebooks_output_carries_its_records():
-    shown = verdicts(judge("O1", {"one layer": 1e-7}), judge("Z2", 0.3, detail="of 4,096 tokens"))
+    shown = verdicts(judge("O1", {"one layer": 1e-7}), judge("Z2", torch.tensor([0.3]), detail="of 4,096"))
     data = json.loads(json.dumps(shown._repr_mimebundle_()))
-    cells = [
-        {"cell_type": "markdown"},
-        {
-            "outputs": [
-                {"output_type": "stream", "text": "x"},
-                {"output_type": "execute_result", "data": data},
-            ]
-        },
-    ]
+    printed, displayed = {"output_type": "stream", "text": "x"}, {"output_type": "display_data", "data": data}
+    cells = [{"cell_type": "markdown"}, {"outputs": [printed, displayed]}]
     assert list(show.records_in({"cells": cells})) == shown.records
-    with pytest.raises(ValueError, match="verdict"):
-        list(show.records_in({"cells": [{"outputs": [{"data": {show.MIME: [{"id": "O1"}]}}]}]}))
 
 
 def test_the_box_escapes_everything_and_tells_the_verdict_in_words():
-    bs4 = pytest.importorskip("bs4")
     text = verdicts(judge("O1", {"<td": 1e-7}, detail="</script> & `code`"))._repr_mimebundle_()["text/html"]
     assert "<td" not in text and "</script>" not in text and "`" not in text
-    box = bs4.BeautifulSoup(text, "html.parser").find(id="claim-O1")
-    assert (
-        "error, <td" in box.text
-        and "1.0e−7" in box.text
-        and "</script> & `code`" in box.text
-        and "identity holds" in box.text
-    )
+    box = BeautifulSoup(text, "html.parser").find(id="claim-O1")
+    for words in ("error, <td", "1.0e−7", "</script> & `code`", "identity holds"):
+        assert words in box.text
     assert "tc-identity-holds" in box["class"]
 
 
-@pytest.mark.parametrize(
-    ("id", "changes", "words"),
-    [
-        (
-            "T8",
-            {"induction_2l": 0.24},
-            "best induction score, two layers, is 24%; the criterion requires at least 50%",
-        ),
-        ("T8", {"alike": 0}, "both models were trained alike: no; the criterion requires yes"),
-        (
-            "T8",
-            {"drop_2l": 3},
-            "fall of the loss from first to second copy, two layers, is 3 nats; the criterion requires at least 4.15 nats "
-            "(0.5 times “loss of a uniform guess over the vocabulary”)",
-        ),
-        (
-            "T11",
-            {"order_1": 1.7, "order_2": 0.2},
-            "loss reduction by single heads is 1.7 nats; the criterion requires more than 1.8 nats (“loss reduction by the direct path”)",
-        ),
-        (
-            "W1",
-            {"score_2l": -0.1},
-            "“in-context score, one layer” minus “in-context score, two layers” is 0.05 nats; the criterion requires at least 0.2 nats",
-        ),
-        # a number is never rounded onto its threshold
-        (
-            "W2",
-            {"icl_share": 0.49996},
-            "fraction of the fall of the in-context score between 10% and 90% is 49.996%; the criterion requires at least 50%",
-        ),
-        (
-            "Z2",
-            {"self_largest": 0.3},
-            "fraction of tokens that raise their own logit most is 30%; the criterion requires at most 10%",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("id", "changes", "words"), [
+    ("T8", {"induction_2l": 0.24}, "best induction score, two layers, is 24%; the criterion requires at least 50%"),
+    ("T8", {"alike": 0}, "both models were trained alike: no; the criterion requires yes"),
+    ("T8", {"drop_2l": 3}, "fall of the loss from first to second copy, two layers, is 3 nats; the criterion requires at least 4.15 nats "
+                           "(0.5 times “loss of a uniform guess over the vocabulary”)"),
+    ("W1", {"score_2l": -0.1}, "“in-context score, one layer” minus “in-context score, two layers” is 0.05 nats; the criterion requires "
+                               "at least 0.2 nats"),
+    # a number is never rounded onto its threshold
+    ("W2", {"icl_share": 0.49996}, "fraction of the fall of the in-context score between 10% and 90% is 49.996%; the criterion requires "
+                                   "at least 50%"),
+    ("T15", {"gradient": -3}, "the absolute value of “"),
+    ("E4", {"rho_top1": 0.5}, "the lowest of “"),
+])  # fmt: skip
 def test_a_claim_that_is_not_reproduced_says_why(id, changes, words):
-    values = borne_out(id)
-    assert show.unmet_conditions(judge(id, values)) == []
-    assert words in show.unmet_conditions(judge(id, {**values, **changes}))
+    said = show.unmet_conditions(judge(id, {**borne_out(id), **changes}))
+    assert any(condition.startswith(words) for condition in said), said
 
 
 def test_a_part_that_was_not_measured_is_named():
@@ -287,7 +202,7 @@ def test_good_records_are_no_problem_and_wrong_ones_are_named():
     assert ledger.problems({"02": [good], "01": [other]}) == []
     assert ledger.problems({"02": [good], "03": [good]}) == ["Z2 is recorded by both 02 and 03; keep one."]
     for wrong, words in [
-        ({"id": "Q7"}, "which claims.yml does not have"),
+        ({"id": "Q7"}, "unknown claim 'Q7'"),
         ({"criterion": "reproduced: always"}, "another criterion"),
         ({"verdict": Verdict.PARTLY}, "another criterion"),
         ({"values": {"self_largest": 0.9}}, "another criterion"),
@@ -305,14 +220,14 @@ def test_claims_without_a_record_are_missing_but_for_those_that_need_the_network
 def test_changed_verdicts_are_listed_until_they_are_accepted(tmp_path, monkeypatch, capsys):
     now = {id: Verdict.HOLDS if id in IDENTITIES else Verdict.PARTLY for id in PAPER}
     accepted = tmp_path / "verdicts.yml"
-    monkeypatch.setattr(ledger, "ACCEPTED_FILE", accepted)
     monkeypatch.setattr(__main__, "VERDICTS", tmp_path / "verdicts.json")
-    assert __main__.main(["check"]) == 1 and "make book" in capsys.readouterr().err
-    ledger.accept(now)
-    assert ledger.changed(now, ledger.read_accepted()) == []
+    monkeypatch.setattr(__main__, "ACCEPTED_FILE", accepted)
+    with pytest.raises(SystemExit, match="make book"):
+        __main__.accept()
+    ledger.accept(now, accepted)
+    assert ledger.changed(now, ledger.read_accepted(accepted)) == []
     (tmp_path / "verdicts.json").write_text(json.dumps({**now, "T8": "reproduced"}))
-    assert __main__.main(["check"]) == 1 and "T8: partly reproduced → reproduced" in capsys.readouterr().out
-    assert __main__.main(["accept"]) == 0 and __main__.main(["check"]) == 0
-    accepted.write_text("T8: perhaps")
-    with pytest.raises(LedgerError, match="unknown verdict for T8"):
-        ledger.read_accepted()
+    __main__.accept()
+    assert capsys.readouterr().out == "T8: partly reproduced → reproduced\n"
+    __main__.accept()
+    assert capsys.readouterr().out == "every verdict is the accepted one\n"

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 
 from transformer_circuits import notebook
-from transformer_circuits.figures import diverging, use_style
+from transformer_circuits.figures import diverging
 
 
 def test_setup_says_something_only_where_a_release_differs(capsys, monkeypatch):
     with matplotlib.rc_context(), torch.enable_grad():
         notebook.setup()
         assert capsys.readouterr().out == "" and not torch.is_grad_enabled()
+        assert matplotlib.rcParams["figure.constrained_layout.use"]
         monkeypatch.setattr(notebook, "TESTED", {"torch": "1.0"})
         notebook.setup()
         assert capsys.readouterr().out.startswith("This book was tested with torch 1.0; here: torch ")
-
-
-def test_style_is_applied_and_colors_are_distinct():
-    with matplotlib.rc_context():
-        use_style()
-        assert plt.rcParams["image.cmap"] == "cividis" and plt.rcParams["figure.constrained_layout.use"]
-        cycle = plt.rcParams["axes.prop_cycle"].by_key()
-        assert len(set(cycle["color"])) == 10 and len(set(cycle["linestyle"])) == 4
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ any single claim.
 from __future__ import annotations
 
 import ast
-import difflib
 import enum
 import functools
 import math
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from simpleeval import InvalidExpression, SimpleEval
+from pydantic import BaseModel, ConfigDict, Field
+from simpleeval import simple_eval
 
 from transformer_circuits.paths import ROOT
 
@@ -32,7 +31,7 @@ ERRORS = 2  # standard errors within which a value counts as being at its thresh
 
 
 class LedgerError(ValueError):
-    """A claim, a value or a record that the ledger rejects; the message says what to do."""
+    """A claim or a value that the ledger rejects; the message says what to do."""
 
 
 class Verdict(enum.StrEnum):
@@ -109,30 +108,6 @@ class Claim(Strict):
     needs_network: bool = False
     amended: list[Amendment] = []
 
-    @model_validator(mode="after")
-    def complete(self) -> Claim:
-        known = self.values.keys() | self.optional.keys()
-        if unknown := {*self.errors, *self.errors.values()} - known:
-            raise ValueError(f"errors names {sorted(unknown)}; expected names of its values")
-        if not self.judged:
-            if self.reproduced or self.partly or self.errors:
-                raise ValueError(f"claim of kind {self.kind} must have no criteria and no errors")
-            if bool(self.values) == (self.kind == "identity"):
-                raise ValueError(
-                    "a note needs values, and an identity is judged by its error alone: no values"
-                )
-            return self
-        for field in ("in_words", "values", "reproduced", "partly", "why", "fails_at"):
-            if not getattr(self, field):
-                raise ValueError(f"{field} is missing")
-        for criterion in (self.reproduced, self.partly):
-            if unknown := names_in(criterion) - known:
-                raise ValueError(
-                    f"criterion {criterion!r} uses {sorted(unknown)}; expected names of its values"
-                )
-            evaluate(criterion, dict.fromkeys(known, 1.0))
-        return self
-
     @property
     def judged(self) -> bool:
         """Whether the claim has criteria: a finding or a question, not an identity or a note."""
@@ -181,117 +156,65 @@ class Record(Strict):
 
 
 def names_in(criterion: str) -> set[str]:
-    """Return the values that a criterion refers to. Raises ValueError if it is not an expression."""
-    try:
-        tree = ast.parse(criterion, mode="eval")
-    except SyntaxError as error:
-        raise ValueError(f"the criterion {criterion!r} is not an expression") from error
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - FUNCTIONS.keys()
+    """Return the values that a criterion refers to."""
+    names = {node.id for node in ast.walk(ast.parse(criterion)) if isinstance(node, ast.Name)}
+    return names - FUNCTIONS.keys()
 
 
-def compute(expression: str, values: Mapping[str, float]) -> object:
-    """Evaluate comparisons, and/or, arithmetic, min, max and abs over named numbers. Raises ValueError for anything else."""
-    try:
-        return SimpleEval(names=dict(values), functions=FUNCTIONS).eval(expression)
-    except (InvalidExpression, ZeroDivisionError, TypeError) as error:
-        raise ValueError(f"the criterion {expression!r} cannot be evaluated: {error}") from error
+def compute(expression: str, values: Mapping[str, float]) -> float:
+    """Evaluate comparisons, and/or, arithmetic, min, max and abs over named numbers."""
+    return simple_eval(expression, names=dict(values), functions=FUNCTIONS)
 
 
 def evaluate(criterion: str, values: Mapping[str, float]) -> bool:
     """Return whether the criterion is met; it is not if it refers to an optional value that was not measured."""
-    if not names_in(criterion) <= values.keys():
-        return False
-    met = compute(criterion, values)
-    if not isinstance(met, bool):
-        raise ValueError(f"the criterion {criterion!r} is not a comparison")
-    return met
+    return names_in(criterion) <= values.keys() and bool(compute(criterion, values))
 
 
-def unmet(criterion: str, values: Mapping[str, float]) -> list[ast.expr]:
-    """Return those conditions of a criterion, joined by `and`, that are not met."""
+def unmet(criterion: str, values: Mapping[str, float]) -> list[ast.Compare]:
+    """Return those comparisons of a criterion, joined by `and`, that are not met."""
     tree = ast.parse(criterion, mode="eval").body
-    parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
+    parts = tree.values if isinstance(tree, ast.BoolOp) else [tree]
     return [part for part in parts if not evaluate(ast.unparse(part), values)]
 
 
 @functools.cache
-def load_claims(path: Path = CLAIMS_FILE) -> dict[str, Claim]:
-    """Load all claims by id, in the paper's order. Raises LedgerError if an entry of claims.yml is not valid."""
-    claims: dict[str, Claim] = {}
-    for section in yaml.safe_load(path.read_text(encoding="utf-8"))["sections"]:
-        for entry in section["claims"]:
-            try:
-                claim = Claim(section=section["title"], **entry)
-            except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"])) or "entry"
-                raise LedgerError(
-                    f"{path.name}, claim {entry.get('id', '?')}, {where}: {first['msg']}"
-                ) from error
-            if claim.id in claims:
-                raise LedgerError(f"{path.name} has two claims {claim.id}; give one of them another id")
-            claims[claim.id] = claim
-    return claims
+def load_claims() -> dict[str, Claim]:
+    """Load all claims by id, in the paper's order. Raises pydantic's ValueError if an entry of claims.yml is not valid."""
+    sections = yaml.safe_load(CLAIMS_FILE.read_text(encoding="utf-8"))["sections"]
+    entries = [{"section": section["title"], **entry} for section in sections for entry in section["claims"]]
+    return {entry["id"]: Claim(**entry) for entry in entries}
 
 
 def claim_of(id: str) -> Claim:
-    """Return the claim of this id. Raises LedgerError with near matches if there is none."""
+    """Return the claim of this id. Raises LedgerError that lists the ids if there is none."""
     claims = load_claims()
-    if id in claims:
-        return claims[id]
-    near = difflib.get_close_matches(str(id).strip().upper(), claims, n=4, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"the ids are {', '.join(claims)}"
-    raise LedgerError(f"unknown claim {str(id)!r}; {hint}")
+    if id not in claims:
+        raise LedgerError(f"unknown claim {id!r}; the ids are {', '.join(claims)}")
+    return claims[id]
 
 
-def number(value: object, what: str) -> float:
-    """Return `value` as a finite Python float; NumPy's numbers and one-element tensors are numbers. Raises LedgerError otherwise."""
-    if isinstance(value, (bool, str)):
-        raise LedgerError(f"{what} must be a number, got {value!r}")
-    try:
-        result = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise LedgerError(f"{what} must be one number, got {type(value).__name__}") from error
-    if not math.isfinite(result):
-        raise LedgerError(f"{what} must be finite, got {result}")
-    return result
+def measured(claim: Claim, given: Mapping[str, float]) -> dict[str, float]:
+    """Return what was measured as finite numbers, in the order of claims.yml; for an identity its errors, by model.
 
-
-def measured(claim: Claim, value: float | Mapping[str, float]) -> dict[str, float]:
-    """Return the value as named finite numbers: for an identity one error, or one for each model; otherwise the names of claims.yml.
-
-    Raises LedgerError for names that are missing or unknown, for values that are not finite numbers, and for a negative error.
+    Raises LedgerError for names that are missing or unknown, and for numbers that are not finite.
     """
+    numbers = {str(name): float(number) for name, number in given.items()}
+    if infinite := [name for name, number in numbers.items() if not math.isfinite(number)]:
+        raise LedgerError(f"{claim.id}: {', '.join(infinite)} must be finite")
     if claim.kind == "identity":
-        errors = value if isinstance(value, Mapping) else {"error": value}
-        if not errors:
-            raise LedgerError(
-                f"{claim.id} must have an error, got none; pass one number, or one for each model"
-            )
-        numbers = {str(name): number(error, f"{claim.id}: error {name!r}") for name, error in errors.items()}
-        for name, error in numbers.items():
-            if error < 0:
-                raise LedgerError(f"{claim.id}: error {name!r} must not be negative, got {error:g}")
         return numbers
-    if not isinstance(value, Mapping):
-        if len(claim.values) != 1:
-            raise LedgerError(
-                f"{claim.id} needs {len(claim.values)} named numbers; pass a dict with {', '.join(claim.values)}"
-            )
-        value = {next(iter(claim.values)): value}
-    if missing := [name for name in claim.values if name not in value]:
+    if missing := [name for name in claim.values if name not in numbers]:
         raise LedgerError(f"{claim.id} is missing {', '.join(missing)}; claims.yml describes each value")
-    if unknown := [str(name) for name in value if name not in claim.quantities]:
-        raise LedgerError(
-            f"{claim.id} has no value {', '.join(unknown)}; expected {', '.join(claim.quantities)}"
-        )
-    return {name: number(value[name], f"{claim.id}: {name}") for name in claim.quantities if name in value}
+    if unknown := [name for name in numbers if name not in claim.quantities]:
+        raise LedgerError(f"{claim.id} has no value {', '.join(unknown)}; claims.yml describes each value")
+    return {name: numbers[name] for name in claim.quantities if name in numbers}
 
 
 def verdict_on(claim: Claim, numbers: Mapping[str, float]) -> Verdict:
     """Return the verdict on measured values, by the claim's criterion alone."""
     if claim.kind == "identity":
-        return Verdict.HOLDS if max(numbers.values()) < claim.tolerance else Verdict.FAILS
+        return Verdict.HOLDS if max(map(abs, numbers.values())) < claim.tolerance else Verdict.FAILS
     if claim.kind == "note":
         return Verdict.NOTED
     if evaluate(claim.reproduced, numbers):
@@ -304,22 +227,10 @@ def within_error(claim: Claim, numbers: Mapping[str, float]) -> bool:
     verdict = verdict_on(claim, numbers)
     for name, error in claim.errors.items():
         if name in numbers and error in numbers:
-            shift = ERRORS * numbers[error]
-            for moved in (numbers[name] - shift, numbers[name] + shift):
-                if verdict_on(claim, {**numbers, name: moved}) is not verdict:
+            for shift in (-ERRORS * numbers[error], ERRORS * numbers[error]):
+                if verdict_on(claim, {**numbers, name: numbers[name] + shift}) is not verdict:
                     return True
     return False
-
-
-def record(claim: Claim, numbers: dict[str, float], detail: str = "") -> Record:
-    return Record(
-        id=claim.id,
-        values=numbers,
-        verdict=verdict_on(claim, numbers),
-        within_error=within_error(claim, numbers),
-        criterion=claim.criterion,
-        detail=detail,
-    )
 
 
 def judge(
@@ -332,8 +243,19 @@ def judge(
     Raises LedgerError for an unknown id and for values that cannot be judged.
     """
     claim = claim_of(id)
-    given = {**value, **values} if isinstance(value, Mapping) else values if value is None else value
-    return record(claim, measured(claim, given), detail)
+    if isinstance(value, Mapping):
+        values = {**value, **values}
+    elif value is not None:
+        values = {next(iter(claim.values), "error"): value}
+    numbers = measured(claim, values)
+    return Record(
+        id=id,
+        values=numbers,
+        verdict=verdict_on(claim, numbers),
+        within_error=within_error(claim, numbers),
+        criterion=claim.criterion,
+        detail=detail,
+    )
 
 
 # ---- the records of a whole book ----------------------------------------------------------------------------------------
@@ -345,19 +267,13 @@ def problems(recorded: Mapping[str, Sequence[Record]]) -> list[str]:
     owner: dict[str, str] = {}
     for notebook, records in recorded.items():
         for given in records:
-            claim = load_claims().get(given.id)
-            if claim is None:
-                found.append(f"{notebook} records claim {given.id!r}, which claims.yml does not have.")
-                continue
             try:
-                again = record(claim, measured(claim, given.values), given.detail)
+                if judge(given.id, given.values, detail=given.detail) != given:
+                    found.append(
+                        f"{notebook} judged {given.id} by another criterion than that of claims.yml."
+                    )
             except LedgerError as error:
                 found.append(f"{notebook}: {error}.")
-                continue
-            if again != given:
-                found.append(
-                    f"{notebook} judged {given.id} by another criterion than that of claims.yml; use judge()."
-                )
             if given.id in owner:
                 found.append(f"{given.id} is recorded by both {owner[given.id]} and {notebook}; keep one.")
             owner[given.id] = notebook
@@ -369,33 +285,20 @@ def missing(recorded: Collection[str]) -> list[Claim]:
     return [claim for id, claim in load_claims().items() if id not in recorded and not claim.needs_network]
 
 
-def read_accepted(path: Path | None = None) -> dict[str, Verdict]:
-    """Read the verdict last accepted for each claim. Raises LedgerError for an unknown verdict."""
-    path = path or ACCEPTED_FILE
+def read_accepted(path: Path = ACCEPTED_FILE) -> dict[str, Verdict]:
+    """Read the verdict last accepted for each claim."""
     stored = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    if wrong := [id for id, verdict in stored.items() if verdict not in set(Verdict)]:
-        raise LedgerError(
-            f"{path.name} has an unknown verdict for {', '.join(wrong)}; expected one of: {', '.join(Verdict)}"
-        )
     return {id: Verdict(verdict) for id, verdict in stored.items()}
 
 
-def accept(now: Mapping[str, Verdict], path: Path | None = None) -> None:
+def accept(now: Mapping[str, Verdict], path: Path) -> None:
     """Write the accepted verdict of every claim, in the ledger's order; "not run" without a record."""
     head = "# The verdict on every claim as last accepted: python -m transformer_circuits.claims accept\n"
-    lines = (f"{id}: {now.get(id, Verdict.NOT_RUN)}\n" for id in load_claims())
-    path = path or ACCEPTED_FILE
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(head + "".join(lines), encoding="utf-8")
-    partial.replace(path)
+    lines = [f"{id}: {now.get(id, Verdict.NOT_RUN)}\n" for id in load_claims()]
+    path.write_text(head + "".join(lines), encoding="utf-8")
 
 
 def changed(now: Mapping[str, Verdict], accepted: Mapping[str, Verdict]) -> list[tuple[str, str, str]]:
     """Return (claim, accepted verdict, verdict now) wherever they differ; "none" for a claim that was never accepted."""
-    verdicts = {id: now.get(id, Verdict.NOT_RUN) for id in load_claims()}
-    differing = [
-        (id, accepted.get(id, "none"), verdict)
-        for id, verdict in verdicts.items()
-        if accepted.get(id) != verdict
-    ]
-    return differing + [(id, verdict, "none") for id, verdict in accepted.items() if id not in verdicts]
+    verdicts = {id: (accepted.get(id, "none"), now.get(id, Verdict.NOT_RUN)) for id in load_claims()}
+    return [(id, old, new) for id, (old, new) in verdicts.items() if old != new]

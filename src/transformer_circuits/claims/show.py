@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import jinja2
 
@@ -63,8 +63,8 @@ def show_values(
     `chance`: only values that are what chance gives, or only the others.
     """
     if claim.kind == "identity":
-        names = {name: claim.error if name == "error" else f"error, {name}" for name in values}
-        return [] if chance else [(names[name], show_number(x)) for name, x in values.items()]
+        names = [claim.error if name == "error" else f"error, {name}" for name in values]
+        return [] if chance else list(zip(names, map(show_number, values.values())))
     shown = []
     for name, quantity in claim.quantities.items():
         if name not in values or name in claim.errors.values() or chance not in (None, quantity.chance):
@@ -108,33 +108,21 @@ def expression_in_words(claim: Claim, expression: ast.expr) -> str:
             return f"“{claim.quantities[name].what}”"
         case ast.Constant(value=value):
             return show_number(value)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+        case ast.BinOp(left=left, op=op, right=right):
             sides = [expression_in_words(claim, side) for side in (left, right)]
             return f" {OPERATORS[type(op)]} ".join(sides)
         case ast.Call(func=ast.Name(id=name), args=args):
             words = FUNCTIONS[name].replace("est of", "er of") if len(args) == 2 else FUNCTIONS[name]
             return f"{words} {' and '.join(expression_in_words(claim, arg) for arg in args)}"
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return f"minus {expression_in_words(claim, operand)}"
-    return ast.unparse(expression)
 
 
-def condition_in_words(
-    claim: Claim, condition: ast.expr, values: Mapping[str, float], brief: bool = False
-) -> str:
+def condition_in_words(claim: Claim, condition: ast.Compare, values: Mapping[str, float], brief: bool) -> str:
     """Write a condition that is not met: "best induction score is 40.7%; the criterion requires at least 50%"."""
-    text = ast.unparse(condition)
-    if absent := [claim.quantities[name].what for name in sorted(names_in(text) - values.keys())]:
-        return f"not measured: {', '.join(absent)}"
-    if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.Or):
-        return ", or ".join(condition_in_words(claim, part, values, brief) for part in condition.values)
-    if not (
-        isinstance(condition, ast.Compare) and len(condition.ops) == 1 and type(condition.ops[0]) in BOUNDS
-    ):
-        return f"not met: {text}"
-
+    absent = sorted(names_in(ast.unparse(condition)) - values.keys())
+    if absent:
+        return f"not measured: {', '.join(claim.quantities[name].what for name in absent)}"
     left, right = condition.left, condition.comparators[0]
-    here, required = (float(compute(ast.unparse(side), values)) for side in (left, right))
+    here, required = (compute(ast.unparse(side), values) for side in (left, right))
     units = {claim.quantities[name].unit for name in names_in(ast.unparse(left))}
     unit = units.pop() if len(units) == 1 else ""
     digits = DIGITS  # a number is never rounded onto its threshold
@@ -157,14 +145,10 @@ def css_class(verdict: Verdict) -> str:
     return "tc-" + verdict.replace(" ", "-")
 
 
-def verdict_in_words(record: Record) -> str:
-    return f"{record.verdict}{', within error of the threshold' if record.within_error else ''}"
-
-
 def card_text(record: Record) -> str:
     """Return the card as plain text."""
-    claim = record.claim
-    lines = [f"{record.id} {claim.title}: {verdict_in_words(record)}"]
+    claim, within = record.claim, ", within error of the threshold" if record.within_error else ""
+    lines = [f"{record.id} {claim.title}: {record.verdict}{within}"]
     lines += [f"  {what}: {value}" for what, value in show_values(claim, record.values)]
     lines += [f"  not met: {condition}" for condition in unmet_conditions(record)]
     lines += [f"  {record.detail}"] if record.detail else []
@@ -195,11 +179,6 @@ TEMPLATES = jinja2.Environment(
 </dl>
 {% endif %}
 """,
-            "unmet": """\
-{% for condition in record|unmet_conditions %}
-<p class="tc-unmet">Not met: {{ condition }}.</p>
-{% endfor %}
-""",
             "rule": """\
 {% if claim.kind == "identity" %}
 Holds if the {{ claim.error }} is below {{ claim.tolerance|show_number }}.
@@ -209,7 +188,34 @@ A note: measured and shown, not judged.
 {{ claim.in_words }}
 {% endif %}
 """,
-            "criterion": """\
+            "facts": """\
+<p class="tc-rule">{% include "rule" %}</p>
+<dl class="tc-facts">
+<div><dt>{{ "Question" if claim.group == "question" else "Paper" }}</dt><dd>{{ paper }}</dd></div>
+<div><dt>Here</dt><dd>
+{% if record %}
+{% set shown = claim|show_values(record.values, chance=False) %}
+{% include "values" %}
+{% for condition in record|unmet_conditions %}
+<p class="tc-unmet">Not met: {{ condition }}.</p>
+{% endfor %}
+{% if record.detail %}
+<p class="tc-detail">{{ record.detail }}</p>
+{% endif %}
+{% else %}
+<p>{{ claim.without_record }}</p>
+{% endif %}
+</dd></div>
+{% set shown = claim|show_values(record.values, chance=True) if record else [] %}
+{% if shown or claim.chance %}
+<div><dt>Chance</dt><dd>
+{% include "values" %}
+{% if claim.chance %}
+<p>{{ claim.chance }}</p>
+{% endif %}
+</dd></div>
+{% endif %}
+</dl>
 <details class="tc-criterion"><summary>How it is measured{{ " and judged" if claim.judged else "" }}</summary>
 <p>{{ claim.metric }}</p>
 {% if claim.judged %}
@@ -236,34 +242,6 @@ A note: measured and shown, not judged.
 </details>
 {% endif %}
 """,
-            "facts": """\
-<p class="tc-rule">{% include "rule" %}</p>
-<dl class="tc-facts">
-<div><dt>{{ "Question" if claim.group == "question" else "Paper" }}</dt><dd>{{ paper }}</dd></div>
-<div><dt>Here</dt><dd>
-{% if record %}
-{% set shown = claim|show_values(record.values, chance=False) %}
-{% include "values" %}
-{% include "unmet" %}
-{% if record.detail %}
-<p class="tc-detail">{{ record.detail }}</p>
-{% endif %}
-{% else %}
-<p>{{ claim.without_record }}</p>
-{% endif %}
-</dd></div>
-{% set shown = claim|show_values(record.values, chance=True) if record else [] %}
-{% if shown or claim.chance %}
-<div><dt>Chance</dt><dd>
-{% include "values" %}
-{% if claim.chance %}
-<p>{{ claim.chance }}</p>
-{% endif %}
-</dd></div>
-{% endif %}
-</dl>
-{% include "criterion" %}
-""",
             "list": """\
 <section class="tc-claims" aria-label="Claims of this chapter">
 {% for record in records %}
@@ -280,10 +258,7 @@ A note: measured and shown, not judged.
     ),
 )
 TEMPLATES.filters.update(
-    show_number=show_number,
-    show_values=show_values,
-    css_class=css_class,
-    unmet_conditions=unmet_conditions,
+    show_number=show_number, show_values=show_values, css_class=css_class, unmet_conditions=unmet_conditions
 )
 TEMPLATES.globals.update(symbols=SYMBOLS, edges=EDGES)
 
@@ -300,11 +275,11 @@ MIME = "application/vnd.transformer-circuits.claims+json"
 class Verdicts:
     """The claims of a chapter as one list. A notebook's output carries it as HTML, as text, and as JSON for the build."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, *records: Record) -> None:
         self.records = list(records)
 
     def __repr__(self) -> str:
-        return "\n".join(card_text(record) for record in self.records)
+        return "\n".join(map(card_text, self.records))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
         return {
@@ -314,13 +289,11 @@ class Verdicts:
         }
 
 
+verdicts = Verdicts  # shows what `judge` found for a chapter's claims: the last value of a cell near its end
+
+
 def records_in(notebook: Mapping) -> Iterator[Record]:
     """Yield the records that the outputs of an executed notebook carry. Raises pydantic's ValueError for malformed ones."""
     for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
-            yield from (Record.model_validate(entry) for entry in output.get("data", {}).get(MIME, []))
-
-
-def verdicts(*records: Record) -> Verdicts:
-    """Show what `judge` found for a chapter's claims: the last value of a cell near its end."""
-    return Verdicts(records)
+            yield from map(Record.model_validate, output.get("data", {}).get(MIME, []))

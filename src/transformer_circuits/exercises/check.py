@@ -1,7 +1,7 @@
 """Say what is wrong with a function that a reader wrote.
 
-An exercise is a solution, the arguments it is tried with, hints, and its mistakes: functions that make a typical mistake, each with a
-message. A result that differs from the solution's is compared with what each mistake gives for the same arguments.
+An exercise is a solution, the arguments it is tried with, hints, and its mistakes: messages, each with the result of a typical mistake.
+A result that differs from the solution's is compared with what each mistake gives for the same arguments.
 """
 
 from __future__ import annotations
@@ -28,15 +28,13 @@ class Exercise:
     cases: Callable[[], Iterator[tuple]]  # arguments of each trial
     hints: tuple[str, ...]
     # returns what is compared, of a result and the arguments that gave it
-    measure: Callable[..., Any] = lambda result, *args: result
-    labels: tuple[
-        str, ...
-    ] = ()  # names of the entries that `measure` returns: each is near 0, in between, or near 1
-    mistakes: list[tuple[str, Callable[..., Any]]] = dataclasses.field(default_factory=list)
+    measure: Callable[..., Tensor] = lambda result, *args: result
+    labels: tuple[str, ...] = ()  # names of what `measure` returns: each is near 0, in between, or near 1
+    mistaken: Callable[..., Iterator[tuple[str, Any]]] | None = None
 
-    def mistake(self, message: str) -> Callable:
-        """Register a function that makes a typical mistake. Several may share a message."""
-        return lambda function: self.mistakes.append((message, function))
+    def mistakes(self, function: Callable[..., Iterator[tuple[str, Any]]]) -> None:
+        """Register a function that yields each message with the result of its mistake. Several results may share a message."""
+        self.mistaken = function
 
     def __call__(self, *args: Any) -> Any:
         return self.solution(*args)
@@ -72,6 +70,7 @@ def check(function: Callable) -> Callable:
     return EXERCISES[name].solution
 
 
+@torch.no_grad()
 def judge(exercise: Exercise, function: Callable) -> None:
     """Raise Wrong, or NotImplementedError for an empty stub, unless the function agrees with the solution."""
     wanted = list(inspect.signature(exercise.solution).parameters)
@@ -83,8 +82,8 @@ def judge(exercise: Exercise, function: Callable) -> None:
         result, expected = attempt(exercise, function, args), run(exercise, exercise.solution, args)
         if close(result, expected):
             continue
-        for message, mistake in exercise.mistakes:
-            if close(result, run(exercise, mistake, args)):
+        for message, mistaken in exercise.mistaken(*copies(args)):
+            if close(result, exercise.measure(mistaken, *args).cpu()):
                 raise Wrong(message)
         found = difference(exercise, result, expected)
         raise Wrong(f"{found} {described(wanted, args)}Earlier trials were right." if trial else found)
@@ -102,10 +101,13 @@ def described(names: list[str], args: tuple) -> str:
     return f"It was tried with {', '.join(words)}. " if words else ""
 
 
-@torch.no_grad()
+def copies(args: tuple) -> list:
+    return [arg.clone() if isinstance(arg, Tensor) else arg for arg in args]
+
+
 def run(exercise: Exercise, function: Callable, args: tuple) -> Any:
     """Return what is compared: the function's result for copies of these arguments, measured."""
-    result = function(*(arg.clone() if isinstance(arg, Tensor) else arg for arg in args))
+    result = function(*copies(args))
     if result is None:
         raise Wrong("It returns nothing. End it with a return statement.")
     result = exercise.measure(result, *args)
@@ -130,12 +132,11 @@ def attempt(exercise: Exercise, function: Callable, args: tuple) -> Any:
         # A stub; torch raises the same type, with a message.
         if isinstance(error, NotImplementedError) and not str(error):
             raise
-        file, frames = function.__code__.co_filename, traceback.extract_tb(error.__traceback__)
-        own = [f"Line {frame.lineno}" for frame in frames if frame.filename == file]
+        file, where = function.__code__.co_filename, "The use of its result"
+        for frame in traceback.extract_tb(error.__traceback__):
+            where = f"Line {frame.lineno}" if frame.filename == file else where
         message = str(error).strip().partition("\n")[0]
-        raise Wrong(
-            f"{own[-1] if own else 'The use of its result'} raises {type(error).__name__}: {message}"
-        ) from error
+        raise Wrong(f"{where} raises {type(error).__name__}: {message}") from error
     finally:
         for model in models:
             model.reset_hooks()
@@ -149,7 +150,7 @@ def close(result: Any, expected: Tensor) -> bool:
     if expected.dtype == torch.bool and result.dtype != torch.bool:
         return False
     expected = expected.double()  # truth values become numbers, which can be subtracted
-    return bool((1.0 * result - expected).abs().max() <= TOLERANCE * expected.abs().max())
+    return bool((result.double() - expected).abs().max() <= TOLERANCE * expected.abs().max())
 
 
 def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:

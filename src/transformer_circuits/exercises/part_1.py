@@ -28,30 +28,23 @@ def residual_parts(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "part
     return torch.stack(parts)
 
 
-@residual_parts.mistake(
-    "The first part includes the positions. In these models positions enter queries and keys only, "
-    "so the stream begins as the embedding alone."
-)
-def _(model, tokens):
-    parts = residual_parts(model, tokens)
-    parts[0] += model.W_pos[: tokens.shape[1]]
-    return parts
-
-
-@residual_parts.mistake(
-    "Your heads write the value vectors of their own position. A head adds what it gathered: z, the average of the values "
-    "weighted by its attention."
-)
+@residual_parts.mistakes
 def _(model, tokens):
     _, cache = model.run_with_cache(tokens)
+    parts = residual_parts(model, tokens)
+    yield (
+        "The first part includes the positions. In these models positions enter queries and keys only, "
+        "so the stream begins as the embedding alone.",
+        torch.cat([parts[:1] + model.W_pos[: tokens.shape[1]], parts[1:]]),
+    )
     layers = range(model.cfg.n_layers)
     written = [torch.einsum("rphd,hdm->hrpm", cache["v", layer], model.W_O[layer]) for layer in layers]
-    return torch.cat([cache["embed"][None], *written])
-
-
-@residual_parts.mistake("These are running sums: the stream after each head. Return what each head adds.")
-def _(model, tokens):
-    return residual_parts(model, tokens).cumsum(0)
+    yield (
+        "Your heads write the value vectors of their own position. A head adds what it gathered: z, the average of the values "
+        "weighted by its attention.",
+        torch.cat([parts[:1], *written]),
+    )
+    yield "These are running sums: the stream after each head. Return what each head adds.", parts.cumsum(0)
 
 
 @exercise(
@@ -74,48 +67,37 @@ def logits_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "ord
     return torch.stack(terms) @ model.W_U
 
 
-@logits_by_order.mistake(
-    "Order 1 includes the virtual heads. Your second-layer heads read the stream after the first layer has written to it. "
-    "A single head reads the embedding."
-)
+@logits_by_order.mistakes
 def _(model, tokens):
     _, cache = model.run_with_cache(tokens)
     orders = logits_by_order(model, tokens)
     wrote = sum(cache["attn_out", layer] for layer in range(model.cfg.n_layers))
-    return torch.cat([orders[:1], (wrote @ model.W_U)[None], orders[2:]])
-
-
-@logits_by_order.mistake(
-    "These are running sums: the logits of all orders up to each one. Return the logits of each order."
-)
-def _(model, tokens):
-    return logits_by_order(model, tokens).cumsum(0)
-
-
-def _with_virtual_heads(model, tokens, patterns: str, layers: tuple[int, int]):
-    """Return the orders of a two-layer model, its virtual heads with patterns multiplied by this einsum and OV matrices in this order."""
+    yield (
+        "Order 1 includes the virtual heads. Your second-layer heads read the stream after the first layer has written to it. "
+        "A single head reads the embedding.",
+        torch.cat([orders[:1], (wrote @ model.W_U)[None], orders[2:]]),
+    )
+    message = (
+        "These are running sums: the logits of all orders up to each one. Return the logits of each order."
+    )
+    yield message, orders.cumsum(0)
     if model.cfg.n_layers != 2:
-        return logits_by_order(model, tokens)
-    _, cache = model.run_with_cache(tokens)
-    moved = torch.einsum(f"{patterns},rkd->rabqd", cache["pattern", 0], cache["pattern", 1], cache["embed"])
-    for layer in layers:
-        moved = torch.einsum(f"rabqd,{'ab'[layer]}de->rabqe", moved, model.OV[layer].AB)
-    return torch.cat([logits_by_order(model, tokens)[:2], (moved.sum((1, 2)) @ model.W_U)[None]])
+        return
 
+    def with_virtual_heads(patterns, layers):  # patterns multiplied by this einsum, OV matrices in this order
+        factors = cache["pattern", 0], cache["pattern", 1], cache["embed"]
+        moved = torch.einsum(f"{patterns},rkd->rabqd", *factors)
+        for layer in layers:
+            moved = torch.einsum(f"rabqd,{'ab'[layer]}de->rabqe", moved, model.OV[layer].AB)
+        return torch.cat([orders[:2], (moved.sum((1, 2)) @ model.W_U)[None]])
 
-@logits_by_order.mistake(
-    "The OV matrices of virtual heads are in the wrong order. Rows are multiplied from the right, so the first layer's matrix "
-    "comes first."
-)
-def _(model, tokens):
-    return _with_virtual_heads(model, tokens, "rajk,rbqj", layers=(1, 0))
-
-
-@logits_by_order.mistake(
-    "The patterns of virtual heads are in the wrong order. Patterns multiply from the left, so the second layer's pattern comes first."
-)
-def _(model, tokens):
-    return _with_virtual_heads(model, tokens, "raqj,rbjk", layers=(0, 1))
+    yield (
+        "The OV matrices of virtual heads are in the wrong order. Rows are multiplied from the right, so the first layer's matrix "
+        "comes first.",
+        with_virtual_heads("rajk,rbqj", layers=(1, 0)),
+    )
+    message = "The patterns of virtual heads are in the wrong order. Patterns multiply from the left, so the second layer's pattern comes first."
+    yield message, with_virtual_heads("raqj,rbjk", layers=(0, 1))
 
 
 @exercise(
@@ -136,44 +118,25 @@ def logit_lens(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "stage ro
     return log_probs.gather(-1, targets[..., None])[..., 0]
 
 
-@logit_lens.mistake("These are logits. Log-probabilities come from `log_softmax` over the vocabulary.")
+@logit_lens.mistakes
 def _(model, tokens):
     _, cache = model.run_with_cache(tokens[:, :-1])
-    stages = [cache["embed"], *(cache["resid_post", layer] for layer in range(model.cfg.n_layers))]
-    targets = tokens[:, 1:].expand(len(stages), -1, -1)
-    return (torch.stack(stages) @ model.W_U).gather(-1, targets[..., None])[..., 0]
+    layers = range(model.cfg.n_layers)
 
+    def logits(point):
+        return torch.stack([cache["embed"], *(cache[point, layer] for layer in layers)]) @ model.W_U
 
-@logit_lens.mistake("These are probabilities. Return their logarithms: use `log_softmax`.")
-def _(model, tokens):
-    return logit_lens(model, tokens).exp()
+    def of(targets, values):
+        return values.gather(-1, targets.expand(len(values), -1, -1)[..., None])[..., 0]
 
-
-def _read(model, stages, targets):
-    log_probs = (torch.stack(stages) @ model.W_U).log_softmax(dim=-1)
-    return log_probs.gather(-1, targets.expand(len(stages), -1, -1)[..., None])[..., 0]
-
-
-@logit_lens.mistake(
-    "You read what each layer wrote. The lens reads the whole residual stream after each layer."
-)
-def _(model, tokens):
-    _, cache = model.run_with_cache(tokens[:, :-1])
-    stages = [cache["embed"], *(cache["attn_out", layer] for layer in range(model.cfg.n_layers))]
-    return _read(model, stages, tokens[:, 1:])
-
-
-@logit_lens.mistake(
-    "You are one stage behind. `resid_pre` is the stream before a layer, and `resid_post` the stream after it."
-)
-def _(model, tokens):
-    _, cache = model.run_with_cache(tokens[:, :-1])
-    stages = [cache["embed"], *(cache["resid_pre", layer] for layer in range(model.cfg.n_layers))]
-    return _read(model, stages, tokens[:, 1:])
-
-
-@logit_lens.mistake("You score the current token. At each position, score the token that comes next.")
-def _(model, tokens):
-    _, cache = model.run_with_cache(tokens[:, :-1])
-    stages = [cache["embed"], *(cache["resid_post", layer] for layer in range(model.cfg.n_layers))]
-    return _read(model, stages, tokens[:, :-1])
+    following, lens = tokens[:, 1:], logits("resid_post")
+    message = "These are logits. Log-probabilities come from `log_softmax` over the vocabulary."
+    yield message, of(following, lens)
+    message = "These are probabilities. Return their logarithms: use `log_softmax`."
+    yield message, of(following, lens.softmax(-1))
+    message = "You read what each layer wrote. The lens reads the whole residual stream after each layer."
+    yield message, of(following, logits("attn_out").log_softmax(-1))
+    message = "You are one stage behind. `resid_pre` is the stream before a layer, and `resid_post` the stream after it."
+    yield message, of(following, logits("resid_pre").log_softmax(-1))
+    message = "You score the current token. At each position, score the token that comes next."
+    yield message, of(tokens[:, :-1], lens.log_softmax(-1))

@@ -27,25 +27,15 @@ def ov_row(model, layer: int, head: int, token: int) -> Float[Tensor, "d_vocab"]
     return model.W_E[token] @ model.W_V[layer, head] @ model.W_O[layer, head] @ model.W_U
 
 
-@ov_row.mistake(
-    "This is a column of the circuit: the sources that raise this token. Return the row: what this token raises as a source."
-)
+@ov_row.mistakes
 def _(model, layer, head, token):
-    return model.W_E @ (model.OV[layer, head].AB @ model.W_U[:, token])
-
-
-@ov_row.mistake(
-    "W_OV is transposed. For row vectors it is W_V @ W_O. The paper uses column vectors, so it writes every product in reverse order."
-)
-def _(model, layer, head, token):
-    return model.W_E[token] @ model.OV[layer, head].AB.T @ model.W_U
-
-
-@ov_row.mistake(
-    "Your row includes the direct path W_E W_U. The OV circuit is only what goes through the head."
-)
-def _(model, layer, head, token):
-    return ov_row(model, layer, head, token) + model.W_E[token] @ model.W_U
+    OV = model.OV[layer, head].AB
+    message = "This is a column of the circuit: the sources that raise this token. Return the row: what this token raises as a source."
+    yield message, model.W_E @ (OV @ model.W_U[:, token])
+    message = "W_OV is transposed. For row vectors it is W_V @ W_O. The paper uses column vectors, so it writes every product in reverse order."
+    yield message, model.W_E[token] @ OV.T @ model.W_U
+    message = "Your row includes the direct path W_E W_U. The OV circuit is only what goes through the head."
+    yield message, ov_row(model, layer, head, token) + model.W_E[token] @ model.W_U
 
 
 @exercise(
@@ -62,21 +52,15 @@ def qk_column(model, layer: int, head: int, token: int) -> Float[Tensor, "d_voca
     return model.W_E @ model.W_Q[layer, head] @ key / model.cfg.d_head**0.5
 
 
-@qk_column.mistake(
-    "Here the token is the destination. In a column it is the source, so it goes through W_K, and all destinations go through W_Q."
-)
+@qk_column.mistakes
 def _(model, layer, head, token):
-    return model.W_E @ model.QK[layer, head].AB.T @ model.W_E[token] / model.cfg.d_head**0.5
-
-
-@qk_column.mistake("Every entry is sqrt(d_head) times too large. Attention scores are divided by it.")
-def _(model, layer, head, token):
-    return qk_column(model, layer, head, token) * model.cfg.d_head**0.5
-
-
-@qk_column.mistake("You read the destinations with W_U. They are current tokens, so they come from W_E.")
-def _(model, layer, head, token):
-    return model.W_U.T @ model.QK[layer, head].AB @ model.W_E[token] / model.cfg.d_head**0.5
+    QK, embedding, root = model.QK[layer, head].AB, model.W_E[token], model.cfg.d_head**0.5
+    message = "Here the token is the destination. In a column it is the source, so it goes through W_K, and all destinations go through W_Q."
+    yield message, model.W_E @ QK.T @ embedding / root
+    message = "Every entry is sqrt(d_head) times too large. Attention scores are divided by it."
+    yield message, model.W_E @ QK @ embedding
+    message = "You read the destinations with W_U. They are current tokens, so they come from W_E."
+    yield message, model.W_U.T @ QK @ embedding / root
 
 
 def _patterns():
@@ -101,57 +85,30 @@ def first_layer_pattern(model, tokens: Int[Tensor, "row pos"], head: int) -> Flo
     return scores.masked_fill(ahead, -torch.inf).softmax(dim=-1)
 
 
-def _scores(model, tokens, head, positions=1.0):
-    x = model.W_E[tokens] + positions * model.W_pos[: tokens.shape[1]]
-    return (x @ model.W_Q[0, head]) @ (x @ model.W_K[0, head]).mT / model.cfg.d_head**0.5
-
-
-def _masked(scores):
-    return scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
-
-
-@first_layer_pattern.mistake("Nothing is masked. Your tokens attend to tokens that come after them.")
+@first_layer_pattern.mistakes
 def _(model, tokens, head):
-    return _scores(model, tokens, head).softmax(-1)
+    embedded, root = model.W_E[tokens], model.cfg.d_head**0.5
 
+    def scored(x):
+        return (x @ model.W_Q[0, head]) @ (x @ model.W_K[0, head]).mT / root
 
-@first_layer_pattern.mistake(
-    "The mask comes after the softmax, so your rows do not add up to 1. Set the scores to -inf before the softmax."
-)
-def _(model, tokens, head):
-    return _scores(model, tokens, head).softmax(-1).tril()
-
-
-@first_layer_pattern.mistake("The positions are missing. Queries and keys read the embedding plus W_pos.")
-def _(model, tokens, head):
-    return _masked(_scores(model, tokens, head, positions=0.0)).softmax(-1)
-
-
-@first_layer_pattern.mistake(
-    "Your softmax runs over destinations. Each destination shares its attention among its sources: use dim=-1."
-)
-def _(model, tokens, head):
-    return _masked(_scores(model, tokens, head)).softmax(-2)
-
-
-@first_layer_pattern.mistake("The scores are not divided by sqrt(d_head). Divide them before the softmax.")
-def _(model, tokens, head):
-    return _masked(_scores(model, tokens, head) * model.cfg.d_head**0.5).softmax(-1)
-
-
-@first_layer_pattern.mistake(
-    "The mask hides earlier tokens. Hide the tokens after the destination: `triu(1)`."
-)
-def _(model, tokens, head):
-    scores = _scores(model, tokens, head)
-    return scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).tril(-1), -torch.inf).softmax(-1)
-
-
-@first_layer_pattern.mistake(
-    "The masked scores are 0, and exp(0) is 1, so later tokens still get attention. Set them to -inf."
-)
-def _(model, tokens, head):
-    return _scores(model, tokens, head).tril().softmax(-1)
+    scores = scored(embedded + model.W_pos[: tokens.shape[1]])
+    ahead = torch.ones_like(scores, dtype=torch.bool).triu(1)
+    yield "Nothing is masked. Your tokens attend to tokens that come after them.", scores.softmax(-1)
+    message = "The mask comes after the softmax, so your rows do not add up to 1. Set the scores to -inf before the softmax."
+    yield message, scores.softmax(-1).tril()
+    message = "The positions are missing. Queries and keys read the embedding plus W_pos."
+    yield message, scored(embedded).masked_fill(ahead, -torch.inf).softmax(-1)
+    message = "Your softmax runs over destinations. Each destination shares its attention among its sources: use dim=-1."
+    yield message, scores.masked_fill(ahead, -torch.inf).softmax(-2)
+    message = "The scores are not divided by sqrt(d_head). Divide them before the softmax."
+    yield message, (root * scores).masked_fill(ahead, -torch.inf).softmax(-1)
+    message = "The mask hides earlier tokens. Hide the tokens after the destination: `triu(1)`."
+    yield message, scores.masked_fill(ahead.mT, -torch.inf).softmax(-1)
+    message = (
+        "The masked scores are 0, and exp(0) is 1, so later tokens still get attention. Set them to -inf."
+    )
+    yield message, scores.tril().softmax(-1)
 
 
 @exercise(
@@ -169,27 +126,16 @@ def copying_positivity(model) -> Float[Tensor, "layer head"]:
     return values.real.sum(-1) / values.abs().sum(-1)
 
 
-@copying_positivity.mistake(
-    "These are the eigenvalues of W_OV alone, from stream to stream. The circuit goes from tokens to tokens: W_E and W_U belong to it."
-)
+@copying_positivity.mistakes
 def _(model):
     values = torch.linalg.eigvals(model.W_O @ model.W_V)
-    return values.real.sum(-1) / values.abs().sum(-1)
-
-
-@copying_positivity.mistake(
-    "All entries are 1. Singular values and absolute values are never negative, so they cannot separate copying from its opposite."
-)
-def _(model):
-    return torch.ones_like(model.W_O[..., 0, 0])
-
-
-@copying_positivity.mistake(
-    "You divide by the sum of the absolute real parts. Use the absolute values of the complex eigenvalues, which include the imaginary parts."
-)
-def _(model):
+    message = "These are the eigenvalues of W_OV alone, from stream to stream. The circuit goes from tokens to tokens: W_E and W_U belong to it."
+    yield message, values.real.sum(-1) / values.abs().sum(-1)
+    message = "All entries are 1. Singular values and absolute values are never negative, so they cannot separate copying from its opposite."
+    yield message, torch.ones_like(model.W_O[..., 0, 0])
     values = torch.linalg.eigvals(model.W_O @ (model.W_U @ model.W_E) @ model.W_V)
-    return values.real.sum(-1) / values.real.abs().sum(-1)
+    message = "You divide by the sum of the absolute real parts. Use the absolute values of the complex eigenvalues, which include the imaginary parts."
+    yield message, values.real.sum(-1) / values.real.abs().sum(-1)
 
 
 def _tables():
@@ -214,21 +160,14 @@ def forced_bugs(right: Bool[Tensor, "dest out"], wrong: Bool[Tensor, "dest out"]
     return wrong & (ways > 0)
 
 
-@forced_bugs.mistake(
-    "You require a right pair in the row and one in the column. A bug has a fourth corner, where the other row and the other column "
-    "cross, and it must be wrong too."
-)
+@forced_bugs.mistakes
 def _(right, wrong):
-    return wrong & right.any(1, keepdim=True) & right.any(0, keepdim=True)
-
-
-@forced_bugs.mistake("Some of the pairs that you mark are not wrong. Mark only wrong pairs.")
-def _(right, wrong):
-    return right.double() @ wrong.double().T @ right.double() > 0
-
-
-@forced_bugs.mistake(
-    "You treat every pair that is not right as wrong. Many pairs are neither, because the text contains too few occasions for them."
-)
-def _(right, wrong):
-    return ~right & (right.double() @ (~right).double().T @ right.double() > 0)
+    yield (
+        "You require a right pair in the row and one in the column. A bug has a fourth corner, where the other row and the other column "
+        "cross, and it must be wrong too.",
+        wrong & right.any(1, keepdim=True) & right.any(0, keepdim=True),
+    )
+    message = "Some of the pairs that you mark are not wrong. Mark only wrong pairs."
+    yield message, right.double() @ wrong.double().T @ right.double() > 0
+    message = "You treat every pair that is not right as wrong. Many pairs are neither, because the text contains too few occasions for them."
+    yield message, forced_bugs(right, ~right)

@@ -25,35 +25,18 @@ def previous_token_scores(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor
     return one_back[..., 1:].mean(dim=(1, 3))
 
 
-def _diagonal(model, tokens, offset: int, skipped: int):
-    return patterns(model, tokens).diagonal(offset, -2, -1)[..., skipped:].mean((1, 3))
-
-
-@previous_token_scores.mistake(
-    "This diagonal lies above the main one, where every destination's future is, so it is all zeros. Destinations are rows: use offset=-1."
-)
+@previous_token_scores.mistakes
 def _(model, tokens):
-    return torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
-
-
-for skipped in (0, 2):
-    previous_token_scores.mistake(
-        "This is the attention of each token to itself. The previous token is one column to the left of the diagonal."
-    )(lambda model, tokens, skipped=skipped: _diagonal(model, tokens, 0, skipped))
-
-
-@previous_token_scores.mistake(
-    "You count destination 1, which can attend only to itself and to the start token. Leave out destinations 0 and 1."
-)
-def _(model, tokens):
-    return _diagonal(model, tokens, -1, 0)
-
-
-@previous_token_scores.mistake(
-    "You leave out destination 2 too. The first entry of this diagonal belongs to destination 1, so leave out only one entry."
-)
-def _(model, tokens):
-    return _diagonal(model, tokens, -1, 2)
+    A = patterns(model, tokens)
+    message = "This diagonal lies above the main one, where every destination's future is, so it is all zeros. Destinations are rows: use offset=-1."
+    yield message, torch.zeros(A.shape[0], A.shape[2])
+    for skipped in (0, 2):
+        message = "This is the attention of each token to itself. The previous token is one column to the left of the diagonal."
+        yield message, A.diagonal(0, -2, -1)[..., skipped:].mean((1, 3))
+    message = "You count destination 1, which can attend only to itself and to the start token. Leave out destinations 0 and 1."
+    yield message, A.diagonal(-1, -2, -1).mean((1, 3))
+    message = "You leave out destination 2 too. The first entry of this diagonal belongs to destination 1, so leave out only one entry."
+    yield message, A.diagonal(-1, -2, -1)[..., 2:].mean((1, 3))
 
 
 @exercise(
@@ -77,28 +60,27 @@ def induction_scores(model, tokens: Int[Tensor, "row pos"], length: int) -> Floa
     return scores
 
 
-for skipped in (0, 1, 2):
-    induction_scores.mistake(
-        "You are one token off. This is the first occurrence itself, `length` back. An induction head attends to the token after it, "
-        "`length - 1` back."
-    )(lambda model, tokens, length, skipped=skipped: _diagonal(model, tokens, -length, skipped))
-    induction_scores.mistake("You are two tokens off. This is the token before the first occurrence.")(
-        lambda model, tokens, length, skipped=skipped: _diagonal(model, tokens, -length - 1, skipped)
-    )
-
-
-for skipped in (0, 1):
-    induction_scores.mistake(
-        "The first two entries of this diagonal have their destination in the first copy. Leave out both."
-    )(lambda model, tokens, length, skipped=skipped: _diagonal(model, tokens, 1 - length, skipped))
-
-
-@induction_scores.mistake(
-    "All scores are 0. Either the hook did not run (a name filter that matches no hook point passes silently), or the diagonal is "
-    "above the main one, where there is no attention: its offset is `1 - length`."
-)
+@induction_scores.mistakes
 def _(model, tokens, length):
-    return torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
+    A = patterns(model, tokens)
+    for skipped in (0, 1, 2):
+        yield (
+            "You are one token off. This is the first occurrence itself, `length` back. An induction head attends to the token after it, "
+            "`length - 1` back.",
+            A.diagonal(-length, -2, -1)[..., skipped:].mean((1, 3)),
+        )
+        message = "You are two tokens off. This is the token before the first occurrence."
+        yield message, A.diagonal(-length - 1, -2, -1)[..., skipped:].mean((1, 3))
+    for skipped in (0, 1):
+        message = (
+            "The first two entries of this diagonal have their destination in the first copy. Leave out both."
+        )
+        yield message, A.diagonal(1 - length, -2, -1)[..., skipped:].mean((1, 3))
+    yield (
+        "All scores are 0. Either the hook did not run (a name filter that matches no hook point passes silently), or the diagonal is "
+        "above the main one, where there is no attention: its offset is `1 - length`.",
+        torch.zeros(A.shape[0], A.shape[2]),
+    )
 
 
 def _layers():
@@ -122,29 +104,19 @@ def value_weighted(model, tokens: Int[Tensor, "row pos"], layer: int) -> Float[T
     return cache["pattern", layer] * size.mT[:, :, None, :]
 
 
-@value_weighted.mistake(
-    "Your weights belong to destinations. Values come from the source, so each column is multiplied by its own |v|."
-)
+@value_weighted.mistakes
 def _(model, tokens, layer):
     _, cache = model.run_with_cache(tokens)
-    return cache["pattern", layer] * cache["v", layer].norm(dim=-1).mT[..., None]
-
-
-@value_weighted.mistake(
-    "Your rows add up to 1 again. The weights show how much a head moves, so do not divide by the sums."
-)
-def _(model, tokens, layer):
+    A, v = cache["pattern", layer], cache["v", layer]
+    message = "Your weights belong to destinations. Values come from the source, so each column is multiplied by its own |v|."
+    yield message, A * v.norm(dim=-1).mT[..., None]
     weighted = value_weighted(model, tokens, layer)
-    return weighted / weighted.sum(-1, keepdim=True)
-
-
-@value_weighted.mistake(
-    "You weight by |v W_O|, the length of what the head would write. That is a fair choice, but the paper uses |v|."
-)
-def _(model, tokens, layer):
-    _, cache = model.run_with_cache(tokens)
-    size = torch.einsum("rphd,hdm->rphm", cache["v", layer], model.W_O[layer]).norm(dim=-1)
-    return cache["pattern", layer] * size.mT[:, :, None, :]
+    message = (
+        "Your rows add up to 1 again. The weights show how much a head moves, so do not divide by the sums."
+    )
+    yield message, weighted / weighted.sum(-1, keepdim=True)
+    message = "You weight by |v W_O|, the length of what the head would write. That is a fair choice, but the paper uses |v|."
+    yield message, A * torch.einsum("rphd,hdm->rphm", v, model.W_O[layer]).norm(dim=-1).mT[:, :, None, :]
 
 
 def _sides():
@@ -169,24 +141,13 @@ def composition(model, side: str) -> Float[Tensor, "reader writer"]:
     return product / norm(OV) / norm(reads)[:, None] * model.cfg.d_model**0.5
 
 
-@composition.mistake(
-    "Queries and keys are exchanged. A query is on the left of W_QK, so queries read W_QK and keys read its transpose."
-)
+@composition.mistakes
 def _(model, side):
-    return composition(model, {"Q": "K", "K": "Q", "V": "V"}[side])
-
-
-@composition.mistake(
-    "The product is in the wrong order. What the first head writes comes first, and then what reads it: OV @ reads."
-)
-def _(model, side):
+    message = "Queries and keys are exchanged. A query is on the left of W_QK, so queries read W_QK and keys read its transpose."
+    yield message, composition(model, {"Q": "K", "K": "Q", "V": "V"}[side])
     OV, QK, norm = model.OV[0].AB, model.QK[1].AB, torch.linalg.matrix_norm
     reads = {"Q": QK, "K": QK.mT, "V": model.OV[1].AB}[side]
-    return norm(reads[:, None] @ OV) / norm(OV) / norm(reads)[:, None] * model.cfg.d_model**0.5
-
-
-@composition.mistake(
-    "Every entry is 1 / sqrt(d_model) times what it should be. Multiply by sqrt(d_model), so that random heads have about 1."
-)
-def _(model, side):
-    return composition(model, side) / model.cfg.d_model**0.5
+    message = "The product is in the wrong order. What the first head writes comes first, and then what reads it: OV @ reads."
+    yield message, norm(reads[:, None] @ OV) / norm(OV) / norm(reads)[:, None] * model.cfg.d_model**0.5
+    message = "Every entry is 1 / sqrt(d_model) times what it should be. Multiply by sqrt(d_model), so that random heads have about 1."
+    yield message, composition(model, side) / model.cfg.d_model**0.5

@@ -38,34 +38,25 @@ def induction_without(
         return induction_scores(model, tokens, length)[1]
 
 
-@induction_without.mistake(
-    "Queries, keys, and values have all lost the head. Remove its output only at the one `hook_in`, and not in place: the three sides "
-    "read the same tensor."
-)
+@induction_without.mistakes
 def _(model, tokens, length, writer, side):
     def silence(z, hook):
         z[:, :, writer] = 0
         return z
 
-    with model.hooks(fwd_hooks=[("blocks.0.attn.hook_z", silence)]):
-        return induction_scores(model, tokens, length)[1]
+    def scores(*hooks):
+        with model.hooks(fwd_hooks=list(hooks)):
+            return induction_scores(model, tokens, length)[1]
 
-
-@induction_without.mistake(
-    "You remove the whole first layer from that side. Remove only what this one head wrote."
-)
-def _(model, tokens, length, writer, side):
+    yield (
+        "Queries, keys, and values have all lost the head. Remove its output only at the one `hook_in`, and not in place: the three sides "
+        "read the same tensor.",
+        scores(("blocks.0.attn.hook_z", silence)),
+    )
     _, cache = model.run_with_cache(tokens)
-    wrote = cache["attn_out", 0]
-    with model.hooks(fwd_hooks=[(f"blocks.1.attn.{side}.hook_in", lambda x, hook: x - wrote)]):
-        return induction_scores(model, tokens, length)[1]
-
-
-@induction_without.mistake(
-    "Nothing has changed. A hook that returns nothing leaves the activation unchanged."
-)
-def _(model, tokens, length, writer, side):
-    return induction_scores(model, tokens, length)[1]
+    message = "You remove the whole first layer from that side. Remove only what this one head wrote."
+    yield message, scores((f"blocks.1.attn.{side}.hook_in", lambda x, hook: x - cache["attn_out", 0]))
+    yield "Nothing has changed. A hook that returns nothing leaves the activation unchanged.", scores()
 
 
 @exercise(
@@ -94,9 +85,7 @@ def losses_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "ord
     return torch.stack(losses)
 
 
-@losses_by_order.mistake(
-    "The patterns are computed again in each run. Freeze them: put in the patterns of the intact model."
-)
+@losses_by_order.mistakes
 def _(model, tokens):
     noted, losses = {}, []
 
@@ -109,22 +98,15 @@ def _(model, tokens):
     for _ in range(model.cfg.n_layers + 1):
         logits = model.run_with_hooks(tokens[:, :-1], fwd_hooks=hooks)
         losses.append(F.cross_entropy(logits.mT, tokens[:, 1:]))
-    return torch.stack(losses)
-
-
-@losses_by_order.mistake(
-    "You cut the model by depth, which is the logit lens. Order 1 includes the single heads of every layer."
-)
-def _(model, tokens):
-    return -logit_lens(model, tokens).mean((1, 2))
-
-
-@losses_by_order.mistake(
-    "These are the losses of each order alone. Return the loss of all orders up to each one."
-)
-def _(model, tokens):
+    message = (
+        "The patterns are computed again in each run. Freeze them: put in the patterns of the intact model."
+    )
+    yield message, torch.stack(losses)
+    message = "You cut the model by depth, which is the logit lens. Order 1 includes the single heads of every layer."
+    yield message, -logit_lens(model, tokens).mean((1, 2))
     orders = logits_by_order(model, tokens[:, :-1])
-    return torch.stack([F.cross_entropy(logits.mT, tokens[:, 1:]) for logits in orders])
+    message = "These are the losses of each order alone. Return the loss of all orders up to each one."
+    yield message, torch.stack([F.cross_entropy(logits.mT, tokens[:, 1:]) for logits in orders])
 
 
 BEHAVIORS = (
@@ -226,38 +208,23 @@ def induction_by_hand(d_vocab: int, n_ctx: int) -> dict[str, Tensor]:
     return dict(W_E=token.T, W_pos=place.T, W_Q=W_Q, W_K=W_K, W_V=W_V, W_O=W_O, W_U=out)
 
 
-def _blocks(d_vocab, n_ctx):
-    """Return the blocks of the residual stream, each as wide as a head."""
-    widths = [d_vocab, n_ctx, d_vocab, d_vocab]
-    blocks = torch.eye(sum(widths)).split(widths, dim=1)
-    return [F.pad(block, (0, max(d_vocab, n_ctx) - block.shape[1])) for block in blocks]
-
-
-@induction_by_hand.mistake(
-    "Head 0.0 does not attend to the previous token. The query at position i must match the key of position i - 1. Check that both "
-    "contain the position, and the direction of the shift."
-)
+@induction_by_hand.mistakes
 def _(d_vocab, n_ctx):
     matrices = induction_by_hand(d_vocab, n_ctx)
-    matrices["W_Q"][0, 0, :, :n_ctx] = matrices["W_Q"][0, 0, :, :n_ctx].roll(2, dims=1)
-    return matrices
-
-
-@induction_by_hand.mistake(
-    "Head 1.0 attends to the first occurrence itself, one place too early. Its query must be the current token, and its key must be "
-    "what head 0.0 wrote: the previous token."
-)
-def _(d_vocab, n_ctx):
-    matrices = induction_by_hand(d_vocab, n_ctx)
-    matrices["W_K"][1, 0] = _blocks(d_vocab, n_ctx)[0]
-    return matrices
-
-
-@induction_by_hand.mistake(
-    "Head 1.0 finds the right place, but the model predicts the current token. The values must hold the token that head 1.0 finds, not "
-    "the token before it, and W_U must read only the output."
-)
-def _(d_vocab, n_ctx):
-    matrices = induction_by_hand(d_vocab, n_ctx)
-    matrices["W_V"][1, 0] = _blocks(d_vocab, n_ctx)[2]
-    return matrices
+    (place, before), (token, _), turned = matrices["W_K"], matrices["W_V"], matrices["W_Q"].clone()
+    turned[0, 0, :, :n_ctx] = turned[0, 0, :, :n_ctx].roll(2, dims=1)
+    yield (
+        "Head 0.0 does not attend to the previous token. The query at position i must match the key of position i - 1. Check that both "
+        "contain the position, and the direction of the shift.",
+        matrices | {"W_Q": turned},
+    )
+    yield (
+        "Head 1.0 attends to the first occurrence itself, one place too early. Its query must be the current token, and its key must be "
+        "what head 0.0 wrote: the previous token.",
+        matrices | {"W_K": torch.stack([place, token])},
+    )
+    yield (
+        "Head 1.0 finds the right place, but the model predicts the current token. The values must hold the token that head 1.0 finds, not "
+        "the token before it, and W_U must read only the output.",
+        matrices | {"W_V": torch.stack([token, before])},
+    )

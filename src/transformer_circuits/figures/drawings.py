@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 BOX = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": "0.3"}
+THICK = {"lw": 2, "shrinkA": 4, "shrinkB": 4}  # arrows
 
 
 def residual_stream(n_layers: int, n_heads: int) -> Axes:
@@ -16,37 +17,26 @@ def residual_stream(n_layers: int, n_heads: int) -> Axes:
     _, ax = plt.subplots(figsize=(6.4, 0.6 * top + 0.7))
     ax.set(xlim=(-2.6, 6.4), ylim=(-0.6, top + 0.4))
     ax.axis("off")
-    ax.annotate(
-        "",
-        (0, top),
-        (0, 0),
-        arrowprops={"arrowstyle": "-|>,head_width=0.6,head_length=0.9", "lw": 5, "color": "C0"},
-    )
+    _arrow(ax, (0, 0), (0, top), color="C0", lw=5, arrowstyle="-|>,head_width=0.6,head_length=0.9")
     ax.text(0, -0.2, "$W_E$: token embedding", ha="center", va="center", bbox=BOX)
     ax.text(0, top + 0.2, "$W_U$: logits", ha="center", va="center", bbox=BOX)
-    shown = (
-        [f"head {head}" for head in range(n_heads)]
-        if n_heads <= 4
-        else ["head 0", "head 1", "…", f"head {n_heads - 1}"]
-    )
+    shown = [f"head {head}" for head in range(n_heads)]
+    if n_heads > 4:
+        shown[2:-1] = "…"
     for layer in range(n_layers):
-        low = 0.7 + 1.6 * layer
+        low, middle = 0.7 + 1.6 * layer, 1.25 + 1.6 * layer
         for y, color, says in ((low, "C2", "heads read"), (low + 1.1, "C1", "heads add")):
             ax.plot([0, 1.4 * len(shown)], [y, y], color=color, ls="-", lw=1.5)
             ax.text(-0.3, y, says, ha="right", va="center")
-        ax.text(
-            -0.3, low + 0.55, ("first layer", "second layer")[layer], ha="right", va="center", weight="bold"
-        )
+        name = ("first layer", "second layer")[layer]
+        ax.text(-0.3, middle, name, ha="right", va="center", weight="bold")
         for i, name in enumerate(shown):
             x = 1.4 * (i + 1) - 0.2
-            ax.text(
-                x, low + 0.55, name, ha="center", va="center", fontsize=11, bbox=None if name == "…" else BOX
-            )
+            box = None if name == "…" else BOX
+            ax.text(x, middle, name, ha="center", va="center", fontsize=11, bbox=box)
             if name != "…":
-                ax.annotate("", (x, low + 0.33), (x, low), arrowprops={"arrowstyle": "-|>", "color": "C2"})
-                ax.annotate(
-                    "", (x, low + 1.1), (x, low + 0.77), arrowprops={"arrowstyle": "-|>", "color": "C1"}
-                )
+                _arrow(ax, (x, low), (x, low + 0.33), color="C2")
+                _arrow(ax, (x, low + 0.77), (x, low + 1.1), color="C1")
     return ax
 
 
@@ -68,8 +58,8 @@ def two_layers() -> Figure:
         for token in (0.0, 1.0, 1.6, 3.0):
             heights = [0, 1.1, 2.2] if token == 3.0 else [0, 1.1]
             ax.plot([token] * len(heights), heights, "o-", color="0.6", lw=1, ms=5)
-        _arrow(ax, (start, 0), (end, 1.1), "C1")
-        _arrow(ax, (1, 1.1), (3, 2.2), "C0")
+        _arrow(ax, (start, 0), (end, 1.1), color="C1", **THICK)
+        _arrow(ax, (1, 1.1), (3, 2.2), color="C0", **THICK)
         if side == "V":  # what the first head moved travels along
             ax.plot([1.15, 2.6], [1.07, 1.87], "-", color="C1", lw=2)
         ax.text(1, -0.25, "source", ha="center", va="top", fontsize=10)
@@ -87,21 +77,16 @@ def _induction(ax: Axes) -> None:
         ax.text(place, -0.1, token, ha="center", va="top", family="monospace", fontsize=12)
         if token != "…":
             ax.plot([place, place], [0.1, 3], color="0.8", lw=5, ls="-", solid_capstyle="round", zorder=0)
-    _arrow(ax, (1, 0.4), (2, 1.0), "C1")
-    _arrow(ax, (2, 2.1), (6, 2.9), "C0")
+    _arrow(ax, (1, 0.4), (2, 1.0), color="C1", **THICK)
+    _arrow(ax, (2, 2.1), (6, 2.9), color="C0", **THICK)
     for place, says in ((2, "key: the token\nbefore me is or"), (6, "query:\nI am at or")):
         ax.text(place, 1.55, says, ha="center", va="center", fontsize=10, bbox=BOX)
-    ax.annotate("", (5.35, 1.55), (2.95, 1.55), arrowprops={"arrowstyle": "<->", "ls": "--", "color": "0.4"})
+    _arrow(ax, (2.95, 1.55), (5.35, 1.55), color="0.4", arrowstyle="<->", ls="--")
     ax.text(4.15, 1.65, "match", ha="center", va="bottom", fontsize=10)
     ax.text(6, 3.1, "next: bl", ha="center", va="bottom", weight="bold", fontsize=12)
     for y, name in ((0.7, "first layer"), (2.5, "second layer")):
         ax.text(7.9, y, name, ha="right", va="center", fontsize=10, color="0.3")
 
 
-def _arrow(ax: Axes, tail: tuple[float, float], head: tuple[float, float], color: str) -> None:
-    ax.annotate(
-        "",
-        head,
-        tail,
-        arrowprops={"arrowstyle": "-|>", "color": color, "lw": 2, "shrinkA": 4, "shrinkB": 4},
-    )
+def _arrow(ax: Axes, tail: tuple[float, float], head: tuple[float, float], **look: object) -> None:
+    ax.annotate("", head, tail, arrowprops={"arrowstyle": "-|>", **look})

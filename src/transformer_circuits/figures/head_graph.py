@@ -20,51 +20,49 @@ OTHER_MARKS = ("s", "C1"), ("v", "C5"), ("P", "C9")
 
 def network(
     panels: Mapping[str, Float[Tensor, "reader writer"]],
-    layers: tuple[int, int] = (0, 1),
-    kinds: Mapping[tuple[int, int], str] | None = None,
+    kinds: Mapping[tuple[int, int], str] = {},
     resting: Collection[tuple[int, int]] = (),
-    threshold: float = COMPOSES,
     one_scale: bool = True,
 ) -> Figure:
-    """Draw writers below and readers above, joined by lines as wide as their ratio is above chance, which is 1; blue from `threshold` on.
+    """Draw the writers of layer 0 and the readers of layer 1, joined by lines as wide as their ratio is above chance, which is 1; blue
+    from COMPOSES on.
 
-    `kinds`: heads to mark, (layer, head) to a word; at most three besides those of MARKS. `resting`: heads that are faded and have no lines. `one_scale`:
-    widths compare between panels.
+    `kinds`: heads to mark, (layer, head) to a word; at most three besides those of MARKS. `resting`: heads that are faded and have no
+    lines. `one_scale`: widths compare between panels.
     """
-    kinds = kinds or {}
     others = iter(OTHER_MARKS)
     looks = {kind: MARKS[kind] if kind in MARKS else next(others) for kind in dict.fromkeys(kinds.values())}
     arrays = {title: panel.numpy(force=True).copy() for title, panel in panels.items()}
     for ratios in arrays.values():
         for layer, head in resting:
-            ratios[(slice(None), head) if layer == layers[0] else head] = 1.0
+            ratios[(slice(None), head) if layer == 0 else head] = 1.0
     fig, axes = plt.subplots(len(panels), 1, figsize=(6.6, 0.5 + 2.3 * len(panels)), squeeze=False)
     for ax, (title, ratios) in zip(axes[:, 0], arrays.items()):
         widest = max(other.max() for other in (arrays.values() if one_scale else [ratios])) - 1
         for reader, writer in sorted(np.ndindex(ratios.shape), key=lambda pair: ratios[pair]):
-            excess, strong = ratios[reader, writer] - 1, ratios[reader, writer] >= threshold
+            excess, strong = ratios[reader, writer] - 1, ratios[reader, writer] >= COMPOSES
             # Thinner lines could not be seen; at chance or below there is none.
             if excess > max(0.02 * widest, 0):
                 ax.plot([writer, reader], [0, 1], ls="-", color="C0" if strong else "0.7", lw=9 * excess / widest,
                         alpha=0.9 if strong else 0.5, zorder=1 + strong, solid_capstyle="butt")  # fmt: skip
-        for y, layer, count in ((0, layers[0], ratios.shape[1]), (1, layers[1], ratios.shape[0])):
+        for layer, count in enumerate(reversed(ratios.shape)):
             for head in range(count):
                 faded = (layer, head) in resting
                 kind = None if faded else kinds.get((layer, head))
                 mark, color = looks.get(kind, ("o", "0.88" if faded else "0.55"))
-                ax.plot(head, y, mark, color=color, ms=9 if kind else 6, zorder=3)
-                ax.annotate(f"{layer}.{head}", (head, y), xytext=(0, 9 if y else -9), textcoords="offset points", ha="center",
-                            va="bottom" if y else "top", fontsize=11, weight="bold" if kind else "normal",
+                ax.plot(head, layer, mark, color=color, ms=9 if kind else 6, zorder=3)
+                ax.annotate(f"{layer}.{head}", (head, layer), (0, 9 if layer else -9), textcoords="offset points", ha="center",
+                            va="bottom" if layer else "top", fontsize=11, weight="bold" if kind else "normal",
                             color="0.7" if faded else "black")  # fmt: skip
         ax.set_title(title, pad=18)
         ax.set(xlim=(-0.5, max(ratios.shape) - 0.5), ylim=(-0.25, 1.2))
         ax.axis("off")
     if looks:
+        if resting:
+            looks["resting"] = ("o", "0.88")
         handles = [
-            Line2D([], [], marker=mark, color=color, ls="", ms=9, label=kind)
+            Line2D([], [], marker=mark, color=color, ls="", ms=6 if kind == "resting" else 9, label=kind)
             for kind, (mark, color) in looks.items()
         ]
-        if resting:
-            handles.append(Line2D([], [], marker="o", color="0.88", ls="", ms=6, label="resting"))
         fig.legend(handles=handles, loc="outside lower center", ncols=2 if len(handles) == 4 else 3)
     return fig

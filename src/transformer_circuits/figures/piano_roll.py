@@ -32,11 +32,9 @@ def melody(melodies: Melodies, row: int) -> Axes:
         marker, color = "os^Dv"[i % 5], colors[i % 5]
         above.plot(np.arange(start, end), notes[start:end], marker, color=color, ls="none", ms=4)
         half, wide = (start - place) / 2, end - start
-        reach = max(reach, half + wide / 2)
-        middle = place + half + (wide - 1) / 2
-        below.add_patch(
-            Wedge((middle, 0), half + wide / 2, 0, 180, width=wide, color=color, alpha=0.45, lw=0)
-        )
+        radius, middle = half + wide / 2, place + half + (wide - 1) / 2
+        reach = max(reach, radius)
+        below.add_patch(Wedge((middle, 0), radius, 0, 180, width=wide, color=color, alpha=0.45, lw=0))
     above.set(ylabel="key", ylim=(0, KEYS + 1))
     below.set(xlabel="note", ylabel="recurs", xlim=(-1, len(notes)), ylim=(0, 1.03 * reach), yticks=[])
     below.spines["left"].set_visible(False)
@@ -55,10 +53,8 @@ class Sound(Audio):
         self.label = label
 
     def _repr_html_(self) -> str:
-        name = html.escape(self.label, quote=True)
-        return (
-            super()._repr_html_().replace("<audio", f'<audio aria-label="{name}" style="max-width: 100%"', 1)
-        )
+        start = f'<audio aria-label="{html.escape(self.label)}" style="max-width: 100%"'
+        return super()._repr_html_().replace("<audio", start, 1)
 
     def __repr__(self) -> str:
         return f"sound: {self.label}"

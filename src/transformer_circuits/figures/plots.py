@@ -42,9 +42,8 @@ def heatmap(
     """
     values = np.asarray(values, dtype=float)
     if ax is None:
-        _, ax = plt.subplots(
-            figsize=(min(7.0, 2.2 + 0.32 * values.shape[1]), min(6.5, 1.4 + 0.28 * values.shape[0]))
-        )
+        rows, columns = values.shape
+        _, ax = plt.subplots(figsize=(min(7.0, 2.2 + 0.32 * columns), min(6.5, 1.4 + 0.28 * rows)))
     signed = bool((values < 0).any()) if signed is None else signed
     colors = diverging(values) if signed else {"cmap": "viridis", "vmin": 0.0}
     if limits is not None:
@@ -59,15 +58,8 @@ def heatmap(
         middle = (image.norm.vmin + image.norm.vmax) / 2
         for (row, column), value in np.ndenumerate(values):
             dark = abs(value) > 0.6 * image.norm.vmax if signed else value < middle
-            ax.text(
-                column,
-                row,
-                numbers.format(value),
-                ha="center",
-                va="center",
-                fontsize=8,
-                color="white" if dark else "black",
-            )
+            color, shown = "white" if dark else "black", numbers.format(value)
+            ax.text(column, row, shown, ha="center", va="center", fontsize=8, color=color)
     if rings is not None:
         at, to = np.nonzero(np.asarray(rings).T)
         ax.plot(at, to, "o", markerfacecolor="none", markeredgecolor="C2", markersize=7, linestyle="none")
@@ -96,18 +88,13 @@ def head_dots(
         for layer, heads in enumerate(np.atleast_2d(np.asarray(values, dtype=float))):
             place = len(ticks)
             ticks.append(f"{model}\n{LAYERS[layer] if layer < 2 else f'layer {layer}'}")
-            spread = place + np.linspace(-0.25, 0.25, len(heads)) if len(heads) > 1 else np.array([place])
+            spread = place + np.linspace(-0.36, 0.36, len(heads)) if len(heads) > 1 else np.array([place])
             named = heads >= name_from if name_from is not None else np.zeros(len(heads), dtype=bool)
             ax.scatter(spread[~named], heads[~named], color="C0", s=22)
             ax.scatter(spread[named], heads[named], color=ACCENT, s=30)
             for head in np.flatnonzero(named):
-                ax.annotate(
-                    f"{layer}.{head}",
-                    (spread[head], heads[head]),
-                    xytext=(4, 3),
-                    textcoords="offset points",
-                    fontsize=10,
-                )
+                at = spread[head], heads[head]
+                ax.annotate(f"{layer}.{head}", at, (4, 3), textcoords="offset points", fontsize=10)
     if mark is not None:
         ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)
     ax.set_xticks(range(len(ticks)), ticks)
@@ -120,38 +107,31 @@ def by_layer(
     values: ArrayLike,
     *,
     label: str,
-    mark: float | None = None,
-    chance: tuple[float, float] | None = None,
-    faded: ArrayLike | None = None,
+    mark: float,
+    chance: tuple[float, float],
+    faded: ArrayLike,
     named: int = 3,
     ax: Axes,
 ) -> Axes:
     """A dot for each head over its layer, for models of any depth. `values`, `faded`: [layer, head]; faded heads are gray.
 
-    `mark`: a dashed line. The `named` highest heads above it (if there is none, the highest head) carry their names. `chance`: a gray band.
+    `mark`: a dashed line, above which the `named` highest heads carry their names. `chance`: a gray band.
     """
-    values = np.asarray(values, dtype=float)
+    values, faded = np.asarray(values, dtype=float), np.asarray(faded)
     layers, heads = values.shape
     x = np.arange(layers)[:, None] + np.linspace(-0.3, 0.3, heads)
-    faded = np.zeros(values.shape, dtype=bool) if faded is None else np.asarray(faded)
-    order = np.argsort(np.where(faded, -np.inf, values), axis=None)[::-1]
-    shown = [i for i in order[: named if mark is not None else 1] if mark is None or values.flat[i] >= mark]
-    accented = np.isin(np.arange(values.size).reshape(values.shape), shown)
+    highest = np.argsort(np.where(faded, -np.inf, values), axis=None)[::-1][:named]
+    shown = [np.unravel_index(i, values.shape) for i in highest if values.flat[i] >= mark]
+    accented = np.zeros(values.shape, dtype=bool)
+    for head in shown:
+        accented[head] = True
     for which, color in ((faded, "0.65"), (~faded & ~accented, "C0"), (accented, ACCENT)):
         ax.scatter(x[which], values[which], color=color, s=18)
-    for i in shown:
-        layer, head = divmod(int(i), heads)
-        ax.annotate(
-            f"{layer}.{head}",
-            (x.flat[i], values.flat[i]),
-            xytext=(4, 2),
-            textcoords="offset points",
-            fontsize=9,
-        )
-    if mark is not None:
-        ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)
-    if chance is not None:
-        ax.axhspan(*chance, color="0.92", zorder=0)
+    for layer, head in shown:
+        at = x[layer, head], values[layer, head]
+        ax.annotate(f"{layer}.{head}", at, (4, 2), textcoords="offset points", fontsize=9)
+    ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)
+    ax.axhspan(*chance, color="0.92", zorder=0)
     ax.set(xlabel="layer", ylabel=label, xlim=(-0.6, layers - 0.4))
     ax.set_xticks(range(0, layers, -(-layers // 12)))
     return ax
@@ -172,18 +152,10 @@ def bars(
     line to compare with; `paper`: the paper's values, drawn beside ours."""
     if ax is None:
         _, ax = plt.subplots(figsize=(6.4, 3.2))
-    place, width = np.arange(len(names)), 0.4 if paper is not None else 0.7
-    colors = [ACCENT if i in set(accent) else "C0" for i in range(len(names))]
-    shift = width / 2 if paper is not None else 0.0
-    ax.bar(
-        place - shift,
-        np.asarray(values, dtype=float),
-        width,
-        yerr=errors,
-        color=colors,
-        label="here",
-        error_kw={"linewidth": 1},
-    )
+    place, values = np.arange(len(names)), np.asarray(values, dtype=float)
+    width, shift = (0.7, 0.0) if paper is None else (0.4, 0.2)
+    colors = [ACCENT if i in accent else "C0" for i in place]
+    ax.bar(place - shift, values, width, yerr=errors, color=colors, label="here", error_kw={"linewidth": 1})
     if paper is not None:
         ax.bar(place + shift, np.asarray(paper, dtype=float), width, color="0.65", label="paper")
         ax.legend()
@@ -209,15 +181,10 @@ def name_points(x: ArrayLike, y: ArrayLike, names: Sequence[str], *, column: flo
     for i in reversed(range(len(places))):
         places[i] = min(places[i], highest)
         highest = places[i] - gap
+    line = {"arrowstyle": "-", "color": "0.7", "lw": 0.7, "shrinkB": 4}
     for point, place in zip(order, places):
-        ax.annotate(
-            names[point],
-            (x[point], y[point]),
-            (column, place),
-            va="center",
-            fontsize=10,
-            arrowprops={"arrowstyle": "-", "color": "0.7", "lw": 0.7, "shrinkB": 4},
-        )
+        at, to = (x[point], y[point]), (column, place)
+        ax.annotate(names[point], at, to, va="center", fontsize=10, arrowprops=line)
 
 
 def token_axis(ax: Axes) -> Axes:

@@ -6,24 +6,18 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from IPython import get_ipython
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 from numpy.typing import ArrayLike
 
 STYLE = Path(__file__).with_name("style.mplstyle")
 
 
-def use_style(format: str = "svg") -> None:
-    """Use the book's style from here on. In a notebook figures become SVG: sharp at any width, and small.
-
-    A figure of more than some 10,000 points is lighter as a picture: `use_style("png")`, or `rasterized=True` for the points.
-    """
+def use_style() -> None:
+    """Use the book's style from here on. In a notebook figures become SVG: sharp at any width, and small."""
     plt.style.use(STYLE)
-    try:
-        from matplotlib_inline.backend_inline import set_matplotlib_formats
-
-        set_matplotlib_formats("retina" if format == "png" else format)
-    # Not in a notebook: AttributeError is what get_ipython() being None raises.
-    except (ImportError, AttributeError):
-        pass
+    if get_ipython():
+        set_matplotlib_formats("svg")
 
 
 def diverging(values: ArrayLike) -> dict[str, object]:

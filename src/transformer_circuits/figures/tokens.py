@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 import math
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 VISIBLE = str.maketrans({" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍", "\x0b": "␋", "\x0c": "␌", "\xa0": "⍽"})
 
@@ -45,47 +46,38 @@ class Table:
     def __init__(
         self, frame: pd.DataFrame, tokens: Collection[str], digits: int, caption: str | None
     ) -> None:
-        self.frame, self.tokens, self.digits, self.caption = frame, tokens, digits, caption
+        self.frame, self.tokens, self.digits, self.caption = frame.astype(object), tokens, digits, caption
+        self.kinds = [" class=number" if is_numeric_dtype(values) else "" for _, values in frame.items()]
 
-    def _parts(self, column: str, value: object) -> list[tuple[str, bool]]:
-        """Return what a cell shows: pieces of text, and whether each is a token."""
-        if isinstance(value, str):
-            is_token = column in self.tokens
-            return [(show_token(value) if is_token else value, is_token)]
-        if isinstance(value, float):
-            return [("" if math.isnan(value) else f"{value:.{self.digits}f}", False)]
-        if isinstance(value, Iterable):
-            return [part for item in value for part in self._parts(column, item)]
-        return [(str(value), False)]
+    def _shown(self, plain: Callable[[str], str], token: Callable[[str], str], between: str) -> pd.DataFrame:
+        """Return what each cell shows: strings as `plain` writes them or, in columns of tokens, as `token` does; lists joined by `between`."""
 
-    def _cell(self, column: str, value: object) -> str:
-        kind = " class=number" if pd.api.types.is_numeric_dtype(self.frame[column]) else ""
-        parts = [(html.escape(text), is_token) for text, is_token in self._parts(column, value)]
-        shown = [f'<code class="token">{text}</code>' if is_token else text for text, is_token in parts]
-        return f"<td{kind}>{' '.join(shown)}</td>"
+        def write(value: object, text: Callable[[str], str]) -> str:
+            if isinstance(value, float):
+                return "" if math.isnan(value) else f"{value:.{self.digits}f}"
+            if isinstance(value, Iterable) and not isinstance(value, str):
+                return between.join(write(item, text) for item in value)
+            return text(value) if isinstance(value, str) else str(value)
+
+        texts = {column: token if column in self.tokens else plain for column in self.frame}
+        return pd.DataFrame({c: [write(x, texts[c]) for x in values] for c, values in self.frame.items()})
 
     def _repr_html_(self) -> str:
-        columns = list(self.frame.columns)
-        head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
+        head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in self.frame)
         caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
-        rows = [
-            f"<tr>{''.join(map(self._cell, columns, row))}</tr>"
-            for row in self.frame.astype(object).itertuples(index=False, name=None)
-        ]
-        body = f"<tbody>\n{chr(10).join(rows)}\n</tbody>"
-        return (
-            f'<div class="token-table"><table>{caption}<thead><tr>{head}</tr></thead>\n{body}</table></div>'
-        )
+        rows = ""
+        for row in self._shown(html.escape, as_code, " ").itertuples(index=False, name=None):
+            cells = [f"<td{kind}>{text}</td>" for kind, text in zip(self.kinds, row)]
+            rows += f"<tr>{''.join(cells)}</tr>\n"
+        start = f'<div class="token-table"><table>{caption}<thead><tr>{head}</tr></thead>'
+        return f"{start}\n<tbody>\n{rows}</tbody></table></div>"
 
     def __repr__(self) -> str:
-        shown = {
-            column: [
-                "  ".join(text for text, _ in self._parts(column, value))
-                for value in self.frame[column].astype(object)
-            ]
-            for column in self.frame.columns
-        }
-        return pd.DataFrame(shown).to_string(index=False)
+        return self._shown(str, show_token, "  ").to_string(index=False)
+
+
+def as_code(token: str) -> str:
+    return f'<code class="token">{html.escape(show_token(token))}</code>'
 
 
 def token_table(
@@ -98,10 +90,7 @@ def token_table(
 
     Cells contain strings, numbers, or lists of either (a list of tokens is shown as one token after another); NaN is left blank. `tokens`
     names the columns whose strings are tokens, shown with visible whitespace (default: every column). `digits`: decimals of numbers that
-    are not whole. Raises ValueError if `tokens` names an unknown column.
+    are not whole.
     """
     frame = pd.DataFrame(rows).rename(columns=str)
-    named = frozenset(frame.columns if tokens is None else tokens)
-    if missing := named - set(frame.columns):
-        raise ValueError(f"tokens must name columns of {list(frame.columns)}, got {sorted(missing)}")
-    return Table(frame, named, digits, caption)
+    return Table(frame, list(frame if tokens is None else tokens), digits, caption)
