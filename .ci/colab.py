@@ -30,24 +30,17 @@ def missing(requirements: list[str], installed: set[str]) -> list[str]:
 
 def held(versions: dict[str, str], imported: set[str]) -> list[str]:
     """Return constraints that keep the packages in use at their versions."""
-    return [
-        f"{name}=={version}" for name, version in sorted(versions.items()) if normal(name) in KEPT | imported
-    ]
+    kept = KEPT | imported
+    return [f"{name}=={version}" for name, version in sorted(versions.items()) if normal(name) in kept]
 
 
 def main() -> None:
     versions = {found.name: found.version for found in importlib.metadata.distributions() if found.name}
     providers = importlib.metadata.packages_distributions()
-    imported = {
-        normal(name)
-        for module in list(sys.modules)
-        if "." not in module
-        for name in providers.get(module, [])
-    }
-    requirements = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "dependencies"
-    ]
-    wanted = missing(requirements, {normal(name) for name in versions})
+    loaded = {module for module in sys.modules if "." not in module}
+    imported = {normal(name) for module in loaded for name in providers.get(module, [])}
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = missing(about["dependencies"], {normal(name) for name in versions})
     if wanted:
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
             file.write("\n".join(held(versions, imported)))
@@ -55,19 +48,15 @@ def main() -> None:
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--constraint", file.name, *wanted]
             done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            sys.exit(
-                f"The book's packages could not be installed: {(done.stderr.strip() or 'pip failed').splitlines()[-1]}"
-            )
+            reason = (done.stderr.strip() or "pip failed").splitlines()[-1]
+            sys.exit(f"The book's packages could not be installed: {reason}")
     source = str(ROOT / "src")
     if source not in sys.path:
         sys.path.insert(0, source)
-        os.environ["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [source, os.environ.get("PYTHONPATH")])
-        )  # for programs that cells start
-    print(
-        f"The book is in {ROOT}; "
-        + (f"installed {', '.join(wanted)}." if wanted else "nothing had to be installed.")
-    )
+        paths = filter(None, [source, os.environ.get("PYTHONPATH")])
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # for programs that cells start
+    done = f"installed {', '.join(wanted)}" if wanted else "nothing had to be installed"
+    print(f"The book is in {ROOT}; {done}.")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Kill builds and trainings at random moments, and check that the same command then ends as if nothing had happened.
+"""Kill builds at random moments, and check that the same command then ends as if nothing had happened.
 
-    .venv/bin/python .ci/kills.py                         20 kills while notebooks run, 20 while pages are written, 10 of the trainer
-    .venv/bin/python .ci/kills.py --notebooks 3 --pages 0 --no-trainer --seed 1
+    .venv/bin/python .ci/kills.py                         20 kills while notebooks run, 20 while pages are written
+    .venv/bin/python .ci/kills.py --notebooks 3 --pages 0 --seed 1
 
 The book is a small one of three notebooks, in a temporary folder. Every second kill ends the build alone and leaves running what it started;
 the others end all of it. Pages and records are compared by content with those of an undisturbed build. At the end two builds start together.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import random
 import shutil
@@ -47,18 +46,10 @@ def finish(root: Path) -> dict[str, str]:
 
 def content(root: Path) -> dict[str, str]:
     html, book = root / "_build" / "html", build.Book(root)
-    found = {
-        path.relative_to(html).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in html.rglob("*")
-        if path.is_file()
-    }
-    found.pop(".complete")  # a checksum of the rest and of what it was made from
+    files = [path for path in html.rglob("*") if path.is_file() and path.name != ".complete"]
+    found = {str(path.relative_to(html)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     recorded = build.records(book, build.Cache(book))
-    return found | {
-        "the records": json.dumps(
-            {name: [r.model_dump(mode="json") for r in records] for name, records in recorded.items()}
-        )
-    }
+    return found | {"the records": repr(recorded)}
 
 
 def differences(one: dict[str, str], other: dict[str, str]) -> list[str]:
@@ -67,13 +58,8 @@ def differences(one: dict[str, str], other: dict[str, str]) -> list[str]:
 
 def killed(root: Path, started: Path, after: float, alone: bool) -> bool:
     """Start a build and kill it `after` seconds from when `started` is there; False if it ended before."""
-    process = subprocess.Popen(
-        command(root),
-        cwd=REPOSITORY,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command(root), cwd=REPOSITORY, start_new_session=True, **quiet)
     while not started.exists() and process.poll() is None:
         time.sleep(0.01)
     time.sleep(after)
@@ -107,23 +93,18 @@ def kill_builds(root: Path, notebooks: int, pages: int, moments: random.Random) 
     if not differences(undisturbed["A"], undisturbed["B"]):
         sys.exit("the two texts give the same pages: this would show nothing")
     shutil.rmtree(state)
-    while_running = seconds_of(
-        root, state / "cache", state / "toc.yml"
-    )  # the notebooks have all run when this is written
+    # toc.yml is written when the notebooks have all run, just before the pages are.
+    while_running = seconds_of(root, state / "cache", state / "toc.yml")
     if wrong := differences(content(root), undisturbed["A"]):
         sys.exit(f"two undisturbed builds differ in {', '.join(wrong)}: nothing can be compared")
-    print(
-        f"an undisturbed build: {len(undisturbed['A']) - 1} files; the notebooks take {while_running:.1f} s",
-        flush=True,
-    )
+    files = len(undisturbed["A"]) - 1
+    print(f"an undisturbed build: {files} files; the notebooks take {while_running:.1f} s", flush=True)
 
     def check(what: str, number: int, text: str, start: float) -> None:
         if wrong := differences(finish(root), undisturbed[text]):
             sys.exit(f"after kill {number} while {what} the build differs in {', '.join(wrong)}")
-        print(
-            f"kill {number} while {what}: same pages and records, {time.monotonic() - start:.0f} s",
-            flush=True,
-        )
+        seconds = time.monotonic() - start
+        print(f"kill {number} while {what}: same pages and records, {seconds:.0f} s", flush=True)
 
     number = 0
     while number < notebooks:
@@ -139,7 +120,7 @@ def kill_builds(root: Path, notebooks: int, pages: int, moments: random.Random) 
     while number < pages:
         text, start = "A" if text == "B" else "B", time.monotonic()
         intro.write_text(INTRO.format(text))
-        (state / "toc.yml").unlink()  # it is written just before the pages are
+        (state / "toc.yml").unlink()
         if not while_writing:
             while_writing = seconds_of(root, state / "toc.yml")
             continue
@@ -151,14 +132,12 @@ def kill_builds(root: Path, notebooks: int, pages: int, moments: random.Random) 
 
     shutil.rmtree(state)
     both = [
-        subprocess.Popen(command(root, *o), cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-        for o in ([], ["--run"])
-    ]  # `--run`: tests do
+        subprocess.Popen(command(root, *options), cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        for options in ([], ["--run"])  # `--run`: tests do
+    ]
     printed = [process.communicate()[0] for process in both]
-    if (
-        any(process.returncode for process in both)
-        or sum("waiting until it has ended" in text for text in printed) != 1
-    ):
+    waited = sum("waiting until it has ended" in text for text in printed)
+    if waited != 1 or any(process.returncode for process in both):
         sys.exit(f"two builds at once: {printed}")
     if wrong := differences(content(root), undisturbed[text]):
         sys.exit(f"after two builds at once the book differs in {', '.join(wrong)}")
@@ -166,28 +145,16 @@ def kill_builds(root: Path, notebooks: int, pages: int, moments: random.Random) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser()
     for name, count in (("notebooks", 20), ("pages", 20), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=count)
-    parser.add_argument("--no-trainer", action="store_true")
     options = parser.parse_args()
-    if options.notebooks + options.pages:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            root = make_book(Path(folder) / "a book")
-            write(root / "notebooks" / "03_three.ipynb", "import time\ntime.sleep(1)\nprint(3)")
-            list_pages(root, "notebooks/01_one", "notebooks/02_two", "notebooks/03_three")
-            kill_builds(root, options.notebooks, options.pages, random.Random(options.seed))
-    trained = 0 if options.no_trainer else 10  # in the test of the trainer that kills it
-    if trained:
-        test = REPOSITORY / "tests" / "unit" / "test_train.py"
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", str(test), "-k", "kills_at_random_moments"], cwd=REPOSITORY
-        )
-        if done.returncode:
-            sys.exit("a killed training differs from an undisturbed one")
-    print(f"{options.notebooks + options.pages + trained} passed, 0 failed")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        root = make_book(Path(folder) / "a book")
+        write(root / "notebooks" / "03_three.ipynb", "import time\ntime.sleep(1)\nprint(3)")
+        list_pages(root, "notebooks/01_one", "notebooks/02_two", "notebooks/03_three")
+        kill_builds(root, options.notebooks, options.pages, random.Random(options.seed))
+    print(f"{options.notebooks + options.pages} passed, 0 failed")
 
 
 if __name__ == "__main__":

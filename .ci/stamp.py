@@ -1,10 +1,9 @@
 """Copy from pyproject.toml what other files must repeat.
 
     python .ci/stamp.py             write environment.yml, the public address and each notebook's first cell
-    python .ci/stamp.py --check     list what differs, change nothing, exit 1 if anything differs
     python .ci/stamp.py --resolve   first resolve all dependencies again into constraints.txt (needs the package index)
 
-tests/unit/test_stamp.py runs the check. Only the standard library is used, so that this runs on any Python 3.11.
+tests/unit/test_stamp.py says what differs. Only the standard library is used, so that this runs on any Python 3.11.
 """
 
 from __future__ import annotations
@@ -19,12 +18,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = re.compile(r"[A-Za-z0-9._-]+")
-FOLDED = {
-    "cellView": "form",
-    "jupyter": {"source_hidden": True},
-    "tags": ["remove-cell"],
-}  # Colab, JupyterLab; the book leaves it out
-WITH_ADDRESS = ("_config.yml", "CITATION.cff", "README.md", "book/intro.md")
+# In Colab, in JupyterLab; the book leaves it out.
+FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["remove-cell"]}
+WITH_ADDRESS = ("_config.yml", "CITATION.cff", "README.md")
+
+ENVIRONMENT = """\
+# conda env create -f environment.yml && conda activate transformer-circuits
+# Made by .ci/stamp.py from pyproject.toml (where each line's reason stands) and constraints.txt.
+name: transformer-circuits
+channels: [conda-forge]
+dependencies:
+  - python>=3.11,<3.14
+  - pip
+  - pip:
+      - -c constraints.txt
+{}
+      - -e .
+"""
 
 
 def normal(name: str) -> str:
@@ -36,52 +46,37 @@ def project(root: Path = ROOT) -> dict:
     return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def resolve(root: Path = ROOT) -> str:
+def resolve() -> str:
     """Return constraints.txt from a clean resolve of the package with all its extras, as pip would install it today.
 
     The local part of a version ("+cpu") is dropped: it names one package host's build, not a release.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        target = f"{root}[{','.join(project(root)['optional-dependencies'])}]"
+        target = f"{ROOT}[{','.join(project()['optional-dependencies'])}]"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
         subprocess.run([*command, "--report", str(report), target, "torch==2.13.0"], check=True)
         installs = json.loads(report.read_text(encoding="utf-8"))["install"]
     pins = {normal(i["metadata"]["name"]): i["metadata"]["version"].partition("+")[0] for i in installs}
-    pins.pop(project(root)["name"])
+    pins.pop(project()["name"])
     # CUDA's own wheels are pinned by torch itself, and differ between machines.
-    lines = [
-        f"{name}=={version}"
-        for name, version in sorted(pins.items())
-        if not name.startswith(("nvidia-", "cuda-"))
-    ]
+    kept = sorted(name for name in pins if not name.startswith(("nvidia-", "cuda-")))
     head = "# Every version that was tested. Made by `make constraints` from pyproject.toml; used by `make` and environment.yml.\n"
-    return head + "\n".join(lines) + "\n"
+    return head + "".join(f"{name}=={pins[name]}\n" for name in kept)
 
 
 def environment(root: Path = ROOT) -> str:
     """Return environment.yml: the direct dependencies of pyproject.toml, at the versions of constraints.txt."""
     pins = dict(line.split("==") for line in (root / "constraints.txt").read_text().split() if "==" in line)
     about = project(root)
-    groups = {"the package": about["dependencies"], **about["optional-dependencies"]}
-    lines = [
-        "# conda env create -f environment.yml && conda activate transformer-circuits",
-        "# Made by .ci/stamp.py from pyproject.toml (where each line's reason stands) and constraints.txt.",
-        "name: transformer-circuits",
-        "channels: [conda-forge]",
-        "dependencies:",
-        "  - python>=3.11,<3.14",
-        "  - pip",
-        "  - pip:",
-        "      - -c constraints.txt",
-    ]
-    for group, requirements in groups.items():
-        lines.append(f"      # {group}")
-        for requirement in requirements:
-            name = normal(NAME.match(requirement)[0])
-            lines.append(f"      - {name}=={pins[name]}")
-    lines.append("      - -e .")
-    return "\n".join(lines) + "\n"
+    lines = []
+    for group, requirements in {
+        "the package": about["dependencies"],
+        **about["optional-dependencies"],
+    }.items():
+        names = [normal(NAME.match(requirement)[0]) for requirement in requirements]
+        lines += [f"      # {group}", *(f"      - {name}=={pins[name]}" for name in names)]
+    return ENVIRONMENT.format("\n".join(lines))
 
 
 def first_cell(root: Path = ROOT) -> str:
@@ -115,12 +110,10 @@ def stamped(root: Path = ROOT) -> dict[Path, str]:
         rf"https://[\w-]+\.github\.io/{re.escape(name)}\b": f"https://{owner.lower()}.github.io/{name}",
     }
     files = {root / "environment.yml": environment(root)}
-    for file in WITH_ADDRESS:
-        if (path := root / file).exists():
-            text = path.read_text(encoding="utf-8")
-            for old, new in addresses.items():
-                text = re.sub(old, new, text)
-            files[path] = text
+    for path in (root / file for file in WITH_ADDRESS):
+        files[path] = path.read_text(encoding="utf-8")
+        for old, new in addresses.items():
+            files[path] = re.sub(old, new, files[path])
     cell = first_cell(root)
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         files[path] = with_first_cell(path.read_text(encoding="utf-8"), cell)
@@ -128,23 +121,17 @@ def stamped(root: Path = ROOT) -> dict[Path, str]:
 
 
 def differing(root: Path = ROOT) -> dict[Path, str]:
-    return {
-        p: text
-        for p, text in stamped(root).items()
-        if not p.exists() or p.read_text(encoding="utf-8") != text
-    }
+    found = stamped(root)
+    return {path: text for path, text in found.items() if path.read_text(encoding="utf-8") != text}
 
 
-def main(arguments: list[str]) -> int:
-    if "--resolve" in arguments:
+def main() -> None:
+    if "--resolve" in sys.argv:
         (ROOT / "constraints.txt").write_text(resolve(), encoding="utf-8")
-    changes = differing()
-    for path, text in changes.items():
-        print(("differs: " if "--check" in arguments else "stamped: ") + str(path.relative_to(ROOT)))
-        if "--check" not in arguments:
-            path.write_text(text, encoding="utf-8")
-    return int(bool(changes) and "--check" in arguments)
+    for path, text in differing().items():
+        path.write_text(text, encoding="utf-8")
+        print(f"stamped: {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

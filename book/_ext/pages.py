@@ -110,6 +110,19 @@ def link_to(app, figure: nodes.figure) -> nodes.paragraph:
     )
 
 
+def number_by_page(app, env) -> None:
+    """Number figures of pages outside the numbered chapters by their page, as in A3.2, where Sphinx counts through all of them.
+
+    Sphinx has assigned its numbers and has stored them when this runs, so that a later build does not take ours for a change.
+    """
+    for page, kinds in env.toc_fignumbers.items():
+        named = re.match(r"([ae]?)0?(\d+)_", Path(page).name)  # 00_how_to_read, a3_..., e1_...
+        prefix = ["".join(named.groups()).upper()] if named else []
+        for numbers in kinds.values():
+            outside = [id for id, number in numbers.items() if len(number) == 1]
+            numbers.update({id: (*prefix, i) for i, id in enumerate(outside, 1)})
+
+
 def description(doctree) -> str:
     """The first paragraph of running text, cut after a sentence or a word."""
     for paragraph in doctree.findall(nodes.paragraph) if doctree else ():
@@ -143,5 +156,6 @@ def add_metadata(app, pagename: str, templatename: str, context: dict, doctree) 
 def setup(app) -> dict[str, bool]:
     for change in (add_anchors, name_folded_cells, lift_headline):
         app.connect("doctree-read", change)
+    app.connect("env-check-consistency", number_by_page)
     app.connect("html-page-context", add_metadata)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -22,13 +22,11 @@ import concurrent.futures
 import contextlib
 import copy
 import dataclasses
-import errno
 import hashlib
 import importlib.metadata
 import importlib.resources
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -43,6 +41,10 @@ import filelock
 import nbformat
 import psutil
 import yaml
+from jupyter_cache import get_cache
+from jupyter_cache.base import CacheBundleIn
+from nbclient import NotebookClient
+from nbclient.exceptions import CellControlSignal
 from nbformat import NotebookNode
 
 from transformer_circuits.claims import ledger, show
@@ -146,20 +148,14 @@ def fingerprint(root: Path, apart_from: Sequence[str] = ABOVE) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-@contextlib.contextmanager
-def locked(book: Book) -> Iterator[None]:
-    """Wait while another process builds or tests the same book."""
-    book.build.mkdir(parents=True, exist_ok=True)
+def locked(book: Book) -> contextlib.AbstractContextManager:
+    """Wait while another process builds or tests the same book. Returns the lock, to be held in a `with` block."""
     lock = filelock.FileLock(book.build / ".lock")
     try:
-        lock.acquire(timeout=0)
+        return lock.acquire(timeout=0)
     except filelock.Timeout:
         print("another build or test of this book is running: waiting until it has ended", flush=True)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        return lock.acquire()
 
 
 class Cache:
@@ -184,8 +180,6 @@ class Cache:
             shutil.rmtree(self.executed)
 
     def database(self):
-        from jupyter_cache import get_cache
-
         return get_cache(str(self.executed))
 
     def get(self, path: Path) -> NotebookNode | None:
@@ -201,8 +195,6 @@ class Cache:
         return notebook if all(cell.execution_count for cell in code_cells(notebook)) else None
 
     def put(self, path: Path, notebook: NotebookNode, seconds: float) -> None:
-        from jupyter_cache.base import CacheBundleIn
-
         bundle = CacheBundleIn(copy.deepcopy(notebook), str(path), data={"execution_seconds": seconds})
         _, key = self.database().create_hashed_notebook(notebook)
         # jupyter-cache fails on a folder of this key that lacks its notebook.
@@ -219,9 +211,6 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 
 def execute(book: Book, path: Path) -> tuple[NotebookNode, float, str]:
     """Run one notebook without its stored outputs. Returns it with outputs, the seconds it took, and the traceback of what failed, else ""."""
-    from nbclient import NotebookClient
-    from nbclient.exceptions import CellControlSignal
-
     notebook, start = nbformat.read(path, as_version=4), time.monotonic()
     cells = code_cells(notebook)
     for cell in cells:
@@ -248,16 +237,20 @@ def execute(book: Book, path: Path) -> tuple[NotebookNode, float, str]:
     except (CellControlSignal, RuntimeError) as error:  # a failed cell, one that took too long, a dead kernel
         trouble = str(error)
         if not any(output.output_type == "error" for cell in cells for output in cell.outputs):
-            output = nbformat.v4.new_output(
-                "error", ename=type(error).__name__, evalue=trouble, traceback=[trouble]
-            )
-            stopped = (cell for cell in cells if cell.execution_count is None)
-            next(stopped, cells[-1]).outputs = [output]
+            name = type(error).__name__
+            said = nbformat.v4.new_output("error", ename=name, evalue=trouble, traceback=[trouble])
+            cells[-1].outputs = [said]
     return notebook, time.monotonic() - start, trouble
 
 
-def run_notebooks(book: Book, cache: Cache, chosen: Sequence[Path]) -> None:
-    """Run what the cache lacks, two at a time. BuildError names every notebook with a failed cell; it is kept in `book.failed`."""
+def run(book: Book, chosen: Sequence[Path] | None = None) -> Cache:
+    """Run all notebooks, or the chosen ones, that have not run on the present files, two at a time. Returns where the results are.
+
+    BuildError names every notebook with a failed cell; it is kept in `book.failed`.
+    """
+    if missing := [f for f in book.files() if not is_generated(f) and not list(book.root.glob(f"{f}.*"))]:
+        raise BuildError(f"The table of contents lists files that do not exist: {', '.join(missing)}.")
+    cache, chosen = Cache(book), chosen or book.notebooks()
     cache.open()
     shutil.rmtree(book.failed, ignore_errors=True)
     todo = [path for path in chosen if cache.get(path) is None]
@@ -288,14 +281,6 @@ def run_notebooks(book: Book, cache: Cache, chosen: Sequence[Path]) -> None:
     print(f"{len(todo)} notebooks run, {len(chosen) - len(todo)} taken from the cache", flush=True)
     if failed:
         raise BuildError(f"A cell failed in {', '.join(sorted(failed))}: see the traceback above.")
-
-
-def run(book: Book, chosen: Sequence[Path] | None = None) -> Cache:
-    """Run all notebooks, or the chosen ones, that have not run on the present files. Returns where the results are."""
-    if missing := [f for f in book.files() if not is_generated(f) and not list(book.root.glob(f"{f}.*"))]:
-        raise BuildError(f"The table of contents lists files that do not exist: {', '.join(missing)}.")
-    cache = Cache(book)
-    run_notebooks(book, cache, book.notebooks() if chosen is None else chosen)
     return cache
 
 
@@ -317,16 +302,8 @@ def store_outputs(book: Book, cache: Cache) -> None:
 
 
 def records(book: Book, cache: Cache) -> dict[str, list[ledger.Record]]:
-    """Return the records of claims in the executed notebooks, by notebook. Raises BuildError if one is malformed, or recorded twice."""
-    found = {}
-    for path in book.notebooks():
-        try:
-            found[path.stem] = list(show.records_in(cache.get(path)))
-        except ValueError as error:
-            first = str(error).splitlines()[0]
-            raise BuildError(
-                f"{path.name} contains an output that is not a record of a claim: {first}."
-            ) from error
+    """Return the records of claims in the executed notebooks, by notebook. Raises BuildError if a claim is recorded twice."""
+    found = {path.stem: list(show.records_in(cache.get(path))) for path in book.notebooks()}
     if wrong := ledger.problems(found):
         raise BuildError(" ".join(wrong))
     return found
@@ -362,14 +339,13 @@ def made(book: Book, cache: Cache, name: str) -> Path:
 
 def write_generated(book: Book, cache: Cache, recorded: dict[str, list[ledger.Record]]) -> None:
     """Write the generated pages next to the others, and `_build/toc.yml`, which lists them all."""
-    listed, contents = book.files(), book.contents()
-    if SCOREBOARD in listed:
+    contents = book.contents()
+    if SCOREBOARD in book.files():
         if missing := ledger.missing({record.id for found in recorded.values() for record in found}):
             claims = ", ".join(f"{claim.id} (chapter {claim.chapter})" for claim in missing)
             raise BuildError(f"No notebook shows the verdict on {claims}.")
         report_changes(book, recorded)
-        shown = write_figures(book, cache, recorded) if FIGURES in listed else {}
-        results = scoreboard.Results(recorded, shown)
+        results = scoreboard.Results(recorded, write_figures(book, cache, recorded))
         write_whole(book.root / f"{SCOREBOARD}.md", scoreboard.page(results))
         write_whole(book.root / f"{HEADLINES}.md", scoreboard.headlines(results))
     for entry in list(entries(contents)):
@@ -380,10 +356,8 @@ def write_generated(book: Book, cache: Cache, recorded: dict[str, list[ledger.Re
             shutil.copytree(source, book.root / parent, dirs_exist_ok=True)
             pages = [path.relative_to(source) for path in (source / Path(name).name).rglob("*.md")]
             if pages:
-                in_order = sorted(pages, key=lambda page: [natural(part) for part in page.parts])
-                entry["sections"] = [
-                    {"file": (parent / page).with_suffix("").as_posix()} for page in in_order
-                ]
+                pages.sort(key=lambda page: (page.parent, len(page.name), page))  # 0_2 comes before 0_10
+                entry["sections"] = [{"file": str((parent / page).with_suffix(""))} for page in pages]
     write_whole(book.build / "toc.yml", yaml.safe_dump(contents, sort_keys=False))
 
 
@@ -394,19 +368,9 @@ def write_figures(
     chapters = [entry for entry in entries(book.contents()) if "file" in entry]
     titles = {Path(entry["file"]).name: entry.get("title", "") for entry in chapters}
     cells = paper_figures.Cells({path.stem: cache.get(path) for path in book.notebooks()}, titles)
-    try:
-        listed = paper_figures.load(book.root / f"{FIGURES}.yml")
-        page = paper_figures.page(listed, cells, scoreboard.Results(recorded))
-        shown = {id: (cells.link(place), cells.what(place)) for id, place in listed.places().items()}
-    except paper_figures.FiguresError as error:
-        raise BuildError(str(error)) from error
-    write_whole(book.root / f"{FIGURES}.md", page)
-    return shown
-
-
-def natural(name: str) -> list[str | int]:
-    """Return a key to sort by in which 0_2 comes before 0_10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    listed = paper_figures.load(book.root / f"{FIGURES}.yml")
+    write_whole(book.root / f"{FIGURES}.md", paper_figures.page(listed, cells, scoreboard.Results(recorded)))
+    return {id: (cells.link(place), cells.what(place)) for id, place in listed.places().items()}
 
 
 def copy_scripts(book: Book) -> None:
@@ -533,18 +497,8 @@ def check_place(here: Path) -> None:
         )
 
 
-def check_path(root: Path) -> None:
-    """Raise BuildError for a path that the database of jupyter-cache would misread."""
-    if wrong := {"%", "?"} & set(str(root)):
-        raise BuildError(
-            f"The path {root} contains {' and '.join(sorted(wrong))}, which jupyter-cache does not support: rename that folder."
-        )
-
-
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m transformer_circuits.build", description="Build the book."
-    )
+    parser = argparse.ArgumentParser(description="Build the book.")
     add = parser.add_argument
     add("--root", type=Path, default=ROOT, help="folder of the book's sources (default: this repository)")
     add("--run", nargs="*", type=Path, metavar="NOTEBOOK", help="only run these notebooks (default: all)")
@@ -553,26 +507,18 @@ def main(arguments: list[str] | None = None) -> int:
     book = Book(options.root.resolve())
     try:
         check_place(Path.cwd())
-        check_path(book.root)
         with locked(book), measured():
             if options.run is not None:
-                run(book, [path.resolve() for path in options.run] or None)
+                run(book, [path.resolve() for path in options.run])
             elif options.store_outputs:
                 store_outputs(book, run(book))
             else:
                 print(f"The book: {build(book)}")
-    except BuildError as error:
-        reason, code = str(error), 1
-    except KeyboardInterrupt:
-        reason, code = "Interrupted: the same command continues from here.", 130
-    except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC):
-            raise
-        reason, code = f"{error.filename or book.build} cannot be written: {error.strerror}.", 1
-    else:
-        return 0
-    print(f"The book was not built. {reason}", file=sys.stderr)
-    return code
+    except (BuildError, KeyboardInterrupt) as error:
+        reason = str(error) or "Interrupted: the same command continues from here."
+        print(f"The book was not built. {reason}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -81,3 +81,12 @@ def watched(browser) -> Iterator[Watched]:
     context.set_default_timeout(PATIENCE)
     yield Watched(context.new_page())
     context.close()
+
+
+@pytest.fixture
+def unscripted(browser) -> Iterator[Page]:
+    """A page on a phone, in a browser without scripts."""
+    phone = {"width": 400, "height": 800}
+    context = browser.new_context(java_script_enabled=False, offline=True, viewport=phone)
+    yield context.new_page()
+    context.close()

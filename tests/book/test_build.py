@@ -123,39 +123,25 @@ def test_a_failed_cell_fails_the_build_and_is_not_kept(book, capfd):
 
 
 def test_a_warning_fails_the_build_every_time(book, capfd):
-    (book / "book" / "intro.md").write_text(
-        "# A small book\n\n[nowhere](nothing.md)\n\n```{bibliography}\n:all:\n```\n"
-    )
+    with (book / "book" / "intro.md").open("a") as intro:
+        intro.write("\n[nowhere](nothing.md)\n")
     for _ in range(2):
         code, printed = make(book, capfd)
         assert code == 1 and "nothing.md" in printed
 
 
-NO_RECORD = """\
-from IPython.display import display
-display({'application/vnd.transformer-circuits.claims+json': [1]}, raw=True)"""
-
-
-@pytest.mark.parametrize(
-    ("cell", "words"),
-    [
-        (CLAIM.format("O1", 1e-7), "O1 is recorded by both 01_one and 02_two"),
-        (NO_RECORD, "not a record of a claim"),
-    ],
-)
-def test_wrong_records_fail_the_build(book, cell, words):
-    write(book / "notebooks" / "02_two.ipynb", cell)
+def test_a_claim_that_is_recorded_twice_fails_the_build(book):
+    write(book / "notebooks" / "02_two.ipynb", CLAIM.format("O1", 1e-7))
     small = build.Book(book)
-    with pytest.raises(build.BuildError, match=words):
+    with pytest.raises(build.BuildError, match="O1 is recorded by both 01_one and 02_two"):
         build.records(small, build.run(small))
 
 
 def test_a_scoreboard_needs_every_claim_and_a_chapter_must_exist(book, capfd):
     list_pages(book, "notebooks/01_one", "book/scoreboard")
     code, printed = make(book, capfd)
-    assert (
-        code == 1 and "No notebook shows the verdict on O2 (chapter 1 " in printed and "O1 (" not in printed
-    )
+    assert code == 1 and "No notebook shows the verdict on O2 (chapter 1 " in printed
+    assert "O1 (" not in printed
     list_pages(book, "notebooks/01_one", "notebooks/03_three")
     code, printed = make(book, capfd)
     assert code == 1 and "files that do not exist: notebooks/03_three" in printed
@@ -198,22 +184,11 @@ def test_two_builds_wait_for_each_other(book):
     assert "0 notebooks run, 2 taken" in process.communicate()[0] and process.returncode == 0
 
 
-def test_places_where_it_cannot_work_get_one_sentence(book, capfd, monkeypatch):
+def test_a_copy_of_the_repository_is_not_built_with_the_package_of_the_original(book, capfd, monkeypatch):
     (book / "src" / "transformer_circuits").mkdir()
-    monkeypatch.chdir(book)  # a copy of the repository, with the original's .venv
+    monkeypatch.chdir(book)
     code, printed = make(book, capfd)
     assert code == 1 and "not the one in" in printed and "run `make` here" in printed
-    monkeypatch.chdir(ROOT)
-    code, printed = make(book.rename(book.with_name("a%20book")), capfd)
-    assert code == 1 and "a%20book contains %" in printed
-    book = book.with_name("a%20book").rename(book)
-
-    def read_only(*_, **__):
-        raise OSError(30, "Read-only file system", str(book / "_build"))
-
-    monkeypatch.setattr(build.Path, "mkdir", read_only)
-    code, printed = make(book, capfd)
-    assert code == 1 and "_build cannot be written: Read-only file system." in printed
 
 
 def test_the_fingerprint_sees_every_watched_folder(book, monkeypatch):

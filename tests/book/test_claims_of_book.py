@@ -44,14 +44,10 @@ def test_the_built_scoreboard_shows_what_was_recorded_and_leads_to_it(recorded, 
     assert sorted(cards) == sorted(ledger.load_claims())
     chapters = {}
     for id, record in recorded.items():
-        assert (
-            cards[id].select_one(".tc-head .tc-verdict").text.split(maxsplit=1)[1].strip() == record.verdict
-        )
-        values = [
-            value
-            for chance in (False, True)
-            for _, value in show.show_values(record.claim, record.values, chance)
-        ]
+        verdict = cards[id].select_one(".tc-head .tc-verdict").text
+        assert verdict.split(maxsplit=1)[1].strip() == record.verdict
+        shown = [show.show_values(record.claim, record.values, chance) for chance in (False, True)]
+        values = [value for part in shown for _, value in part]
         assert [value.text for value in cards[id].select(".tc-values dd")] == values
         file, _, box = cards[id].select_one(".tc-where a")["href"].partition("#")
         if file not in chapters:
@@ -63,17 +59,15 @@ def test_the_front_page_shows_the_tallies_and_its_table_every_kind_of_outcome(re
     rows = front.select(".tc-headlines tbody tr")
     assert len(rows) == len(page.select(".tc-headlines tbody tr")) >= len(scoreboard.HEADLINES)
     shown = [row.a["href"].partition("#")[2] for row in rows]
-    failed = [
-        id for id, r in recorded.items() if r.verdict is Verdict.NOT_REPRODUCED and r.claim.group == "finding"
-    ]
-    assert not failed or set(failed) & set(shown), "the front page must show a failure"
+    findings = {id: found for id, found in recorded.items() if found.claim.group == "finding"}
+    failed = {id for id, found in findings.items() if found.verdict is Verdict.NOT_REPRODUCED}
+    assert not failed or failed & set(shown), "the front page must show a failure"
     for id, row in zip(shown, rows, strict=True):
         if recorded[id].verdict in (Verdict.PARTLY, Verdict.NOT_REPRODUCED):
             assert re.search(r"Not met: .* the criterion requires |Not met: not measured", row.text), id
     assert front.select_one(".tc-tallies").text == page.select_one(".tc-tallies").text
-    assert any("scoreboard.css" in link["href"] for link in front.select("link[rel=stylesheet]")), (
-        "_config.yml must list scoreboard.css"
-    )
+    sheets = [link["href"] for link in front.select("link[rel=stylesheet]")]
+    assert any("scoreboard.css" in sheet for sheet in sheets), "_config.yml must list scoreboard.css"
 
 
 def headline(html, chapter):
@@ -84,10 +78,9 @@ def on_card(html, name, row):
     """The value and the head in a row of the table of the family's models."""
     table = soup(html / "book" / "models.html").table
     column = [cell.text.strip() for cell in table.select("thead th")].index(name)
-    cells = {
-        line.td.text.strip(): line.select("td")[column].text.strip() for line in table.select("tbody tr")
-    }
-    value, layer, head = re.fullmatch(r"([\d.]+) \(head (\d+)\.(\d+)\)", cells[row]).groups()
+    lines = {line.td.text.strip(): line.select("td") for line in table.select("tbody tr")}
+    cell = lines[row][column].text.strip()
+    value, layer, head = re.fullmatch(r"([\d.]+) \((\d+)\.(\d+)\)", cell).groups()
     return float(value), int(layer), int(head)
 
 
@@ -102,9 +95,9 @@ def test_one_score_of_one_head_is_the_same_number_on_every_page(recorded, front,
         assert re.search(rf"head 1\.\d+ puts {rounded}|tokens, {rounded} of its attention", words), words
     script = (html / "_static" / "play" / "model.js").read_text(encoding="utf-8")
     play = json.loads(re.match(r"window\.playModel = (.*);\n", script)[1])["facts"]["scores"]
-    value, layer, head = on_card(html, "attn-only-2l", "best induction score")
+    value, layer, head = on_card(html, "attn-only-2l", "induction score")
     assert value == round(score, 3) and f"induction score {score:.2f}" in play[layer][head]
-    value, layer, head = on_card(html, "attn-only-2l", "best previous-token score")
+    value, layer, head = on_card(html, "attn-only-2l", "previous-token score")
     shown = re.search(r"(\d+)% of its attention on the previous token", play[layer][head])[1]
     assert f"on held-out text, {shown}% of its attention" in headline(html, "00_how_to_read")
     assert abs(value - int(shown) / 100) < 0.0056

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import base64
 import re
-import shutil
 
 import numpy as np
 import pytest
 import torch
 from playwright.sync_api import expect
+from small_book import HARMS, harmed, make_site
 
-from transformer_circuits.build import Book
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import held_out_documents, held_out_windows
 from transformer_circuits.models import load_model
 from transformer_circuits.pages import play
-from transformer_circuits.paths import ROOT
 
 HOSTILE = [
     "", " ", "\n\n\n", "\0a\0", "</script><script>alert(1)</script>", "<!-- <b>&amp;</b> -->", "👩‍👩‍👧 🏳️‍🌈 naïve ﬁ İ", "שלום עולם \u202eabc\u202c",
@@ -55,22 +53,13 @@ def means(two):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A folder with the page as it is made, and what it loads; without the theme around it."""
     root = tmp_path_factory.mktemp("site")
-    play.main([str(root / "play.md")])
-    for name in ("engine.js", "play.js", "play.css", "../dom.js"):
-        shutil.copy(ROOT / "book" / "_static" / "play" / name, root / "_static" / "play" / name)
-    markup = re.search(
-        r"^```\{raw\} html\n(.*?)\n```$", (root / "play.md").read_text(), re.DOTALL | re.MULTILINE
-    )[1]
-    (root / "book").mkdir()
-    head = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    (root / "book" / "play.html").write_text(f"{head}<body>{markup}")
-    return root
+    play.main(root / "play.md")
+    return make_site(root, "play", "engine.js")
 
 
-def opened(watched, site, page="book/play.html"):
-    watched.page.goto((site / page).as_uri())
+def opened(watched, site):
+    watched.page.goto((site / "book" / "play.html").as_uri())
     watched.page.wait_for_selector("#play[data-ready]")
     return watched.page
 
@@ -84,11 +73,11 @@ def page(watched, site):
 def reference(two, tokens, means, off=(), mean=False, cut="", frozen=False, **rest):
     """Logits and patterns of TransformerLens's hooks for the edits of engine.js."""
     off, side, hooks = [tuple(head) for head in off], rest.get("from", ""), []
-    with_means = means if mean else None
+    means = means if mean else None
     everywhere = [head for head in off if not side or head[0] == 1]
-    hooks += heads.without_heads(everywhere, with_means)
+    hooks += heads.without_heads(everywhere, means)
     if side and side not in cut and any(layer == 0 for layer, _ in off):
-        hooks += play.hidden_from(two, off, side, with_means)
+        hooks += play.hidden_from(two, off, side, means)
     for each in cut:
         hooks += play.embedding_alone(two, each)
     hooks = hooks + play.frozen(two, tokens) if frozen else hooks
@@ -132,23 +121,18 @@ def test_token_ids_are_those_of_python(page, two):
 def test_logits_and_patterns_are_those_of_transformer_lens(page, two, means):
     every = [(text, {}) for text in (*passages(two, 12), *HOSTILE)]
     every += [(text, edit) for text in passages(two, 2) for edit in edits(two)]
-    worst = 0.0
     for text, edit in every:
         found = page.evaluate(CALL, [text, edit, LAST])
         tokens = torch.tensor([two.tokenizer.encode(plain(text))[: two.cfg.n_ctx]])
         assert found["ids"] == tokens[0].tolist()
         logits, patterns = reference(two, tokens, means, **edit)
         scale = float(logits.abs().max())
-        apart = [
-            difference(found["logits"], logits[-LAST:]) / scale,
-            *map(difference, found["patterns"], patterns[..., -LAST:, :]),
-        ]
+        apart = [difference(found["logits"], logits[-LAST:]) / scale]
+        apart += map(difference, found["patterns"], patterns[..., -LAST:, :])
         losses = torch.nn.functional.cross_entropy(logits[:-1], tokens[0, 1:], reduction="none")
-        assert max(apart) < 1e-3 and (
-            len(losses) == 0 or difference(found["losses"], losses) < 1e-3 * scale
-        ), (text[:60], edit, apart)
-        worst = max(worst, *apart)
-    print(f"{len(every)} runs, worst difference {worst:.1e} (logits: of the largest)")
+        if len(losses):
+            apart.append(difference(found["losses"], losses) / scale)
+        assert max(apart) < 1e-3, (text[:60], edit, apart)
 
 
 def test_without_workers_and_webassembly_it_computes_the_same(site, watched, two, means):
@@ -157,9 +141,8 @@ def test_without_workers_and_webassembly_it_computes_the_same(site, watched, two
     text = passages(two, 1, 40)[0]
     tokens = torch.tensor([two.tokenizer.encode(text)])
     logits, _ = reference(two, tokens, means, cut="K")
-    assert difference(page.evaluate(CALL, [text, {"cut": "K"}, LAST])["logits"], logits) < 1e-3 * float(
-        logits.abs().max()
-    )
+    found = page.evaluate(CALL, [text, {"cut": "K"}, LAST])
+    assert difference(found["logits"], logits) < 1e-3 * float(logits.abs().max())
     shown = page.get_by_label("Your text").input_value()
     expect(page.locator(".play-token")).to_have_count(len(two.tokenizer.encode(shown)))
     assert watched.complaints == [] and watched.requests == []
@@ -254,39 +237,22 @@ def test_a_link_brings_back_what_was_there(page, site):
     page.goto(address)
     page.wait_for_selector("#play[data-ready]")
     assert page.get_by_label("Your text").input_value() == "a & b = c\n#1"
-    expect(page.locator(".play-edits")).to_have_text(
-        "off: 0.3; keys of the second layer read the embedding alone"
-    )
+    edits = "off: 0.3; keys of the second layer read the embedding alone"
+    expect(page.locator(".play-edits")).to_have_text(edits)
 
 
-@pytest.mark.parametrize("harm", ["missing", "cut short", "one letter changed"])
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_model_that_is_missing_or_damaged_is_said_to_be(harm, site, tmp_path, watched):
-    shutil.copytree(site, tmp_path, dirs_exist_ok=True)
-    model = tmp_path / "_static" / "play" / "model.js"
-    text = model.read_text()
-    model.unlink()
-    if harm != "missing":
-        middle = len(text) // 2
-        model.write_text(
-            text[:middle]
-            if harm == "cut short"
-            else f"{text[:middle]}{'B' if text[middle] == 'A' else 'A'}{text[middle + 1 :]}"
-        )
+    harmed(site, tmp_path, "_static/play/model.js", harm)
     watched.page.goto((tmp_path / "book" / "play.html").as_uri())
-    expect(watched.page.locator(".play-status")).to_have_text(
-        re.compile(r"^The model is (missing|damaged).*build the book again \(make book\)\.$")
-    )
+    said = re.compile(r"^The model is (missing|damaged).*build the book again \(make book\)\.$")
+    expect(watched.page.locator(".play-status")).to_have_text(said)
 
 
-def test_without_scripts_there_is_a_picture_and_a_sentence(site, browser):
-    context = browser.new_context(
-        java_script_enabled=False, offline=True, viewport={"width": 400, "height": 800}
-    )
-    page = context.new_page()
-    page.goto((site / "book" / "play.html").as_uri())
-    expect(page.locator("noscript img")).to_be_visible()
-    assert page.evaluate("document.querySelector('noscript img').naturalWidth") > 500
-    context.close()
+def test_without_scripts_there_is_a_picture_and_a_sentence(site, unscripted):
+    unscripted.goto((site / "book" / "play.html").as_uri())
+    expect(unscripted.locator("noscript img")).to_be_visible()
+    assert unscripted.evaluate("document.querySelector('noscript img').naturalWidth") > 500
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(page):
@@ -300,9 +266,3 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(page):
             && Math.max(b.offsetHeight, b.closest('label')?.offsetHeight ?? 0) < 22).map(b => b.outerHTML)"""
     )
     assert small == [], "too small for a finger"
-
-
-def test_no_other_page_loads_any_of_it(html):
-    for name in Book(ROOT).pages():
-        loads = "_static/play/" in (html / f"{name}.html").read_text(encoding="utf-8")
-        assert loads == (name == "book/play"), name

@@ -2,9 +2,9 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from transformer_circuits.paths import ROOT
+from transformer_circuits.training.corpus import train_tokenizer
 
 TEXT = "the cat sat on the mat, the dog sat on the cat; def f(x): return x\n"
 
@@ -12,18 +12,8 @@ TEXT = "the cat sat on the mat, the dog sat on the cat; def f(x): return x\n"
 @pytest.fixture(scope="session")
 def tiny_tokenizer_file(tmp_path_factory) -> Path:
     """A byte-level BPE of 300 tokens with `<|start|>` = 0, like the shipped one but in size."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<|start|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(
-        [TEXT + "".join(chr(97 + (i * j) % 26) for j in range(60)) for i in range(26)], trainer
-    )
+    texts = [TEXT + "".join(chr(97 + (i * j) % 26) for j in range(60)) for i in range(26)]
+    tokenizer = train_tokenizer(texts, 300)
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     tokenizer.save(str(path))
     assert tokenizer.get_vocab_size() == 300

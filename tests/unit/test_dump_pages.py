@@ -59,11 +59,8 @@ def test_each_head_has_its_page_with_tokens_literal_and_copies_marked(written, h
     assert sources[:5] == ["</td>", "<script>alert(1)</script>", "↵", "&lt;", '"']
     assert (sources[8], sources[15], sources[16]) == ("·two", "<U+2028>", "⇥␍")
     marked = {i: [code.text for code in row[3].select("code.copy")] for i, row in enumerate(rows)}
-    assert {i: copies for i, copies in marked.items() if copies} == {
-        8: ["two", "Two"],
-        9: ["Two"],
-        11: ["city"],
-    }
+    expected = {8: ["two", "Two"], 9: ["Two"], 11: ["city"]}
+    assert {i: copies for i, copies in marked.items() if copies} == expected
     assert [cell.text for cell in rows[4][4:]] == ["20.00", "9.88", "9.88"]
 
 

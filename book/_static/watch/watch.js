@@ -329,7 +329,7 @@
     ui.about = make("p", { className: "watch-about" });
     const sides = choices("Second layer reads with its", Object.values(SIDES), "QKV".indexOf(state.side), (k) => (state.side = "QKV"[k], drawHeads()));
     return section("Heads", ...(L > 1 ? [sides] : []), box, key,
-      ...(L > 1 ? [make("p", { className: "watch-small" }, `Lines are as wide as the composition ratio is above chance, and colored from ${film.composes} times chance on. Lines of resting heads are pale.`)] : []),
+      ...(L > 1 ? [make("p", { className: "watch-small" }, `A line's width shows how far the composition ratio is above chance. Lines of at least ${film.composes} times chance are colored. Lines of resting heads are pale.`)] : []),
       ui.about);
   }
 
@@ -388,7 +388,7 @@
       if (since !== null) bar.append(make("i", { style: `left: ${100 * film.x(before)}%; right: 0`, className: "watch-maybe" }),
         make("i", { style: `left: ${100 * film.x(tokens)}%; right: 0` }));
       if (law !== null && film.x(law) <= 1) bar.append(make("b", { style: `left: ${100 * film.x(law)}%` }));
-      const when = `${since === null ? "not in this run" : short(tokens)}${law === null ? "" : `; the law predicts ${short(law)}`}`;
+      const when = `${since === null ? "not in this log" : short(tokens)}${law === null ? "" : `; the law predicts ${short(law)}`}`;
       return { since, line: make("div", { className: "watch-finding" }, make("p", {}, `${claim ? `${claim}: ` : ""}${finding} `, make("span", {}, when)), bar) };
     });
     return section("When each finding becomes true", make("p", { className: "watch-small" },

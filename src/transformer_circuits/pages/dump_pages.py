@@ -7,13 +7,12 @@ The tables are plain HTML that needs no script; `book/_static/head_dump.js` adds
 
 from __future__ import annotations
 
-import argparse
 import html
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pandas as pd
 from jaxtyping import Float
@@ -27,12 +26,13 @@ from transformer_circuits.circuits.words import akin_to, word_of
 from transformer_circuits.data import bigram_counts, held_out_windows, vocabulary
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures.attention import RESTING
-from transformer_circuits.models import list_models, load_model
+from transformer_circuits.models import load_model
 from transformer_circuits.pages import raw
 
 MODELS = ("attn-only-1l", "attn-only-1l-32h")  # with one layer: a second one reads more than tokens
 N_SOURCES, K = 300, 10  # per page, and tokens per list; the Parquet file has all sources
 FIRST = 8  # sources shown for each head on the index page
+FOLDER = "head_dump"  # of the pages of single heads, beside the index page
 STATIC = "../../../_static"  # from a page book/head_dump/<model>/<head>.html
 DIGITS = 3  # decimals in the Parquet file
 
@@ -76,7 +76,7 @@ nosearch: true
 
 In held-out text this head puts {rest:.0%} of its attention on the start token.{resting}
 
-The table has the first {shown} of {d_vocab:,} source tokens. [The page of all heads](../../{index}.md) explains the order and how
+The table has the first {shown} of {d_vocab:,} source tokens. [The page of all heads](../../head_dump.md) explains the order and how
 to read a row. *QK* is the QK score of the first destination. *OV* is what attending to the source adds to the logit of the first out
 token. Out tokens that repeat the source, ignoring case, a leading space, or a plural ending, are underlined.
 
@@ -87,10 +87,8 @@ searches its column. Click on a title to sort by that column.
 """
 
 
-def head_page(
-    model: str, rows: pd.DataFrame, rest: float, names: Sequence[str], akin: Akin, index: str
-) -> str:
-    """Return the page of one head in MyST Markdown; `index` is the file name of the index page, without suffix."""
+def head_page(model: str, rows: pd.DataFrame, rest: float, names: Sequence[str], akin: Akin) -> str:
+    """Return the page of one head in MyST Markdown."""
     resting = " It is a resting head: its lists have almost no effect." if rest >= RESTING else ""
     columns = {
         "rank": rows["rank"],
@@ -109,15 +107,10 @@ def head_page(
         resting=resting,
         shown=len(rows),
         d_vocab=len(names),
-        index=index,
     )
-    styles = [
-        f'<link rel="stylesheet" href="{STATIC}/{name}.css">'
-        for name in ("datatables/datatables", "head_dump")
-    ]
-    scripts = [
-        f'<script defer src="{STATIC}/{name}.js"></script>' for name in ("datatables/datatables", "head_dump")
-    ]
+    files = ("datatables/datatables", "head_dump")
+    styles = [f'<link rel="stylesheet" href="{STATIC}/{name}.css">' for name in files]
+    scripts = [f'<script defer src="{STATIC}/{name}.js"></script>' for name in files]
     return text + raw("\n".join([*styles, table(columns), *scripts]))
 
 
@@ -208,25 +201,19 @@ def example(dump: pd.DataFrame, names: Sequence[str]) -> str:
 
 
 def overview(
-    model: str,
-    dump: pd.DataFrame,
-    rest: Float[Tensor, " head"],
-    names: Sequence[str],
-    akin: Akin,
-    folder: str,
+    model: str, dump: pd.DataFrame, rest: Float[Tensor, " head"], names: Sequence[str], akin: Akin
 ) -> str:
-    """Return a table with a row for each head of a model, and links to the pages in `folder`."""
+    """Return a table with a row for each head of a model, and links to their pages."""
     lines = []
     for head, rows in dump.groupby("head"):
         copies = sum(not {i, *akin[i]}.isdisjoint(outs) for i, outs in zip(rows["source"], rows["outs"]))
-        line = {
-            "head": f'<a href="{quote(folder)}/{quote(model)}/0_{head}.html">0.{head}</a>',
+        lines.append({
+            "head": f'<a href="{FOLDER}/{model}/0_{head}.html">0.{head}</a>',
             "copies": f"{copies}&nbsp;of&nbsp;{len(rows)}",
             "on start": f"{rest[head]:.0%}",
             "its first sources": tokens(rows["source"][:FIRST], names),
-        }
-        lines.append(line)
-    return f"<p><strong>{html.escape(model)}</strong></p>\n{table(pd.DataFrame(lines))}"
+        })  # fmt: skip
+    return f"<p><strong>{model}</strong></p>\n{table(pd.DataFrame(lines))}"
 
 
 def looked_up(model: Any, names: Sequence[str]) -> pd.DataFrame:
@@ -262,29 +249,28 @@ def write_pages(
     names: Sequence[str],
     listed: str = "",
 ) -> None:
-    """Write the index page to `out`, and into the folder of the same name the heads' pages and the Parquet files.
+    """Write the index page to `out`, and into FOLDER beside it the heads' pages and the Parquet files.
 
     `dumps`: by model, with all source tokens; `rest`: by model, each head's attention to the start token; `listed`: the table of
-    `paper_table`, if there is one. The index page is written last: if it exists, all of them do.
+    `paper_table`, if there is one.
     """
-    folder, akin = out.with_suffix(""), akin_to(names)
+    folder, akin = out.parent / FOLDER, akin_to(names)
     shown = {model: dump[dump["rank"] <= N_SOURCES] for model, dump in dumps.items()}
     for model, dump in dumps.items():
         (folder / model).mkdir(parents=True, exist_ok=True)
         for head, rows in shown[model].groupby("head"):
-            page = head_page(model, rows, float(rest[model][head]), names, akin, out.stem)
+            page = head_page(model, rows, float(rest[model][head]), names, akin)
             (folder / model / f"0_{head}.md").write_text(page, encoding="utf8")
         write_parquet(dump, names, folder / f"{model}.parquet")
-    overviews = [
-        raw(overview(model, dump, rest[model], names, akin, out.stem)) for model, dump in shown.items()
-    ]
-    downloads = [f"- {{download}}`{model}.parquet <{out.stem}/{model}.parquet>`" for model in dumps]
+    overviews = [raw(overview(model, dump, rest[model], names, akin)) for model, dump in shown.items()]
+    downloads = [f"- {{download}}`{model}.parquet <{FOLDER}/{model}.parquet>`" for model in dumps]
+    first = next(iter(dumps))
     parts = {
-        "EXAMPLE": raw(example(next(iter(shown.values())), names)),
+        "EXAMPLE": raw(example(shown[first], names)),
         "HEADS": "\n".join(overviews),
-        "LISTED": PAPER_LIST.replace("MODEL", next(iter(dumps))) + raw(listed) if listed else "",
+        "LISTED": PAPER_LIST.replace("MODEL", first) + raw(listed) if listed else "",
         "DOWNLOADS": "\n".join(downloads),
-        "MODEL": next(iter(dumps)),
+        "MODEL": first,
         "N_SOURCES": str(N_SOURCES),
         "DIGITS": str(DIGITS),
     }
@@ -292,17 +278,9 @@ def write_pages(
     out.write_text(re.sub("|".join(parts), lambda found: parts[found[0]], INDEX_PAGE), encoding="utf8")
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m transformer_circuits.pages.dump_pages",
-        description="Write the pages of the head dump.",
-    )
-    parser.add_argument(
-        "out", type=Path, help="Markdown file of the index page; a folder of that name gets the others"
-    )
-    out = parser.parse_args(argv).out
+def main(out: Path) -> None:
     frequency, dumps, rest = SmoothedBigrams.of(bigram_counts()).frequency, {}, {}
-    for name in sorted(set(MODELS) & set(list_models())):
+    for name in MODELS:
         model = load_model(name)
         dumps[name] = head_dump(model, frequency, n_sources=None, k=K)
         windows = held_out_windows(12, model.cfg.n_ctx)[:, :-1].to(model.W_E.device)
@@ -312,4 +290,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

@@ -5,10 +5,10 @@ python -m transformer_circuits.pages.model_cards OUT.md
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,14 @@ INTRODUCTION = """\
 
 Chapters 0 to 11 use a family of models with the architecture of the paper's theory: attention only, no biases, no normalization, and
 positions added only where queries and keys are computed. Vocabulary, context, and width are smaller than the paper's (about 50,000
-tokens, 2,048, and 768), so that two CPU cores can train the models until the paper's effects show. The models have read little text,
+tokens, 2,048, and 768), so that one CPU core can train the models until the paper's effects show. The models have read little text,
 and they are for study only.
 """
 COLUMNS = """\
-**Induction scores** are means over four draws of random tokens that occur twice, as in the chapters. **Previous-token scores** and
-**resting heads** (at least {resting:.0%} of their attention on the start token) are measured on {windows} windows of held-out text. Losses
-come from the last row of each model's training log. **Bits per byte** make losses comparable between vocabularies. The **in-context
-score** is the loss around token 500 minus the loss around token 50, or around proportionally earlier tokens in shorter contexts. Negative
+Scores are those of the best head, named in parentheses. **Induction scores** are means over four draws of random tokens that occur twice,
+as in the chapters. **Previous-token scores** and **resting heads** (at least {resting:.0%} of their attention on the start token) are
+measured on {windows} windows of held-out text. Losses, in nats per token, come from the last row of each model's training log.
+**Bits per byte** make losses comparable between vocabularies. The **in-context score** is the loss around token 500 minus the loss around token 50, or around proportionally earlier tokens in shorter contexts. Negative
 is better. A dash means that the model does not have this value. [Watch it learn](watch.md) and
 [chapter 10](../notebooks/10_in_context_learning.ipynb) show the values during training.
 """
@@ -67,7 +67,8 @@ OTHERS = """\
 ## The other models
 
 Chapters 12 and 13 compare architectures and seeds on small models, with half the width and only the first 512 tokens of the family's
-vocabulary. The melody models of chapter 14 read the 88 keys of a piano instead of text.
+vocabulary. `small-2l-planted` is `small-2l` trained on the family's kind of windows
+([appendix 5](../notebooks/a5_training.ipynb)). The melody models of chapter 14 read the 88 keys of a piano instead of text.
 """
 DATA_TEXT = """\
 ## What they read
@@ -78,11 +79,8 @@ before anything is trained, how much an induction head could gain on a text.
 """
 GROUPS = {"attn-only": "The family", "small": "The small models", "melodies": "The melody models"}
 BEYOND = {
-    "normalization": "layer normalization",
-    "smeared_keys": "smeared keys",
-    "standard_positions": "standard positions",
-    "d_mlp": "MLPs",
-}
+    "normalization": "layer normalization", "smeared_keys": "smeared keys", "standard_positions": "standard positions", "d_mlp": "MLPs",
+}  # fmt: skip
 SETTINGS = {
     "n_layers": "layers", "n_heads": "heads per layer", "d_model": "width", "d_head": "width of a head", "d_vocab": "vocabulary", "n_ctx": "context",
     "tokens": "training tokens", "batch": "windows per step", "lr": "learning rate", "lr_end": "last learning rate divided by the highest",
@@ -123,7 +121,7 @@ def bytes_per_token(d_vocab: int) -> float:
 def best(scores: torch.Tensor) -> str:
     """Return the highest of scores [layer, head], with its head."""
     head = divmod(int(scores.argmax()), scores.shape[1])
-    return f"{scores.max():.3f} (head {heads.head_name(head)})"
+    return f"{scores.max():.3f} ({heads.head_name(head)})"
 
 
 @torch.no_grad()
@@ -132,11 +130,11 @@ def measured(name: str) -> dict[str, str]:
     if not config(name)["n_layers"]:
         return {}
     model = load_model(name, device="cpu")
-    found = {"best induction score": best(heads.measured_induction(model).mean)}
+    found = {"induction score": best(heads.measured_induction(model).mean)}
     if reads_text(name):
         windows = held_out_windows(WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
         rests = heads.start_token_scores(model, windows) >= RESTING
-        found["best previous-token score"] = best(heads.previous_token_scores(model, windows))
+        found["previous-token score"] = best(heads.previous_token_scores(model, windows))
         found["resting heads"] = f"{int(rests.sum())} of {rests.numel()}"
     return found
 
@@ -152,10 +150,10 @@ def card(name: str) -> dict[str, str]:
         "width": f"{model['d_model']}",
         "vocabulary": f"{model['d_vocab']:,}",
         "context": f"{model['n_ctx']}",
-        "million tokens read": f"{last['tokens'] / 1e6:.0f}",
-        "held-out loss (nats per token)": f"{last['held_out']:.3f}",
+        "million tokens": f"{last['tokens'] / 1e6:.0f}",
+        "held-out loss": f"{last['held_out']:.3f}",
         "bits per byte": f"{bits:.3f}" if bits else "–",
-        "in-context score (nats)": f"{last['in_context']:z.2f}".replace("-", "−"),
+        "in-context score": f"{last['in_context']:z.2f}".replace("-", "−"),
         **measured(name),
         "hours of training": f"{last['seconds'] / 3600:.1f}",
     }
@@ -189,11 +187,8 @@ def training(group: str) -> str:
     models = names(group)
     settings = {key: value for key, value in recipe(models[0]).items() if key in SETTINGS}
     differing = {key: found for key, found in differing_settings(*models).items() if key in SETTINGS}
-    shared = [
-        f"{SETTINGS[key]}: {setting(value)}"
-        for key, value in settings.items()
-        if key not in differing and value is not None
-    ]
+    alike = {key: value for key, value in settings.items() if key not in differing and value is not None}
+    shared = [f"{SETTINGS[key]}: {setting(value)}" for key, value in alike.items()]
     parts = [f"### {GROUPS[group]}\n", f"All models share these settings: {'; '.join(shared)}.\n"]
     if differing:
         rows = {SETTINGS[key]: map(setting, found) for key, found in differing.items()}
@@ -243,14 +238,13 @@ def page() -> str:
     """Return the page in Markdown."""
     others = pd.concat([cards("small"), cards("melodies")], axis=1).fillna("–").T.rename_axis("model")
     size, kinds, sources = corpus()
+    alike = ["heads per layer", "width", "vocabulary", "context", "hours of training"]
     parts = [
         INTRODUCTION,
         table(cards("attn-only").rename_axis("model")),
         COLUMNS.format(resting=RESTING, windows=WINDOWS),
         OTHERS,
-        table(
-            others.drop(columns=["heads per layer", "width", "vocabulary", "context", "hours of training"])
-        ),
+        table(others.drop(columns=alike)),
         TRAINING,
         *map(training, GROUPS),
         DATA_TEXT,
@@ -263,13 +257,5 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m transformer_circuits.pages.model_cards", description="Write the page of models."
-    )
-    parser.add_argument("out", type=Path, help="Markdown file to write")
-    parser.parse_args(arguments).out.write_text(page(), encoding="utf8")
-
-
 if __name__ == "__main__":
-    main()
+    Path(sys.argv[1]).write_text(page(), encoding="utf8")

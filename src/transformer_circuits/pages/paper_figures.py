@@ -12,19 +12,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-import jinja2
 import yaml
 from nbformat import NotebookNode
-from pydantic import ValidationError
 
-from transformer_circuits.claims import ledger, show
+from transformer_circuits.claims import ledger
 from transformer_circuits.claims.ledger import Strict
-from transformer_circuits.pages import raw
-from transformer_circuits.pages.scoreboard import Results
-
-
-class FiguresError(ValueError):
-    """The list of figures does not fit the notebooks; the message says what to fix."""
+from transformer_circuits.pages.scoreboard import Results, filled
 
 
 class Figure(Strict):
@@ -66,21 +59,8 @@ class Listed(Strict):
 
 
 def load(path: Path) -> Listed:
-    """Read the list of figures. Raises FiguresError if an entry is incomplete or names an unknown claim."""
-    try:
-        listed = Listed.model_validate(yaml.safe_load(path.read_text(encoding="utf8")))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise FiguresError(f"{path.name}, {'.'.join(map(str, first['loc']))}: {first['msg']}.") from error
-    named = {id for figure in listed.figures() for id in figure.claims} | listed.also.keys()
-    if unknown := sorted(named - ledger.load_claims().keys()):
-        raise FiguresError(f"{path.name} names claims that claims.yml does not have: {', '.join(unknown)}.")
-    for figure in listed.figures():
-        if not (figure.cell or figure.page) or bool(figure.ours) == bool(figure.none):
-            raise FiguresError(
-                f'{path.name}: "{figure.title}" needs a cell or a page, and either `ours` or `none`.'
-            )
-    return listed
+    """Read the list of figures. Raises pydantic's ValueError if an entry is incomplete."""
+    return Listed.model_validate(yaml.safe_load(path.read_text(encoding="utf8")))
 
 
 class Cells:
@@ -89,28 +69,17 @@ class Cells:
     def __init__(self, notebooks: Mapping[str, NotebookNode], titles: Mapping[str, str]) -> None:
         self.titles = titles
         self.found = {
-            f"{name}/{cell.id}": cell
-            for name, notebook in notebooks.items()
-            for cell in notebook.cells
-            if cell.cell_type == "code"
+            f"{name}/{cell.id}": cell for name, notebook in notebooks.items() for cell in notebook.cells
         }
-
-    def __getitem__(self, place: str) -> NotebookNode:
-        if place not in self.found:
-            raise FiguresError(
-                f"figures.yml names the cell {place}, but notebooks/ has none of this name: fix the name or the list."
-            )
-        return self.found[place]
 
     def outputs(self, place: str, kind: str) -> list[str]:
         """Return what a cell shows in a format, such as text/html."""
-        data = [output.get("data", {}) for output in self[place].get("outputs", [])]
+        data = [output.get("data", {}) for output in self.found[place].get("outputs", [])]
         return [formats[kind] for formats in data if kind in formats]
 
     def link(self, place: str) -> str:
         """Return where the cell is, seen from a page in book/. book/_ext/pages.py sets the anchor."""
         notebook, cell = place.split("/")
-        self[place]
         return f"../notebooks/{quote(notebook)}.html#cell-{cell}"
 
     def label(self, place: str) -> str:
@@ -134,10 +103,10 @@ class Cells:
     def shown(self, place: str) -> str:
         """Return HTML of what a cell shows: its picture, its table, or where its interactive figure is.
 
-        Raises FiguresError if the cell shows none of these.
+        Raises ValueError if the cell shows none of these.
         """
         if name := self.picture(place):
-            alt = self[place].metadata.get("mystnb", {}).get("image", {}).get("alt") or "our figure"
+            alt = self.found[place].metadata.get("mystnb", {}).get("image", {}).get("alt") or "our figure"
             image = f'<img loading="lazy" src="../_images/{name}" alt="{html.escape(alt)}">'
             return f'<a href="{self.link(place)}">{image}</a>'
         for output in self.outputs(place, "text/html"):
@@ -145,9 +114,7 @@ class Cells:
                 return f'<p><a href="{self.link(place)}">An interactive figure</a></p>'
             if "<table" in output:
                 return f'<div class="tc-figure-table">{output}</div>'
-        raise FiguresError(
-            f"figures.yml names the cell {place}, which shows no picture and no table: fix the cell or the list."
-        )
+        raise ValueError(f"figures.yml names the cell {place}, which shows no picture and no table")
 
 
 PAPER = "https://transformer-circuits.pub/2021/framework/index.html"
@@ -161,12 +128,7 @@ judged.
 
 """
 
-TEMPLATES = show.TEMPLATES.overlay(
-    loader=jinja2.ChoiceLoader(
-        [
-            jinja2.DictLoader(
-                {
-                    "figures": """\
+FIGURES = """\
 {% for figure, pictures, links, verdicts in rows %}
 <div class="tc-figure{{ "" if pictures else " tc-no-figure" }}">
 <div class="tc-figure-words">
@@ -186,13 +148,7 @@ TEMPLATES = show.TEMPLATES.overlay(
 {% endif %}
 </div>
 {% endfor %}
-""",
-                }
-            ),
-            show.TEMPLATES.loader,
-        ]
-    )
-)
+"""
 
 
 def page(listed: Listed, cells: Cells, results: Results) -> str:
@@ -210,8 +166,5 @@ def page(listed: Listed, cells: Cells, results: Results) -> str:
                 links[figure.page.replace("_", " ")] = f"{figure.page}.html"
             verdicts = [(ledger.claim_of(id), results.verdict(id)) for id in figure.claims]
             rows.append((figure, pictures, links.items(), verdicts))
-        parts += [
-            f"\n## {section.section}\n\n",
-            raw(show.html(TEMPLATES.get_template("figures"), rows=rows, paper=PAPER)),
-        ]
+        parts += [f"\n## {section.section}\n\n", filled(FIGURES, rows=rows, paper=PAPER)]
     return "".join(parts)

@@ -8,11 +8,11 @@ tokenizer, what each head does, the prepared texts. All of it is computed from t
 
 from __future__ import annotations
 
-import argparse
 import base64
 import html
 import json
 import re
+import sys
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,34 +85,28 @@ def script(model: TransformerBridge, means: list[Any], facts: dict[str, Any]) ->
 # ---- the switches, as hooks ------------------------------------------------------------------------------------------------
 
 
-def embedding_alone(model: TransformerBridge, side: str) -> list[Hook]:
-    """Return hooks with which the second layer's queries, keys, or values ("Q", "K", "V") read the embedding and the position alone."""
-    written: list[Tensor] = []
-
-    def keep(out: Tensor, hook: Any) -> None:
-        written[:] = [out]
-
-    return [("blocks.0.attn.hook_out", keep), _less(model, side, written)]
-
-
 def hidden_from(
     model: TransformerBridge, off: Sequence[Head], side: str, means: Sequence[Tensor] | None = None
 ) -> list[Hook]:
-    """Return hooks that remove first-layer heads for the second layer's queries, keys, or values alone: these read zero, or the heads' means."""
+    """Return hooks that remove first-layer heads for the second layer's queries, keys, or values ("Q", "K", "V") alone.
+
+    These read zero in place of what the heads write, or the heads' means.
+    """
     mine, written = [head for layer, head in off if layer == 0], []
 
     def keep(z: Tensor, hook: Any) -> None:
         gone = z[:, :, mine] if means is None else z[:, :, mine] - means[0][mine]
         written[:] = [torch.einsum("bphd,hdm->bpm", gone, model.W_O[0][mine])]
 
-    return [(get_act_name("z", 0), keep), _less(model, side, written)]
-
-
-def _less(model: TransformerBridge, side: str, written: list[Tensor]) -> Hook:
     def subtract(read: Tensor, hook: Any) -> Tensor:
         return read - torch.einsum("bpm,hmd->bphd", written[0], getattr(model, f"W_{side}")[1])
 
-    return get_act_name(side.lower(), 1), subtract
+    return [(get_act_name("z", 0), keep), (get_act_name(side.lower(), 1), subtract)]
+
+
+def embedding_alone(model: TransformerBridge, side: str) -> list[Hook]:
+    """Return hooks with which the second layer's queries, keys, or values read the embedding and the position alone."""
+    return hidden_from(model, [(0, head) for head in range(model.cfg.n_heads)], side)
 
 
 def frozen(model: TransformerBridge, tokens: Int[Tensor, "row pos"]) -> list[Hook]:
@@ -329,16 +323,7 @@ def page(model: TransformerBridge, found: Circuit, shown: Example, megabytes: fl
     )
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m transformer_circuits.pages.play", description="Write the page of the live model."
-    )
-    parser.add_argument(
-        "out",
-        type=Path,
-        help="Markdown file of the page; what it loads goes into the folder _static/play beside it",
-    )
-    out = parser.parse_args(argv).out
+def main(out: Path) -> None:
     use_style()
     with torch.no_grad():
         model = load_model(MODEL, device="cpu")
@@ -356,4 +341,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

@@ -5,8 +5,7 @@ python -m transformer_circuits.pages.readme_figure book/_static/readme.png
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+import sys
 
 import matplotlib.pyplot as plt
 import torch
@@ -21,9 +20,10 @@ TEXT = "Then Zorblax bowed, and Zorblax laughed."
 SMALLEST = 12.5  # points: at least 9 pixels in a picture of 340 pixels, on a page of 400
 
 
-def draw(one: str = "attn-only-1l", two: str = "attn-only-2l") -> Figure:
-    """Draw the induction scores of a one- and a two-layer model, and below them the best head's attention on a made-up name."""
-    models = {"one layer": load_model(one, device="cpu"), "two layers": load_model(two, device="cpu")}
+def draw() -> Figure:
+    """Draw the induction scores of the one- and the two-layer model, and below them the best head's attention on a made-up name."""
+    names = {"one layer": "attn-only-1l", "two layers": "attn-only-2l"}
+    models = {layers: load_model(name, device="cpu") for layers, name in names.items()}
     scores = {name: heads.measured_induction(model).mean for name, model in models.items()}
     model, n_heads = models["two layers"], models["two layers"].cfg.n_heads
     layer, head = divmod(int(scores["two layers"].argmax()), n_heads)
@@ -50,14 +50,7 @@ def draw(one: str = "attn-only-1l", two: str = "attn-only-2l") -> Figure:
     return fig
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    out = parser.parse_args(argv).out
+if __name__ == "__main__":
     use_style()
     with torch.no_grad():
-        draw().savefig(out, dpi=160)
-
-
-if __name__ == "__main__":
-    main()
+        draw().savefig(sys.argv[1], dpi=160)

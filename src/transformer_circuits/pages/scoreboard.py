@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
-import jinja2
-
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Claim, Record, Verdict
 from transformer_circuits.pages import raw
@@ -53,50 +51,50 @@ such as *awake*, *composition ratio*, and *positivity*.
 
 """
 
-TEMPLATES = show.TEMPLATES.overlay(
-    loader=jinja2.ChoiceLoader(
-        [
-            jinja2.DictLoader(
-                {
-                    "tallies": """\
+# Templates; `badge` and `facts` are those of claims.show.
+TALLY_TABLE = """\
 <dl class="tc-tallies">
 {% for name, total, counts in tallies %}
 <div><dt>{{ name }} <span>({{ total }})</span></dt><dd>{% for verdict, count in counts %}<span class="tc-count">{{ count }} × {% include "badge" %}</span>
 {% endfor %}</dd></div>
 {% endfor %}
 </dl>
-""",
-                    "headlines": """\
+"""
+HEADLINE_TABLE = """\
 <table class="tc-headlines" role="table">
 <thead role="rowgroup"><tr role="row">
 {% for name in ("Claim", "Here", "Verdict", "Chapter") %}<th scope="col" role="columnheader">{{ name }}</th>{% endfor %}
 
 </tr></thead>
 <tbody role="rowgroup">
-{% for claim, says, here, unmet, verdict, within_error, link in rows %}
+{% for claim, says, here, unmet, within_error in rows %}
+{% set verdict, link = results.verdict(claim.id), results.links.get(claim.id) %}
 <tr role="row"><th scope="row" role="rowheader"><a href="scoreboard.html#{{ claim.id }}">{{ says }}</a></th>
-<td role="cell" data-label="Here">{{ here }}{% if unmet %}<p class="tc-unmet">Not met: {{ unmet }}.</p>{% endif %}</td>
+<td role="cell" data-label="Here">{{ here }}{% if unmet %}<p class="tc-unmet">Not met: {{ unmet[0] }}{% if unmet[1:] %} ({{ unmet|length - 1 }} more on its card){% endif %}.</p>{% endif %}</td>
 <td role="cell" data-label="Verdict">{% include "badge" %}</td>
 <td role="cell" data-label="Chapter">{% if link %}<a href="{{ link }}">{{ claim.chapter.split()[0] }}</a>{% else %}{{ claim.chapter.split()[0] }}{% endif %}</td></tr>
 {% endfor %}
 </tbody>
 </table>
-""",
-                    "glance": """\
+"""
+GLANCE = """\
 <div class="tc-glance">
 {% for section, group in sections %}
 <div class="tc-row" role="group" aria-label="{{ section }}"><span class="tc-section">{{ section }}</span><div>
-{% for claim, verdict in group %}
+{% for claim in group %}
+{% set verdict = results.verdict(claim.id) %}
 <a class="tc-cell {{ verdict|css_class }}" href="#{{ claim.id }}" title="{{ claim.title }}: {{ verdict }}" aria-label="{{ claim.id }}, {{ verdict }}">{{ claim.id }}<span aria-hidden="true">{{ symbols[verdict] }}</span></a>
 {% endfor %}
 </div></div>
 {% endfor %}
 </div>
-""",
-                    "cards": """\
+"""
+CARDS = """\
 <div class="tc-scoreboard">
-{% for claim, record, verdict, link, shown_at in cards %}
+{% for claim in claims %}
+{% set record, verdict, link = results.records.get(claim.id), results.verdict(claim.id), results.links.get(claim.id) %}
 {% set within_error = record.within_error if record else false %}
+{% set shown_at = results.shown.get(claim.id) %}
 {% set paper = claim.statement + (" In the paper: " + claim.paper + "." if claim.paper else "") %}
 <section class="tc-claim {{ verdict|css_class }}" id="{{ claim.id }}" aria-label="{{ claim.id }}">
 <p class="tc-head"><strong>{{ claim.id }} · {{ claim.title }}</strong> {% include "badge" %}</p>
@@ -106,13 +104,7 @@ TEMPLATES = show.TEMPLATES.overlay(
 </section>
 {% endfor %}
 </div>
-""",
-                }
-            ),
-            show.TEMPLATES.loader,
-        ]
-    )
-)
+"""
 
 
 class Results:
@@ -157,12 +149,12 @@ def claims_of(group: str) -> list[Claim]:
 
 
 def filled(template: str, **variables: object) -> str:
-    return raw(show.html(TEMPLATES.get_template(template), **variables))
+    return raw(show.html(show.TEMPLATES.from_string(template), **variables))
 
 
 def tally_table(results: Results) -> str:
     tallies = [(name, len(claims_of(group)), results.tally(group)) for group, name in TALLIES.items()]
-    return filled("tallies", tallies=tallies)
+    return filled(TALLY_TABLE, tallies=tallies)
 
 
 def headline_ids(results: Results) -> list[str]:
@@ -180,17 +172,13 @@ def headline_table(results: Results) -> str:
         claim, record = ledger.claim_of(id), results.records.get(id)
         says, here = HEADLINES.get(id, (claim.title, ""))
         names = [name for plain in claim.quantities for name in (plain, f"n_{plain}")]
-        shown = (
-            here.format(**{name: results.value(id, name) for name in names})
-            if record
-            else claim.without_record
-        )
-        unmet = show.unmet_conditions(record, brief=True) if record else []
-        more = f" ({len(unmet) - 1} more on its card)" if len(unmet) > 1 else ""
-        reason = unmet[0] + more if unmet else ""
-        within_error = record.within_error if record else False
-        rows.append((claim, says, shown, reason, results.verdict(id), within_error, results.links.get(id)))
-    return filled("headlines", rows=rows)
+        if record is None:
+            rows.append((claim, says, claim.without_record, [], False))
+        else:
+            shown = here.format(**{name: results.value(id, name) for name in names})
+            unmet = show.unmet_conditions(record, brief=True)
+            rows.append((claim, says, shown, unmet, record.within_error))
+    return filled(HEADLINE_TABLE, rows=rows, results=results)
 
 
 def headlines(results: Results) -> str:
@@ -206,62 +194,37 @@ def headlines(results: Results) -> str:
 
 def about_amendments() -> str:
     """Say how many criteria were amended, and which of them after their result was seen."""
-    judged = [claim for claim in ledger.load_claims().values() if claim.judged]
     amended = [claim for claim in ledger.load_claims().values() if claim.amended]
     late = [claim.id for claim in amended if any(old.after_result for old in claim.amended)]
-    early = len(amended) - len(late)
-    if not amended:
-        return f"All {len(judged)} criteria were written down before their results were seen.\n"
-    words = [
+    return (
         f"The criteria were written down before any result was seen. Later, {len(amended)} claims were amended because their criteria "
-        "did not measure the statement."
-    ]
-    if late:
-        words.append(
-            f"{' and '.join(late)} {'was' if len(late) == 1 else 'were'} amended after the result was seen."
-        )
-    if early:
-        words.append(f"The other {early} were amended before the next models were judged.")
-    words.append("Each card shows the old criterion, its result, and the reason.")
-    return " ".join(words) + "\n"
+        f"did not measure the statement. {' and '.join(late)} {'was' if len(late) == 1 else 'were'} amended after the result was seen. "
+        f"The other {len(amended) - len(late)} were amended before the next models were judged. "
+        "Each card shows the old criterion, its result, and the reason.\n"
+    )
 
 
 def page(results: Results) -> str:
     """Return the scoreboard in MyST Markdown."""
     claims = ledger.load_claims().values()
-
-    def cards(chosen: Sequence[Claim]) -> str:
-        found = [
-            (
-                c,
-                results.records.get(c.id),
-                results.verdict(c.id),
-                results.links.get(c.id),
-                results.shown.get(c.id),
-            )
-            for c in chosen
-        ]
-        return filled("cards", cards=found)
-
     sections = [
         (title, list(group)) for title, group in itertools.groupby(claims, lambda claim: claim.section)
     ]
-    glance = [(title, [(claim, results.verdict(claim.id)) for claim in group]) for title, group in sections]
     parts = [
         PROSE,
         about_amendments(),
         f"\n## The three tallies\n\n{tally_table(results)}",
         f"\n## Headlines\n\n{headline_table(results)}",
         "\n## Every claim at a glance\n\nColors and signs are those of the verdicts above, and a dot marks a note. Each claim links to its card.\n\n",
-        filled("glance", sections=glance),
+        filled(GLANCE, sections=sections, results=results),
     ]
     for title, group in sections:
         if measured := [claim for claim in group if claim.kind != "identity"]:
-            parts += [f"\n## {title}\n\n", cards(measured)]
+            parts += [f"\n## {title}\n\n", filled(CARDS, claims=measured, results=results)]
     parts += [
         "\n## Identities\n\n",
         raw('<details class="tc-folded"><summary>Each exact identity with its error</summary>'),
-        cards(claims_of("identity")),
+        filled(CARDS, claims=claims_of("identity"), results=results),
         raw("</details>"),
     ]
     return "".join(parts)

@@ -8,14 +8,13 @@ thresholds of `measures`, where the marks on the time axis are, and when each fi
 
 from __future__ import annotations
 
-import argparse
 import base64
 import functools
 import gzip
 import html
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +33,14 @@ from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD, RESTING
 from transformer_circuits.measures.weights import COMPOSES, copying_threshold
 from transformer_circuits.models.registry import load_model, training_film, training_log
-from transformer_circuits.models.shards import WeightsError, read_manifest
+from transformer_circuits.models.shards import read_manifest
 from transformer_circuits.paths import WEIGHTS
 
 STATIC = "../_static/watch"  # from the page book/watch.html
 TEXTS = ("Made-up names", "Random tokens, twice")
 # What a head does. Of several roles, the last one is shown.
 ROLES = ("", "copying head", "previous-token head", "induction head", "resting head")
+FLOATS = ("eigenvalue_scale", "previous_token", "rest", "induction", "positivity", "composition")
 STILLS = 6
 Film = Mapping[str, np.ndarray]
 
@@ -75,11 +75,9 @@ def marks(film: Film, log: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the moments that are marked on the time axis: snapshot, tokens, kind, and what happens."""
     tokens = film["tokens"]
     found = []
-    for kind, score, threshold in (
-        ("previous-token", "previous_token", PREVIOUS_TOKEN_HEAD),
-        ("induction", "induction", INDUCTION_HEAD),
-    ):
-        for at, names in list(formed(film[score] >= threshold, tokens).items())[:1]:
+    for kind, threshold in (("previous-token", PREVIOUS_TOKEN_HEAD), ("induction", INDUCTION_HEAD)):
+        holds = film[kind.replace("-", "_")] >= threshold
+        for at, names in list(formed(holds, tokens).items())[:1]:
             found.append({"at": at, "kind": kind, "text": f"first {kind} head: {' and '.join(names)}"})
     fall = in_context.steepest_fall(log.set_index("tokens")["in_context"])
     if fall.tokens == fall.tokens:
@@ -89,9 +87,8 @@ def marks(film: Film, log: pd.DataFrame) -> list[dict[str, Any]]:
     for at, names in formed(film["rest"] >= RESTING, tokens).items():
         heads = f"resting head{'s' if len(names) > 1 else ''}: {', '.join(names)}"
         found.append({"at": at, "kind": "resting", "text": heads})
-    return sorted(
-        ({**mark, "tokens": int(tokens[mark["at"]])} for mark in found), key=lambda mark: mark["at"]
-    )
+    found = [{**mark, "tokens": int(tokens[mark["at"]])} for mark in found]
+    return sorted(found, key=lambda mark: mark["at"])
 
 
 def pattern(film: Film, text: int, at: int, layer: int, head: int) -> np.ndarray:
@@ -132,34 +129,25 @@ def token_name(tokenizer: Any, token: int) -> str:
 
 def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[dict[str, Any], bytes]:
     """Return where the arrays are that watch.js reads, and their bytes. JavaScript has no 16-bit floats."""
-    arrays = {
-        name: film[name].astype(np.float32)
-        for name in ("eigenvalue_scale", "previous_token", "rest", "induction", "positivity")
-    }
-    if "composition" in film:
-        arrays["composition"] = film["composition"].astype(np.float32)
+    arrays = {name: film[name].astype(np.float32) for name in FLOATS if name in film}
     arrays["eigenvalues"] = np.round(film["eigenvalues"].astype(np.float32) * 32767).astype(np.int16)
     for k in range(len(TEXTS)):
         arrays |= {f"{name}_{k}": film[f"{name}_{k}"] for name in ("top_token", "pattern", "top_probability")}
     arrays["roles"] = held
-    places, parts, offset = {}, [], 0
-    # Each begins at a multiple of its size.
-    widest_first = sorted(arrays.items(), key=lambda item: -item[1].itemsize)
-    for name, array in widest_first:
-        places[name] = {"type": str(array.dtype), "shape": array.shape, "offset": offset}
-        parts.append(array.tobytes())
-        offset += array.nbytes
-    return places, b"".join(parts)
+    places, content = {}, b""
+    # Widest first: each begins at a multiple of its size.
+    for name, array in sorted(arrays.items(), key=lambda item: -item[1].itemsize):
+        places[name] = {"type": str(array.dtype), "shape": array.shape, "offset": len(content)}
+        content += array.tobytes()
+    return places, content
 
 
 def script(name: str, film: Film, log: pd.DataFrame, model: Any, findings: pd.DataFrame) -> str:
     """Return the content of films/NAME.js. One long string: a page opened from disk may load scripts, but no other files."""
     tokens, (n_layers, n_heads) = film["tokens"], film["rest"].shape[1:]
     texts = [film[f"text_{k}"].tolist() for k in range(len(TEXTS))]
-    shown = np.concatenate(
-        [film[f"{part}_{k}"].ravel() for part in ("text", "top_token") for k in range(len(TEXTS))]
-    )
-    names = {token: token_name(model.tokenizer, token) for token in np.unique(shown).tolist()}
+    shown = [film[f"{part}_{k}"].ravel() for part in ("text", "top_token") for k in range(len(TEXTS))]
+    names = {token: token_name(model.tokenizer, token) for token in np.unique(np.concatenate(shown)).tolist()}
     arrays, content = packed(film, roles(film, copying(name)))
     curves = [
         {"title": "Held-out loss, nats per token", "values": log["held_out"].tolist()},
@@ -204,7 +192,7 @@ def million(tokens: float) -> str:
 PAGE = """\
 # Watch it learn
 
-While {models} trained, the trainer stopped at {snapshots} moments and recorded attention patterns, predictions, and circuits. Press *Play*, or
+While these models trained, the trainer stopped at {snapshots} moments and recorded attention patterns, predictions, and circuits. Press *Play*, or
 move the slider over the number of tokens seen.
 
 Look for two changes in a two-layer model. A first-layer head attends more and more to the previous token. The keys of a second-layer head come
@@ -222,7 +210,7 @@ occur twice. Rows attend to columns.</p>
 </div>
 <script defer src="{static}/../dom.js"></script><script defer src="{static}/watch.js"></script>
 ```
-{trouble}
+
 ```{{rubric}} What is shown
 ```
 
@@ -233,7 +221,7 @@ occur twice. Rows attend to columns.</p>
 - **Copying heads.** The *positivity* of a head is the sum of its OV circuit's eigenvalues divided by the sum of their absolute values. In a
   copying head, it is far above what random matrices give ([chapter 5](../notebooks/05_copying.ipynb)). We use the threshold of the finished
   model at every moment.
-- **Lines** between heads are as wide as the composition ratio is above chance ([chapter 6](../notebooks/06_composition.ipynb)).
+- **Lines** between heads show the composition ratio: the wider, the further above chance ([chapter 6](../notebooks/06_composition.ipynb)).
 - **In-context score.** The loss late in a context minus the loss early in it, so a lower score is better
   ([chapter 10](../notebooks/10_in_context_learning.ipynb)).
 - **The marks on the time axis** name heads that keep their role until the end. For the steepest drop of the in-context score, we take the
@@ -250,18 +238,9 @@ empty cell means that the claim is not about this model.
 
 {table}
 
-{law}
-"""
-WITHOUT = """\
-# Watch it learn
-
-This page shows how the circuits of a model form during training. {trouble} There is nothing to show until a model in `weights/` has a film:
-train one with `film = true` in its configuration.
-"""
-LAW = """\
 **A prediction to compare with.** Aoyama and Wilcox ([2025](https://arxiv.org/abs/2511.16893)) found that induction heads emerge after
 $10^{{5.7}} \\sqrt{{B L}}$ tokens, for $B$ windows of $L$ tokens per training step. They published this law in November 2025, and we did
-not fit it to our models. {runs}
+not fit it to our models. {law}
 """
 
 
@@ -277,9 +256,8 @@ def when_true(name: str, log: pd.DataFrame) -> pd.DataFrame:
     one_layer = name.replace("2l", "1l")
     alone = training_log(one_layer) if (WEIGHTS / one_layer).is_dir() else None
     d_vocab = read_manifest(WEIGHTS / name)["config"]["d_vocab"]
-    return in_context.when_true(
-        log, alone, d_vocab=d_vocab, copying=copying(name if alone is None else one_layer)
-    )
+    threshold = copying(name if alone is None else one_layer)
+    return in_context.when_true(log, alone, d_vocab=d_vocab, copying=threshold)
 
 
 def predicted(name: str) -> tuple[int, int, float]:
@@ -310,64 +288,34 @@ def table(findings: Mapping[str, pd.DataFrame]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def page(films: Mapping[str, Film], findings: Mapping[str, pd.DataFrame], trouble: Sequence[str]) -> str:
+def page(films: Mapping[str, Film], findings: Mapping[str, pd.DataFrame]) -> str:
     counts = sorted({len(film["tokens"]) for film in films.values()})
     first = next(iter(films.values()))
     layer, head = divmod(start(first)["head"], first["rest"].shape[2])
-    with_induction = {
-        name: found for name, found in findings.items() if (found["finding"] == in_context.INDUCES).any()
-    }
+    judged = {name: found for name, found in findings.items() if in_context.INDUCES in set(found["finding"])}
     return PAGE.format(
-        models="these models" if len(films) > 1 else "this model",
         snapshots=" or ".join(map(str, counts)),
         static=STATIC,
         films=html.escape(json.dumps({"films": list(films)})),
         alt=f"Six attention patterns of head {layer}.{head}, from the first snapshot to the last.",
-        trouble="".join(f"\n{sentence}\n" for sentence in trouble),
         table=table(findings),
-        law=LAW.format(runs=" ".join(law(*item) for item in with_induction.items()))
-        if with_induction
-        else "",
+        law=" ".join(law(name, found) for name, found in judged.items()),
         previous=PREVIOUS_TOKEN_HEAD,
         induction=INDUCTION_HEAD,
         resting=RESTING,
     )
 
 
-def collect() -> tuple[dict[str, Film], list[str]]:
-    """Return the films of the shipped models, the largest model first, and a sentence for each film that cannot be read."""
-    sizes = {
-        path.parent.name: read_manifest(path.parent)["config"] for path in WEIGHTS.glob("*/manifest.json")
-    }
-    films, trouble = {}, []
-    for name in sorted(sizes, key=lambda name: (-sizes[name]["n_layers"], -sizes[name]["d_model"], name)):
-        try:
-            film = training_film(name)
-        except WeightsError as error:
-            print(f"The page leaves out a film: {error}", file=sys.stderr)
-            trouble.append(f"The film of `{name}` is damaged or missing, and this page leaves it out.")
-        else:
-            if film is not None:
-                films[name] = film
-    return films, trouble
+def collect() -> dict[str, Film]:
+    """Return the films of the shipped models, the largest model first. Raises WeightsError for one that is missing or damaged."""
+    folders = [path.parent for path in WEIGHTS.glob("*/manifest.json")]
+    sizes = {folder.name: read_manifest(folder)["config"] for folder in folders}
+    names = sorted(sizes, key=lambda name: (-sizes[name]["n_layers"], -sizes[name]["d_model"], name))
+    return {name: film for name in names if (film := training_film(name)) is not None}
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m transformer_circuits.pages.watch",
-        description="Write the page of the films of training.",
-    )
-    parser.add_argument(
-        "out",
-        type=Path,
-        help="Markdown file of the page; films go into the folder _static/watch/films beside it",
-    )
-    out = parser.parse_args(argv).out
-    films, trouble = collect()
-    if not films:
-        sentence = " ".join(trouble) or "No model has a film of its training."
-        out.write_text(WITHOUT.format(trouble=sentence), encoding="utf-8")
-        return
+def main(out: Path) -> None:
+    films = collect()
     use_style()
     folder = out.parent / "_static" / "watch" / "films"
     folder.mkdir(parents=True, exist_ok=True)
@@ -381,8 +329,8 @@ def main(argv: list[str] | None = None) -> None:
         content = script(name, film, log, model, findings[name])
         (folder / f"{name}.js").write_text(content, encoding="utf-8")
     stills(next(iter(films.values()))).savefig(folder / "stills.png", dpi=110)
-    out.write_text(page(films, findings, trouble), encoding="utf-8")
+    out.write_text(page(films, findings), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))
