@@ -497,6 +497,14 @@ def check_place(here: Path) -> None:
         )
 
 
+def check_path(root: Path) -> None:
+    """Raise BuildError for a path that the database of jupyter-cache would misread."""
+    if {"%", "?"} & set(str(root)):
+        raise BuildError(
+            f"The path {root} contains % or ?, which jupyter-cache does not support: rename that folder."
+        )
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Build the book.")
     add = parser.add_argument
@@ -507,6 +515,7 @@ def main(arguments: list[str] | None = None) -> int:
     book = Book(options.root.resolve())
     try:
         check_place(Path.cwd())
+        check_path(book.root)
         with locked(book), measured():
             if options.run is not None:
                 run(book, [path.resolve() for path in options.run])

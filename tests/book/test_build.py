@@ -85,8 +85,8 @@ def test_the_headline_is_copied_below_the_first_paragraph_and_folded_cells_say_w
     assert top.find_next_sibling()["id"] == "cell-cell-1", "before the first cell"
     assert top.img["src"] == original.img["src"] and top.img["alt"] == "One line." and not top.select("[id]")
     assert "A line." in top.get_text() and "It rises by" in top.get_text()
-    assert top.a["href"] == "#fig-line" and top.a.get_text() == "Fig. 1"
-    assert "Fig. 1" in original.figcaption.get_text()
+    assert top.a["href"] == "#fig-line" and top.a.get_text() == "Fig. 1.1"
+    assert "Fig. 1.1" in original.figcaption.get_text()
     folded = [summary.p.get_text() for summary in page.select("details.hide > summary")]
     assert folded == ["Imports", "Plot", "The sentence below"]
 
@@ -184,9 +184,12 @@ def test_two_builds_wait_for_each_other(book):
     assert "0 notebooks run, 2 taken" in process.communicate()[0] and process.returncode == 0
 
 
-def test_a_copy_of_the_repository_is_not_built_with_the_package_of_the_original(book, capfd, monkeypatch):
+def test_places_where_it_cannot_work_get_one_sentence(book, capfd, monkeypatch):
+    code, printed = make(book.rename(book.with_name("a%20book")), capfd)
+    assert code == 1 and "a%20book contains %" in printed
+    book = book.with_name("a%20book").rename(book)
     (book / "src" / "transformer_circuits").mkdir()
-    monkeypatch.chdir(book)
+    monkeypatch.chdir(book)  # a copy of the repository, with the original's .venv
     code, printed = make(book, capfd)
     assert code == 1 and "not the one in" in printed and "run `make` here" in printed
 
