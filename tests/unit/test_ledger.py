@@ -176,6 +176,15 @@ def test_a_claim_that_is_not_reproduced_says_why(id, changes, words):
     assert any(condition.startswith(words) for condition in said), said
 
 
+def test_brief_conditions_say_how_a_threshold_is_computed_only_where_a_count_is_asked_to_be_a_fraction():
+    count = judge("T3", {**borne_out("T3"), "k_pairs": 5, "q_pairs": 4})
+    nats = judge("T8", {**borne_out("T8"), "drop_2l": 3})
+    assert show.unmet_conditions(count, brief=True)[0].endswith(
+        "at most 2.5 (0.5 times “number of pairs that K-compose”)"
+    )
+    assert show.unmet_conditions(nats, brief=True)[0].endswith("requires at least 4.15 nats")
+
+
 def test_a_part_that_was_not_measured_is_named():
     values = borne_out("W1")
     del values["alike"]

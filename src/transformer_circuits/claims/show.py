@@ -135,7 +135,8 @@ def condition_in_words(claim: Claim, condition: ast.Compare, values: Mapping[str
         what = what.strip("“”") + ("," if "," in what else "")
     if unit == YES_OR_NO:
         return f"{what}: {shown[0]}; the criterion requires {shown[1]}"
-    computed = names_in(ast.unparse(right)) and not brief
+    part_of_count = not unit and here == int(here) and required != int(required)  # at most 2.5 of how many?
+    computed = names_in(ast.unparse(right)) and (part_of_count or not brief)
     source = f" ({expression_in_words(claim, right)})" if computed else ""
     bound = BOUNDS[type(condition.ops[0])]
     return f"{what} is {shown[0]}; the criterion requires {bound} {shown[1]}{source}"
