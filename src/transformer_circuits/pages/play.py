@@ -255,8 +255,8 @@ TransformerLens up to rounding, for each kind of switch.
   ([chapter 6](../notebooks/06_composition.ipynb)).
 - **Frozen patterns** keep each head's attention as it is in the intact model, so that only what the heads move changes
   ([chapter 8](../notebooks/08_term_importance.ipynb)).
-- **Value-weighted attention** is attention times the length of the value vector, divided by the largest length of that head in the text. The
-  start token, to which many heads attend, has a short value vector ([chapter 7](../notebooks/07_induction_heads.ipynb)).
+- **Value-weighted attention** is attention times the length of the value vector, divided by the largest length of that head in the text. Heads
+  often attend to the start token where nothing fits. If its value vector is short, this adds little ([chapter 7](../notebooks/07_induction_heads.ipynb)).
 - **What a head adds** to a logit is exact, because the residual stream is a sum. It does not show where the head got it from.
 - **The words on the heads**: *induction* means an induction score of at least {induction:.1f}, measured on random tokens that occur twice. *Previous*
   means at least {previous_token:.0%} of the head's attention on the previous token, and *resting* at least {resting:.0%} on the start token, both on

@@ -95,7 +95,7 @@ CARDS = """\
 {% set record, verdict, link = results.records.get(claim.id), results.verdict(claim.id), results.links.get(claim.id) %}
 {% set within_error = record.within_error if record else false %}
 {% set shown_at = results.shown.get(claim.id) %}
-{% set paper = claim.statement + (" In the paper: " + claim.paper + "." if claim.paper else "") %}
+{% set paper = claim.statement + (" In the paper: " + claim.paper.rstrip(".") + "." if claim.paper else "") %}
 <section class="tc-claim {{ verdict|css_class }}" id="{{ claim.id }}" aria-label="{{ claim.id }}">
 <p class="tc-head"><strong>{{ claim.id }} · {{ claim.title }}</strong> {% include "badge" %}</p>
 {% include "facts" %}

@@ -234,7 +234,7 @@ occur twice. Rows attend to columns.</p>
 The table lists the headline findings that can be judged from a training log. The numbers are million tokens seen, at the first snapshot from
 which the criterion holds until the end of training. "The best head" is the head with the best induction score at that moment. A dash means that
 the criterion does not hold at the end, on the few windows of the log. The chapters measure on more, so a verdict on the scoreboard may differ. An
-empty cell means that the claim is not about this model.
+empty cell means that the claim is not about this model. E1 is judged on the family's one-layer model.
 
 {table}
 
