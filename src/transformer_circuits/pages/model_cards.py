@@ -238,7 +238,15 @@ def page() -> str:
     """Return the page in Markdown."""
     others = pd.concat([cards("small"), cards("melodies")], axis=1).fillna("–").T.rename_axis("model")
     size, kinds, sources = corpus()
-    alike = ["heads per layer", "width", "vocabulary", "context", "bits per byte", "hours of training"]
+    alike = [
+        "heads per layer",
+        "width",
+        "vocabulary",
+        "context",
+        "million tokens",
+        "bits per byte",
+        "hours of training",
+    ]
     parts = [
         INTRODUCTION,
         table(cards("attn-only").rename_axis("model")),
