@@ -155,6 +155,9 @@ def test_a_malformed_manifest_is_rejected(saved, text):
     (lambda m: m["config"].update(d_vocab=99), r"size mismatch for head.weight: .*\[100, 32\].*\[99, 32\]"),
     (lambda m: m["shards"].pop(), "do not fit its configuration"),
     (lambda m: m["config"].update(color="red"), "not a readable manifest .*color"),
+    (lambda m: m["config"].update(n_ctx=10**12), "not a readable manifest .*n_ctx"),
+    (lambda m: m["config"].update(n_layers=10**9), "not a readable manifest .*n_layers"),
+    (lambda m: m["config"].update(d_model=10**9, n_ctx=1 << 17), "do not fit its configuration"),
     (lambda m: m["config"].update(n_layers=2.0), "not a readable manifest .*n_layers"),
     (lambda m: m.pop("shards"), "it has no shards"),
 ])  # fmt: skip

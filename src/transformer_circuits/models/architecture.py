@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import ConfigDict, NonNegativeInt, PositiveInt
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -40,12 +40,13 @@ class ModelConfig:
     Raises ValueError for sizes and options that no model has.
     """
 
-    n_layers: NonNegativeInt
+    # No stored tensor has these two sizes, so they have limits: a manifest could make a model endless.
+    n_layers: Annotated[int, Field(ge=0, le=1_000)]
     d_model: PositiveInt = 768
     n_heads: PositiveInt = 12
     d_head: PositiveInt = 64
     d_vocab: PositiveInt = 8192
-    n_ctx: PositiveInt = 512
+    n_ctx: Annotated[int, Field(gt=0, le=1 << 17)] = 512
     normalization: Literal["LN"] | None = None
     d_mlp: NonNegativeInt | None = None  # None or 0: attention only
     smeared_keys: bool = False  # each head mixes into a key the key of the previous token

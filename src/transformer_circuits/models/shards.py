@@ -149,9 +149,8 @@ def build(config: ModelConfig, tensors: dict[str, Tensor], where: str) -> Transf
             model = Transformer(config)
         for name, module in model.named_modules():
             if isinstance(module, nn.Linear) and f"{name}.bias" in tensors:
-                module.bias = nn.Parameter(torch.empty(module.out_features))
-        positions = sinusoids(config.n_ctx, config.d_model)
-        model.load_state_dict({COMPUTED: positions} | tensors, assign=True)
+                module.bias = nn.Parameter(torch.empty(module.out_features, device="meta"))
+        model.load_state_dict({COMPUTED: model.pos.weight} | tensors, assign=True)
     except RuntimeError as error:
         found = " ".join(str(error).split())[:500]
         raise WeightsError(f"the tensors in {where} do not fit its configuration: {found}") from error
@@ -159,6 +158,10 @@ def build(config: ModelConfig, tensors: dict[str, Tensor], where: str) -> Transf
         raise WeightsError(
             f"{broken[0]} in {where} contains NaN or infinity; fetch or export the model again"
         )
+    if (
+        COMPUTED not in tensors
+    ):  # old checkpoints bring theirs; the width is that of the tensors, so this fits into memory
+        model.pos.weight = nn.Parameter(sinusoids(config.n_ctx, config.d_model), requires_grad=False)
     return model
 
 
