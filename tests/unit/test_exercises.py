@@ -1,9 +1,8 @@
-"""Every solution is right, every typical mistake gets its own message, and every general message is heard."""
+"""Every typical mistake gets its own message, and every general message is heard. (tests/notebooks: every solution is right.)"""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 
 import pytest
@@ -12,8 +11,6 @@ import torch
 from transformer_circuits.exercises import EXERCISES, check, helped
 from transformer_circuits.exercises.check import TOLERANCE, Wrong, judge, run
 from transformer_circuits.exercises.inputs import random_model
-
-LONGEST = 12  # lines of code of a solution, without its signature and docstring
 
 every_exercise = pytest.mark.parametrize("name", EXERCISES)
 
@@ -38,23 +35,6 @@ def changed(name, change):
     return function
 
 
-def mistaken(name, number):
-    """Return a function that makes the mistake of this number."""
-
-    @functools.wraps(EXERCISES[name].solution)
-    def function(*args):
-        return next(itertools.islice(EXERCISES[name].mistaken(*args), number, None))[1]
-
-    return function
-
-
-def mistakes(name, args) -> list:
-    """Return each message with what is compared, for one trial."""
-    exercise = EXERCISES[name]
-    with torch.no_grad():
-        return [(says, exercise.measure(result, *args).cpu()) for says, result in exercise.mistaken(*args)]
-
-
 def apart(one, other) -> float:
     """Return the largest difference of two results as a fraction of the largest entry, infinite for different shapes."""
     if one.shape != other.shape:
@@ -65,33 +45,26 @@ def apart(one, other) -> float:
 
 
 @every_exercise
-def test_the_solution_is_right_and_short(name):
-    solution = EXERCISES[name].solution
-    assert said(name, solution) == ""
-    body = inspect.getsource(solution).partition('"""')[2].partition('"""')[2]
-    assert len([line for line in body.splitlines() if line.strip()]) <= LONGEST
-
-
-@every_exercise
-def test_every_mistake_gets_its_message(name):
-    messages = [message for message, _ in mistakes(name, next(iter(EXERCISES[name].cases())))]
-    assert len(set(messages)) >= 3
-    for number, message in enumerate(messages):
-        assert said(name, mistaken(name, number)) == message
+def test_every_mistake_is_in_the_solution_and_gets_its_message(name):
+    exercise = EXERCISES[name]
+    assert len(exercise.mistakes) >= 3
+    for mistake in exercise.mistakes:
+        assert [exercise.code.count(right) for right in mistake["instead"]] == [1] * len(mistake["instead"])
+    for message, mistaken in exercise.mistaken():
+        assert said(name, mistaken) == message
 
 
 @every_exercise
 def test_solution_and_mistakes_are_far_apart(name):
     """On the first arguments that distinguish two of them they differ by much more than the tolerance."""
-    trials = []
-    for args in EXERCISES[name].cases():
-        with torch.no_grad():
-            trials.append([("", run(EXERCISES[name], EXERCISES[name].solution, args)), *mistakes(name, args)])
-    for i, j in itertools.combinations(range(len(trials[0])), 2):
-        both = [(trial[i], trial[j]) for trial in trials if len(trial) > j]
-        if both[0][0][0] != both[0][1][0]:
-            distances = [apart(one, other) for (_, one), (_, other) in both]
-            assert next((d for d in distances if d > TOLERANCE), 0) > 1e-3, both[0]
+    exercise = EXERCISES[name]
+    functions = [("", exercise.solution), *exercise.mistaken()]
+    with torch.no_grad():
+        trials = [[run(exercise, function, args) for _, function in functions] for args in exercise.cases()]
+    for i, j in itertools.combinations(range(len(functions)), 2):
+        if functions[i][0] != functions[j][0]:
+            distances = [apart(trial[i], trial[j]) for trial in trials]
+            assert next(d for d in distances if d > TOLERANCE) > 1e-3, (functions[i][0], functions[j][0])
 
 
 # ---- general messages -------------------------------------------------------------------------------------------------------
@@ -99,12 +72,12 @@ def test_solution_and_mistakes_are_far_apart(name):
 
 def leaves_a_hook(model, tokens):
     model.add_hook("blocks.0.attn.hook_z", lambda z, hook: z)
-    return EXERCISES["residual_parts"](model, tokens)
+    return EXERCISES["residual_parts"].solution(model, tokens)
 
 
 def changes_weights(model, tokens):
     model.W_U.mul_(2)
-    return EXERCISES["residual_parts"](model, tokens)
+    return EXERCISES["residual_parts"].solution(model, tokens)
 
 
 def fails(model, tokens):
@@ -113,7 +86,7 @@ def fails(model, tokens):
 
 
 def wrong_for_values(model, side):
-    return EXERCISES["composition"](model, "Q" if side == "V" else side)
+    return EXERCISES["composition"].solution(model, "Q" if side == "V" else side)
 
 
 @pytest.mark.parametrize(
@@ -171,25 +144,23 @@ def test_messages_about_results(name, change, message):
 def test_check_prints_one_line_and_returns_what_is_right(capsys):
     solution = EXERCISES["copying_positivity"].solution
 
-    def copying_positivity(model):
+    def unwritten(model):
         raise NotImplementedError
 
-    assert check(copying_positivity) is solution
-    unwritten = "copying_positivity is not written yet. The cells below use the book's version.\n"
-    assert capsys.readouterr().out == unwritten
-
-    def copying_positivity(model):
+    def wrong(model):
         return 3
 
-    assert check(copying_positivity) is solution
-    said = capsys.readouterr().out
-    assert said == "copying_positivity is not right yet. It must return a tensor, got int.\n"
-
-    def copying_positivity(model, extra=0):
+    def right(model, extra=0):
         return solution(model)
 
-    assert check(copying_positivity) is copying_positivity
-    assert capsys.readouterr().out == "copying_positivity is right. It agrees with the book's version.\n"
+    for function, returned, says in (
+        (unwritten, solution, "is not written yet. The cells below use the book's version."),
+        (wrong, solution, "is not right yet. It must return a tensor, got int."),
+        (right, right, "is right. It agrees with the book's version."),
+    ):
+        function.__name__ = "copying_positivity"
+        assert check(function) is returned
+        assert capsys.readouterr().out == f"copying_positivity {says}\n"
     assert check(len) is len
     assert "no exercise named len. The names are residual_parts, " in capsys.readouterr().out
 

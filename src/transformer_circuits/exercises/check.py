@@ -1,7 +1,8 @@
 """Say what is wrong with a function that a reader wrote.
 
-An exercise is a solution, the arguments it is tried with, hints, and its mistakes: messages, each with the result of a typical mistake.
-A result that differs from the solution's is compared with what each mistake gives for the same arguments.
+An exercise is a solution, the arguments it is tried with, and from exercises.yml its hints and typical mistakes: each a message, and what
+stands in the solution with what a reader wrote in its place. A result that differs from the solution's is compared with what the solution
+gives with each mistake in it.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from IPython.display import Markdown
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
@@ -25,27 +28,40 @@ IN_ORDER = ("pos", "pos-1", "dest", "src", "stage", "order")
 @dataclasses.dataclass
 class Exercise:
     solution: Callable[..., Any]
-    cases: Callable[[], Iterator[tuple]]  # arguments of each trial
-    hints: tuple[str, ...]
+    cases: Callable[[], Iterable[tuple]]  # arguments of each trial
+    hints: list[str]
+    mistakes: list[dict[str, Any]]
     # returns what is compared, of a result and the arguments that gave it
     measure: Callable[..., Tensor] = lambda result, *args: result
     labels: tuple[str, ...] = ()  # names of what `measure` returns: each is near 0, in between, or near 1
-    mistaken: Callable[..., Iterator[tuple[str, Any]]] | None = None
 
-    def mistakes(self, function: Callable[..., Iterator[tuple[str, Any]]]) -> None:
-        """Register a function that yields each message with the result of its mistake. Several results may share a message."""
-        self.mistaken = function
+    @property
+    def code(self) -> str:
+        """The solution's code without its decorator."""
+        return "def " + inspect.getsource(self.solution).partition("\ndef ")[2]
 
-    def __call__(self, *args: Any) -> Any:
-        return self.solution(*args)
+    def mistaken(self) -> Iterator[tuple[str, Callable[..., Any]]]:
+        """Yield each message with the solution that makes this mistake."""
+        for mistake in self.mistakes:
+            for right, wrong in mistake["instead"].items():
+                names = dict(self.solution.__globals__)
+                exec(self.code.replace(right, wrong), names)
+                yield mistake["says"], names[self.solution.__name__]
 
 
+TEXTS = yaml.safe_load(Path(__file__).with_name("exercises.yml").read_text(encoding="utf-8"))
 EXERCISES: dict[str, Exercise] = {}
 
 
-def exercise(**parts: Any) -> Callable[[Callable], Exercise]:
+def exercise(cases: Callable[[], Iterable[tuple]], **parts: Any) -> Callable[[Callable], Callable]:
     """Register the decorated function as the solution of an exercise."""
-    return lambda solution: EXERCISES.setdefault(solution.__name__, Exercise(solution, **parts))
+
+    def register(solution: Callable) -> Callable:
+        name = solution.__name__
+        EXERCISES[name] = Exercise(solution, cases, **TEXTS[name], **parts)
+        return solution
+
+    return register
 
 
 class Wrong(Exception):
@@ -82,8 +98,8 @@ def judge(exercise: Exercise, function: Callable) -> None:
         result, expected = attempt(exercise, function, args), run(exercise, exercise.solution, args)
         if close(result, expected):
             continue
-        for message, mistaken in exercise.mistaken(*copies(args)):
-            if close(result, exercise.measure(mistaken, *args).cpu()):
+        for message, mistaken in exercise.mistaken():
+            if close(result, run(exercise, mistaken, args)):
                 raise Wrong(message)
         found = difference(exercise, result, expected)
         raise Wrong(f"{found} {described(wanted, args)}Earlier trials were right." if trial else found)
@@ -101,13 +117,9 @@ def described(names: list[str], args: tuple) -> str:
     return f"It was tried with {', '.join(words)}. " if words else ""
 
 
-def copies(args: tuple) -> list:
-    return [arg.clone() if isinstance(arg, Tensor) else arg for arg in args]
-
-
 def run(exercise: Exercise, function: Callable, args: tuple) -> Any:
     """Return what is compared: the function's result for copies of these arguments, measured."""
-    result = function(*copies(args))
+    result = function(*(arg.clone() if isinstance(arg, Tensor) else arg for arg in args))
     if result is None:
         raise Wrong("It returns nothing. End it with a return statement.")
     result = exercise.measure(result, *args)
@@ -126,11 +138,10 @@ def attempt(exercise: Exercise, function: Callable, args: tuple) -> Any:
         if not all(map(torch.equal, weights, before)):
             raise Wrong("It changes the model's own weights. Change a copy, such as `model.W_E.clone()`.")
         return result
-    except Wrong:
-        raise
     except Exception as error:
-        # A stub; torch raises the same type, with a message.
-        if isinstance(error, NotImplementedError) and not str(error):
+        # torch raises this type too, with a message
+        stub = isinstance(error, NotImplementedError) and not str(error)
+        if stub or isinstance(error, Wrong):
             raise
         file, where = function.__code__.co_filename, "The use of its result"
         for frame in traceback.extract_tb(error.__traceback__):
@@ -208,21 +219,15 @@ def place(names: list[str], at: Any) -> str:
 
 def reordered(result: Tensor, expected: Tensor) -> bool:
     """Return whether the entries along the first axis are those of the solution, in another order."""
-    left = list(expected)
-    for part in result:
-        same = next((i for i, other in enumerate(left) if close(part, other)), None)
-        if same is None:
-            return False
-        del left[same]
-    return True
+    same = torch.tensor([[close(part, other) for other in expected] for part in result])
+    return bool(same.any(dim=0).all() and same.any(dim=1).all())
 
 
 def helped(function: Callable, answer: str = "") -> Markdown:
     """Return an exercise's hints, its solution, and the answer to its last question, each folded."""
     exercise = EXERCISES[function.__name__]
-    code = "def " + inspect.getsource(exercise.solution).partition("\ndef ")[2]  # without its decorator
     folds = {f"Hint {i}": hint for i, hint in enumerate(exercise.hints, start=1)}
-    folds["Solution"] = f"```python\n{code}```"
+    folds["Solution"] = f"```python\n{exercise.code}```"
     folds |= {"Answer to the last question": answer} if answer else {}
     folded = (f"<details><summary>{title}</summary>\n\n{text}\n\n</details>" for title, text in folds.items())
     return Markdown("\n\n".join(folded))

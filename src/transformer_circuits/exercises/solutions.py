@@ -1,0 +1,231 @@
+"""The solutions, in the order of the workbooks e1 to e4, each with the arguments it is tried with."""
+
+# No `from __future__ import annotations`: the check reads the names of the axes from the return annotation.
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from transformer_circuits.exercises import inputs
+from transformer_circuits.exercises.check import Wrong, exercise
+from transformer_circuits.models.bridge import from_matrices
+
+
+# Workbook e1: what adds up to a logit
+@exercise(lambda: inputs.texts(2, 1, 2))
+def residual_parts(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "part row pos d_model"]:
+    """Return what the embedding, and then each head in order, adds to the residual stream."""
+    _, cache = model.run_with_cache(tokens)
+    parts = [cache["embed"]]
+    for layer in range(model.cfg.n_layers):
+        for head in range(model.cfg.n_heads):
+            parts.append(cache["z", layer][:, :, head] @ model.W_O[layer, head])
+    return torch.stack(parts)
+
+
+@exercise(lambda: inputs.texts(2, 3, 1))
+def logits_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "order row pos d_vocab"]:
+    """Return the logits from all paths through 0, 1, 2, ... heads, with frozen patterns."""
+    _, cache = model.run_with_cache(tokens)
+    terms = [cache["embed"]]  # terms[n]: what all paths through n heads have written so far
+    for layer in range(model.cfg.n_layers):
+        A, OV = cache["pattern", layer], model.OV[layer].AB
+        through = [torch.einsum("rhqk,rkd,hde->rqe", A, x, OV) for x in terms]
+        terms = [stay + add for stay, add in zip([*terms, 0], [0, *through])]
+    return torch.stack(terms) @ model.W_U
+
+
+@exercise(lambda: inputs.texts(2, 1, 2))
+def logit_lens(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "stage row pos-1"]:
+    """Return the log-probability of the next token, read at each stage of the stream."""
+    _, cache = model.run_with_cache(tokens[:, :-1])
+    stages = [cache["embed"]]
+    stages += [cache["resid_post", layer] for layer in range(model.cfg.n_layers)]
+    log_probs = (torch.stack(stages) @ model.W_U).log_softmax(dim=-1)
+    targets = tokens[:, 1:].expand(len(stages), -1, -1)
+    return log_probs.gather(-1, targets[..., None])[..., 0]
+
+
+# Workbook e2: one head
+@exercise(inputs.heads)
+def ov_row(model, layer: int, head: int, token: int) -> Float[Tensor, "d_vocab"]:
+    """Return what attending to this token adds to the logit of every token."""
+    return model.W_E[token] @ model.W_V[layer, head] @ model.W_O[layer, head] @ model.W_U
+
+
+@exercise(inputs.heads)
+def qk_column(model, layer: int, head: int, token: int) -> Float[Tensor, "d_vocab"]:
+    """Return every destination's attention score with this source, without positions."""
+    key = model.W_E[token] @ model.W_K[layer, head]
+    return model.W_E @ model.W_Q[layer, head] @ key / model.cfg.d_head**0.5
+
+
+@exercise(inputs.first_layer_heads)
+def first_layer_pattern(model, tokens: Int[Tensor, "row pos"], head: int) -> Float[Tensor, "row dest src"]:
+    """Return a first-layer head's attention pattern, computed from its weights."""
+    x = model.W_E[tokens] + model.W_pos[: tokens.shape[1]]
+    queries, keys = x @ model.W_Q[0, head], x @ model.W_K[0, head]
+    scores = queries @ keys.mT / model.cfg.d_head**0.5
+    ahead = torch.ones_like(scores, dtype=torch.bool).triu(1)
+    return scores.masked_fill(ahead, -torch.inf).softmax(dim=-1)
+
+
+@exercise(inputs.models)
+def copying_positivity(model) -> Float[Tensor, "layer head"]:
+    """Return the positivity of each head's OV circuit, from its eigenvalues."""
+    small = model.W_O @ (model.W_U @ model.W_E) @ model.W_V  # [layer, head, d_head, d_head]
+    values = torch.linalg.eigvals(small)
+    return values.real.sum(-1) / values.abs().sum(-1)
+
+
+@exercise(inputs.tables)
+def forced_bugs(right: Bool[Tensor, "dest out"], wrong: Bool[Tensor, "dest out"]) -> Bool[Tensor, "dest out"]:
+    """Return which wrong pairs are part of at least one bug."""
+    # right (d, o'), wrong (d', o'), right (d', o)
+    ways = right.double() @ wrong.double().T @ right.double()
+    return wrong & (ways > 0)
+
+
+# Workbook e3: where heads attend, and what they read
+@exercise(lambda: inputs.texts(2, 1, 2))
+def previous_token_scores(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
+    """Return each head's mean attention to the previous token, starting at destination 2."""
+    _, cache = model.run_with_cache(tokens)
+    A = torch.stack([cache["pattern", layer] for layer in range(model.cfg.n_layers)])
+    one_back = A.diagonal(offset=-1, dim1=-2, dim2=-1)  # [layer, row, head, dest - 1]
+    return one_back[..., 1:].mean(dim=(1, 3))
+
+
+@exercise(inputs.repeats)
+def induction_scores(model, tokens: Int[Tensor, "row pos"], length: int) -> Float[Tensor, "layer head"]:
+    """Return each head's mean attention to the token after the first occurrence."""
+    scores = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
+
+    def note(pattern, hook):  # [row, head, dest, src]
+        after_first = pattern.diagonal(1 - length, dim1=-2, dim2=-1)
+        scores[hook.layer()] = after_first[..., 2:].mean(dim=(0, 2))
+
+    model.run_with_hooks(tokens, fwd_hooks=[(lambda name: name.endswith("hook_pattern"), note)])
+    return scores
+
+
+@exercise(inputs.layers)
+def value_weighted(model, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "row head dest src"]:
+    """Return each head's attention times the length of the source's value vector."""
+    _, cache = model.run_with_cache(tokens)
+    size = cache["v", layer].norm(dim=-1)  # [row, src, head]
+    return cache["pattern", layer] * size.mT[:, :, None, :]
+
+
+@exercise(inputs.sides)
+def composition(model, side: str) -> Float[Tensor, "reader writer"]:
+    """Return how strongly one side ("Q", "K", or "V") of each reader reads each writer."""
+    OV, QK, norm = model.OV[0].AB, model.QK[1].AB, torch.linalg.matrix_norm
+    reads = {"Q": QK, "K": QK.mT, "V": model.OV[1].AB}[side]
+    product = norm(OV[None] @ reads[:, None])  # [reader, writer]
+    return product / norm(OV) / norm(reads)[:, None] * model.cfg.d_model**0.5
+
+
+# Workbook e4: take a circuit apart, and build one
+@exercise(inputs.connections)
+def induction_without(
+    model, tokens: Int[Tensor, "row pos"], length: int, writer: int, side: str
+) -> Float[Tensor, "head"]:
+    """Return induction scores with one head removed from what one side ("q", "k", "v") reads."""
+    _, cache = model.run_with_cache(tokens)
+    wrote = cache["z", 0][:, :, writer] @ model.W_O[0, writer]
+    remove = (f"blocks.1.attn.{side}.hook_in", lambda x, hook: x - wrote)
+    with model.hooks(fwd_hooks=[remove]):
+        return induction_scores(model, tokens, length)[1]
+
+
+@exercise(lambda: inputs.texts(2, 3))
+def losses_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "order"]:
+    """Return the mean loss of all paths through at most 0, 1, 2, ... heads."""
+    _, cache = model.run_with_cache(tokens[:, :-1])
+    freeze = (lambda name: name.endswith("hook_pattern"), lambda A, hook: cache[hook.name])
+    noted, losses = {}, []
+
+    def swap(out, hook):
+        from_last_run = noted.get(hook.name, torch.zeros_like(out))
+        noted[hook.name] = out
+        return from_last_run
+
+    hooks = [freeze, (lambda name: name.endswith("attn.hook_out"), swap)]
+    for _ in range(model.cfg.n_layers + 1):
+        logits = model.run_with_hooks(tokens[:, :-1], fwd_hooks=hooks)
+        losses.append(F.cross_entropy(logits.mT, tokens[:, 1:]))
+    return torch.stack(losses)
+
+
+BEHAVIORS = (
+    "the fraction of tokens at which head 0.0 attends most to the previous token",
+    "the attention of head 0.0 to the previous token",
+    "the attention of head 1.0 to the token after the first occurrence",
+    "the attention of head 1.0 to the first occurrence",
+    "the fraction of right predictions",
+    "the fraction of predictions that repeat the current token",
+)
+
+
+def check_matrices(matrices: dict[str, Tensor], d_vocab: int, n_ctx: int) -> None:
+    """Raise Wrong unless these are the arguments of `from_matrices`, with sizes that fit together."""
+    if not isinstance(matrices, dict) or matrices.keys() != inputs.AXES.keys():
+        got = ", ".join(matrices) if isinstance(matrices, dict) else type(matrices).__name__
+        raise Wrong(f"It must return a dict with the keys {', '.join(inputs.AXES)}, got {got}.")
+    sizes = {"d_vocab": d_vocab, "n_ctx": n_ctx, "layer": 2, "head": 1}  # you choose the other sizes
+    for name, axes in inputs.AXES.items():
+        shape = list(matrices[name].shape)
+        fits = len(shape) == len(axes)
+        for axis, size in zip(axes, shape):
+            fits = fits and sizes.setdefault(axis, size) == size
+        if not fits:
+            wanted = [f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in axes]
+            raise Wrong(f"{name} must be [{', '.join(wanted)}], got {shape}.")
+        if not matrices[name].isfinite().all():
+            raise Wrong(f"{name} contains NaN or infinity.")
+
+
+def behavior(matrices: dict[str, Tensor]) -> Float[Tensor, "6"]:
+    """Run a model with these matrices on random tokens that occur twice, and return BEHAVIORS over the second copy."""
+    model = from_matrices(**matrices)
+    length = (model.cfg.n_ctx - 1) // 2
+    tokens = inputs.twice(5, length, model.cfg.d_vocab, torch.Generator().manual_seed(0))
+    logits, cache = model.run_with_cache(tokens)
+    first, second = cache["pattern", 0][:, 0], cache["pattern", 1][:, 0]
+    best = logits[:, length + 1 :].argmax(dim=-1)
+    found = [
+        first[:, 1:].argmax(dim=-1) == torch.arange(2 * length),
+        first.diagonal(-1, -2, -1),
+        second.diagonal(1 - length, -2, -1)[:, 2:],
+        second.diagonal(-length, -2, -1)[:, 1:],
+        best == tokens[:, 2 : length + 2],
+        best == tokens[:, 1 : length + 1],
+    ]
+    return torch.stack([part.double().mean() for part in found])
+
+
+def levels(matrices: dict[str, Tensor], d_vocab: int, n_ctx: int) -> Float[Tensor, "6"]:
+    """Return 0 for each behavior near 0, 1 for one near 1, and 0.5 for one in between: many different matrices are right."""
+    check_matrices(matrices, d_vocab, n_ctx)
+    fractions = behavior(matrices)
+    return (fractions > 0.05) / 2 + (fractions > 0.95) / 2
+
+
+@exercise(lambda: [(20, 24), (30, 16)], measure=levels, labels=BEHAVIORS)
+def induction_by_hand(d_vocab: int, n_ctx: int) -> dict[str, Tensor]:
+    """Return the weights of an induction circuit, as arguments of `from_matrices`."""
+    d_head = max(d_vocab, n_ctx)
+    widths = [d_vocab, n_ctx, d_vocab, d_vocab]
+    token, place, before, out = torch.eye(sum(widths)).split(widths, dim=1)
+
+    def wide(block):  # as many columns as a head has
+        return F.pad(block, (0, d_head - block.shape[1]))
+
+    one_back = torch.eye(n_ctx).roll(-1, dims=1)  # row i has its 1 in column i - 1
+    W_Q = torch.stack([wide(place @ one_back), wide(token)])[:, None] * 20 * d_head**0.5
+    W_K = torch.stack([wide(place), wide(before)])[:, None]
+    W_V = torch.stack([wide(token), wide(token)])[:, None]
+    W_O = torch.stack([wide(before), wide(out)])[:, None].mT
+    return dict(W_E=token.T, W_pos=place.T, W_Q=W_Q, W_K=W_K, W_V=W_V, W_O=W_O, W_U=out)
