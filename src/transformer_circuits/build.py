@@ -64,6 +64,7 @@ GENERATED = {  # pages that are made from watched files, and the modules that ma
 SCOREBOARD = "book/scoreboard"  # made from the records, as is what the front page includes
 HEADLINES = "book/headlines"
 FIGURES = "book/figures"  # made from the executed notebooks, the records and book/figures.yml
+COMPLETE = "_build/toc.yml"  # the table of contents, with the pages that generated pages added
 TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared
 WORKERS = 2  # notebooks that run at the same time: more would need more than 6 GB
 CHECKED = "nbval-check-output"  # tag of cells whose outputs are kept in git, for nbval to compare
@@ -88,16 +89,12 @@ class Book:
         """Notebooks of the last run in which a cell failed, with outputs up to there."""
         return self.build / "failed"
 
-    def contents(self) -> dict[str, Any]:
-        return yaml.safe_load((self.root / "book" / "_toc.yml").read_text(encoding="utf-8"))
+    def contents(self, file: str = "book/_toc.yml") -> dict[str, Any]:
+        return yaml.safe_load((self.root / file).read_text(encoding="utf-8"))
 
-    def files(self) -> list[str]:
-        """Return every file that the table of contents lists, without suffix, in reading order."""
-        return [name_of(entry) for entry in entries(self.contents())]
-
-    def pages(self) -> list[str]:
-        """Return the same with the pages that generated pages added, as last built."""
-        return [name_of(entry) for entry in entries(yaml.safe_load((self.build / "toc.yml").read_text()))]
+    def files(self, file: str = "book/_toc.yml") -> list[str]:
+        """Return every file that a table of contents lists, without suffix, in reading order; COMPLETE lists the generated pages too."""
+        return [entry.get("root") or entry["file"] for entry in entries(self.contents(file))]
 
     def notebooks(self) -> list[Path]:
         return [path for name in self.files() if (path := self.root / f"{name}.ipynb").is_file()]
@@ -110,10 +107,6 @@ def entries(contents: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for key in ("parts", "chapters", "sections"):
         for child in contents.get(key) or []:
             yield from entries(child)
-
-
-def name_of(entry: dict[str, Any]) -> str:
-    return entry.get("root") or entry["file"]
 
 
 def is_generated(name: str) -> bool:
@@ -338,7 +331,7 @@ def made(book: Book, cache: Cache, name: str) -> Path:
 
 
 def write_generated(book: Book, cache: Cache, recorded: dict[str, list[ledger.Record]]) -> None:
-    """Write the generated pages next to the others, and `_build/toc.yml`, which lists them all."""
+    """Write the generated pages next to the others, and COMPLETE, which lists them all."""
     contents = book.contents()
     if SCOREBOARD in book.files():
         if missing := ledger.missing({record.id for found in recorded.values() for record in found}):
@@ -358,15 +351,15 @@ def write_generated(book: Book, cache: Cache, recorded: dict[str, list[ledger.Re
             if pages:
                 pages.sort(key=lambda page: (page.parent, len(page.name), page))  # 0_2 comes before 0_10
                 entry["sections"] = [{"file": str((parent / page).with_suffix(""))} for page in pages]
-    write_whole(book.build / "toc.yml", yaml.safe_dump(contents, sort_keys=False))
+    write_whole(book.root / COMPLETE, yaml.safe_dump(contents, sort_keys=False))
 
 
 def write_figures(
     book: Book, cache: Cache, recorded: dict[str, list[ledger.Record]]
 ) -> dict[str, tuple[str, str]]:
     """Write the page of the paper's figures. Returns for each claim where it is shown, and what is shown there."""
-    chapters = [entry for entry in entries(book.contents()) if "file" in entry]
-    titles = {Path(entry["file"]).name: entry.get("title", "") for entry in chapters}
+    chapters = entries(book.contents())
+    titles = {Path(entry["file"]).name: entry.get("title", "") for entry in chapters if "file" in entry}
     cells = paper_figures.Cells({path.stem: cache.get(path) for path in book.notebooks()}, titles)
     listed = paper_figures.load(book.root / f"{FIGURES}.yml")
     write_whole(book.root / f"{FIGURES}.md", paper_figures.page(listed, cells, scoreboard.Results(recorded)))
@@ -439,7 +432,7 @@ def write_pages(book: Book, cache: Cache) -> Path:
     shutil.rmtree(old, ignore_errors=True)
     with own_folder(book.build, "pages-") as own:
         fresh = own / "html"
-        paths = [book.root, book.build / "toc.yml", cache.executed, fresh]
+        paths = [book.root, book.root / COMPLETE, cache.executed, fresh]
         command = [sys.executable, "-c", JUPYTER_BOOK, *map(str, paths)]
         variables = os.environ | {"TRANSFORMER_CIRCUITS_BOOK": "1"}
         if subprocess.run(command, cwd=book.root, env=variables).returncode:
@@ -460,11 +453,9 @@ def measured() -> Iterator[None]:
     def watch() -> None:
         nonlocal peak
         while not done.wait(0.5):
-            now = 0
-            for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-                with contextlib.suppress(psutil.Error):  # it may have just ended
-                    now += process.memory_info().rss
-            peak = max(peak, now)
+            with contextlib.suppress(psutil.Error):  # one may have just ended
+                processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+                peak = max(peak, sum(process.memory_info().rss for process in processes))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -497,14 +488,6 @@ def check_place(here: Path) -> None:
         )
 
 
-def check_path(root: Path) -> None:
-    """Raise BuildError for a path that the database of jupyter-cache would misread."""
-    if {"%", "?"} & set(str(root)):
-        raise BuildError(
-            f"The path {root} contains % or ?, which jupyter-cache does not support: rename that folder."
-        )
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Build the book.")
     add = parser.add_argument
@@ -515,7 +498,8 @@ def main(arguments: list[str] | None = None) -> int:
     book = Book(options.root.resolve())
     try:
         check_place(Path.cwd())
-        check_path(book.root)
+        if {"%", "?"} & set(str(book.root)):  # the database of jupyter-cache would misread it
+            raise BuildError(f"The path {book.root} contains % or ?: rename that folder.")
         with locked(book), measured():
             if options.run is not None:
                 run(book, [path.resolve() for path in options.run])

@@ -77,16 +77,18 @@ class Watched:
 
 @pytest.fixture
 def watched(browser) -> Iterator[Watched]:
-    context = browser.new_context(viewport={"width": 1300, "height": 900}, offline=True)
-    context.set_default_timeout(PATIENCE)
-    yield Watched(context.new_page())
-    context.close()
+    """A page that must not complain and asks the network for nothing; a test that provokes complaints clears them."""
+    with browser.new_context(viewport={"width": 1300, "height": 900}, offline=True) as context:
+        context.set_default_timeout(PATIENCE)
+        watched = Watched(context.new_page())
+        yield watched
+        assert watched.complaints == []
+        assert watched.requests == [], "the page asks the network for these"
 
 
 @pytest.fixture
 def unscripted(browser) -> Iterator[Page]:
     """A page on a phone, in a browser without scripts."""
     phone = {"width": 400, "height": 800}
-    context = browser.new_context(java_script_enabled=False, offline=True, viewport=phone)
-    yield context.new_page()
-    context.close()
+    with browser.new_context(java_script_enabled=False, offline=True, viewport=phone) as context:
+        yield context.new_page()

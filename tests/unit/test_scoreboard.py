@@ -10,13 +10,7 @@ from transformer_circuits.claims import Verdict, judge, ledger, show
 from transformer_circuits.pages import scoreboard
 
 ODD = "most are <td and `</script>` | *stars*\n\n# no heading\n\n:::{note}"
-MEASURED = {
-    "intact": 0.8,
-    "without_read": 0.3,
-    "without_unread": 0.7,
-    "rank_correlation": 0.6,
-    "intact_error": 0.5,
-}
+MEASURED = dict(intact=0.8, without_read=0.3, without_unread=0.7, rank_correlation=0.6, intact_error=0.5)
 RECORDED = {
     "02_zero layers": [judge("Z2", 0.0312, detail=ODD)],
     "07_induction_heads": [judge("T14", **MEASURED), judge("O1", 1e-7), judge("O2", 1e-2)],
@@ -29,13 +23,9 @@ def text():
     return scoreboard.page(scoreboard.Results(RECORDED))
 
 
-def blocks(text):
-    return re.findall(r"```\{raw\} html\n(.*?)\n```\n", text, flags=re.DOTALL)
-
-
 @pytest.fixture(scope="module")
 def page(text):
-    return BeautifulSoup("\n".join(blocks(text)), "html.parser")
+    return BeautifulSoup(text, "html.parser")
 
 
 def test_every_claim_has_one_card_and_one_cell_that_leads_to_it(page):
@@ -57,7 +47,7 @@ def test_a_card_begins_with_a_plain_sentence_and_folds_names_and_formulas(page, 
     assert "self_largest" not in card.text
 
 
-def test_a_card_says_which_condition_is_not_met_and_how_its_criterion_was_amended(page):
+def test_a_card_says_which_condition_is_not_met_and_how_its_criterion_was_amended(page, text):
     card = page.find(id="T14")
     assert f"{UNMET}; the criterion requires at most 20%" in card.text
     assert "within error of the threshold" in card.select_one(".tc-head").text
@@ -65,8 +55,16 @@ def test_a_card_says_which_condition_is_not_met_and_how_its_criterion_was_amende
     amended = card.select_one("details.tc-amended")
     assert amended.summary.text.startswith("Criterion amended")
     assert all(word in amended.text for word in ("Before.", "Result then.", "Reason."))
-    assert page.find(id="Z2").select_one(".tc-amended") is None
+    claims = ledger.load_claims().values()
+    amended = sum(bool(claim.amended) for claim in claims)
+    assert len(page.select(".tc-amended")) == amended
+    assert f"{amended} claims were amended" in text and "S8 was amended after the result was seen" in text
+    assert f"The other {amended - 1} were" in text
+
+
+def test_a_claim_that_was_not_measured_leads_to_its_chapter_if_there_is_one(page):
     assert "not run" in page.find(id="O3").text and page.find(id="O3").a is None
+    assert page.find(id="Z1").a["href"] == "../notebooks/02_zero%20layers.html"
 
 
 def test_the_three_tallies_name_every_outcome_and_are_not_added_up(page, text):
@@ -80,13 +78,6 @@ def test_the_three_tallies_name_every_outcome_and_are_not_added_up(page, text):
     assert "60" not in re.sub(r"<[^>]*>", "", text)
 
 
-def test_the_scoreboard_counts_the_amended_criteria():
-    claims = ledger.load_claims().values()
-    amended, said = sum(bool(claim.amended) for claim in claims), scoreboard.about_amendments()
-    assert f"{amended} claims were amended" in said and "S8 was amended after the result was seen" in said
-    assert f"The other {amended - 1} were" in said
-
-
 def test_the_front_page_has_the_headlines():
     text = scoreboard.headlines(scoreboard.Results(RECORDED))
     rows = BeautifulSoup(text, "html.parser").select(".tc-headlines tbody tr")
@@ -96,16 +87,19 @@ def test_the_front_page_has_the_headlines():
 
 
 def test_the_front_page_shows_a_failure_if_there_is_one():
-    failed = {"05_copying": [judge("E6", akin=0.1, akin_random=0.1, raises=0.5)]}
-    assert scoreboard.headline_ids(scoreboard.Results(failed)) == [*scoreboard.HEADLINES, "E6"]
-    assert "mean boost within a set" not in scoreboard.headlines(scoreboard.Results({}))
-    assert "Not met:" in scoreboard.headlines(scoreboard.Results(failed))
-    own = {"04_skip_trigrams": [judge("S1", sources=5, self_copied=1, lift=0.1, lift_random=0.1)]}
-    assert scoreboard.headline_ids(scoreboard.Results(own | failed)) == list(scoreboard.HEADLINES)
+    def rows(**recorded):
+        results = scoreboard.Results({"05_copying": [judge(id, **values) for id, values in recorded.items()]})
+        assert "Not met:" in scoreboard.headlines(results)
+        return [claim.id for claim, *_ in results.headlines()]
+
+    unlisted = {"E6": dict(akin=0.1, akin_random=0.1, raises=0.5)}
+    listed = {"S1": dict(sources=5, self_copied=1, lift=0.1, lift_random=0.1)}
+    assert rows(**unlisted) == [*scoreboard.HEADLINES, "E6"]
+    assert rows(**unlisted, **listed) == list(scoreboard.HEADLINES)
 
 
 def test_the_html_is_closed_to_markdown(text):
-    for block in blocks(text):
+    for block in re.findall(r"```\{raw\} html\n(.*?)\n```\n", text, flags=re.DOTALL):
         assert "`" not in block and "\n\n" not in block
     outside = re.sub(r"```\{raw\} html\n.*?\n```\n", "", text, flags=re.DOTALL)
     assert "stars" not in outside and outside.startswith("# Scoreboard\n")

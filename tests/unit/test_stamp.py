@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import types
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from transformer_circuits.paths import ROOT
 
@@ -18,12 +19,8 @@ def copy(stamp, tmp_path):
     for name in ("pyproject.toml", "constraints.txt", "environment.yml", *stamp.WITH_ADDRESS):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "notebooks").mkdir()
-    cells = [
-        {"cell_type": "markdown", "metadata": {}, "source": ["# Title"]},
-        {"cell_type": "code", "metadata": {}, "source": ["1"], "outputs": [], "execution_count": None},
-    ]
-    text = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4})
-    (tmp_path / "notebooks" / "01_try.ipynb").write_text(text)
+    notebook = new_notebook(cells=[new_markdown_cell("# Title"), new_code_cell("1")])
+    nbformat.write(notebook, tmp_path / "notebooks" / "01_try.ipynb")
     return tmp_path
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from simpleeval import simple_eval
 
 from transformer_circuits.paths import ROOT
@@ -77,9 +77,6 @@ class Amendment(Strict):
     after_result: bool = False
 
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-
 class Claim(Strict):
     """One entry of claims.yml; the fields are explained there."""
 
@@ -103,7 +100,7 @@ class Claim(Strict):
     why: str = ""
     fails_at: list[Case] = []
     paper_values: dict[str, float] = {}
-    tolerance: Finite = 1e-4
+    tolerance: FiniteFloat = 1e-4
     error: str = "relative error"
     needs_network: bool = False
     amended: list[Amendment] = []
@@ -144,7 +141,7 @@ class Record(Strict):
     """
 
     id: str
-    values: dict[str, Finite]
+    values: dict[str, FiniteFloat]
     verdict: Verdict
     within_error: bool = False
     criterion: str
@@ -289,13 +286,6 @@ def read_accepted(path: Path = ACCEPTED_FILE) -> dict[str, Verdict]:
     """Read the verdict last accepted for each claim."""
     stored = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     return {id: Verdict(verdict) for id, verdict in stored.items()}
-
-
-def accept(now: Mapping[str, Verdict], path: Path) -> None:
-    """Write the accepted verdict of every claim, in the ledger's order; "not run" without a record."""
-    head = "# The verdict on every claim as last accepted: python -m transformer_circuits.claims accept\n"
-    lines = [f"{id}: {now.get(id, Verdict.NOT_RUN)}\n" for id in load_claims()]
-    path.write_text(head + "".join(lines), encoding="utf-8")
 
 
 def changed(now: Mapping[str, Verdict], accepted: Mapping[str, Verdict]) -> list[tuple[str, str, str]]:

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import jinja2
+import markupsafe
 
 from transformer_circuits.claims.ledger import Claim, Record, Verdict, compute, names_in, unmet
 
-SYMBOLS = {
-    Verdict.REPRODUCED: "✓",
-    Verdict.PARTLY: "◐",
-    Verdict.NOT_REPRODUCED: "✗",
-    Verdict.HOLDS: "✓",
-    Verdict.FAILS: "✗",
-    Verdict.NOTED: "·",
-    Verdict.NOT_RUN: "–",
+# A sign, and a color. Where the book's style sheet is not loaded (JupyterLab, Colab), only the line at a card's edge has the color.
+LOOKS = {
+    Verdict.REPRODUCED: ("✓", "#0b5cad"),
+    Verdict.PARTLY: ("◐", "#8a5a00"),
+    Verdict.NOT_REPRODUCED: ("✗", "#b3261e"),
+    Verdict.HOLDS: ("✓", "#00665e"),
+    Verdict.FAILS: ("✗", "#b3261e"),
+    Verdict.NOTED: ("·", "#5a6270"),
+    Verdict.NOT_RUN: ("–", "#5a6270"),
 }
-# Where the book's style sheet is not loaded (JupyterLab, Colab), only this line at the card's edge has a color.
-EDGES = {
-    Verdict.REPRODUCED: "#0b5cad",
-    Verdict.PARTLY: "#8a5a00",
-    Verdict.NOT_REPRODUCED: "#b3261e",
-    Verdict.HOLDS: "#00665e",
-    Verdict.FAILS: "#b3261e",
-    Verdict.NOTED: "#5a6270",
-    Verdict.NOT_RUN: "#5a6270",
-}
+SYMBOLS, EDGES = ({verdict: look[part] for verdict, look in LOOKS.items()} for part in (0, 1))
 DIGITS = 3  # of a measured number
 YES_OR_NO = "yes or no"
 
@@ -142,6 +137,11 @@ def condition_in_words(claim: Claim, condition: ast.Compare, values: Mapping[str
     return f"{what} is {shown[0]}; the criterion requires {bound} {shown[1]}{source}"
 
 
+def subscripts(text: str) -> markupsafe.Markup:
+    """Return a sentence as HTML in which the names of matrices have subscripts."""
+    return markupsafe.Markup(re.sub(r"\bW_(\w+)", r"W<sub>\1</sub>", str(markupsafe.escape(text))))
+
+
 def css_class(verdict: Verdict) -> str:
     return "tc-" + verdict.replace(" ", "-")
 
@@ -165,101 +165,17 @@ TEMPLATES = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
     loader=jinja2.DictLoader(
         {
-            "badge": """\
-<span class="tc-verdict {{ verdict|css_class }}"><span aria-hidden="true">{{ symbols[verdict] }}</span> {{ verdict }}</span>
-{% if within_error is defined and within_error %}
-<span class="tc-within">within error of the threshold</span>
-{% endif %}
-""",
-            "values": """\
-{% if shown %}
-<dl class="tc-values">
-{% for what, value in shown %}
-<div><dt>{{ what }}</dt><dd>{{ value }}</dd></div>
-{% endfor %}
-</dl>
-{% endif %}
-""",
-            "rule": """\
-{% if claim.kind == "identity" %}
-Holds if the {{ claim.error }} is below {{ claim.tolerance|show_number }}.
-{% elif claim.kind == "note" %}
-A note: measured and shown, not judged.
-{% else %}
-{{ claim.in_words }}
-{% endif %}
-""",
-            "facts": """\
-<p class="tc-rule">{% include "rule" %}</p>
-<dl class="tc-facts">
-<div><dt>{{ "Question" if claim.group == "question" else "Paper" }}</dt><dd>{{ paper }}</dd></div>
-<div><dt>Here</dt><dd>
-{% if record %}
-{% set shown = claim|show_values(record.values, chance=False) %}
-{% include "values" %}
-{% for condition in record|unmet_conditions %}
-<p class="tc-unmet">Not met: {{ condition }}.</p>
-{% endfor %}
-{% if record.detail %}
-<p class="tc-detail">{{ record.detail }}</p>
-{% endif %}
-{% else %}
-<p>{{ claim.without_record }}</p>
-{% endif %}
-</dd></div>
-{% set shown = claim|show_values(record.values, chance=True) if record else [] %}
-{% if shown or claim.chance %}
-<div><dt>Chance</dt><dd>
-{% include "values" %}
-{% if claim.chance %}
-<p>{{ claim.chance }}</p>
-{% endif %}
-</dd></div>
-{% endif %}
-</dl>
-<details class="tc-criterion"><summary>How it is measured{{ " and judged" if claim.judged else "" }}</summary>
-<p>{{ claim.metric }}</p>
-{% if claim.judged %}
-<p>Reproduced if <code>{{ claim.reproduced }}</code>.</p>
-<p>Partly reproduced if <code>{{ claim.partly }}</code>.</p>
-{% endif %}
-{% if claim.quantities %}
-<p>{% for name, quantity in claim.quantities.items() %}<code>{{ name }}</code>: {{ quantity.what }}{{ "; " if not loop.last else "." }}{% endfor %}</p>
-{% endif %}
-{% if claim.why %}
-<p>{{ claim.why }}</p>
-{% endif %}
-</details>
-{% if claim.amended %}
-<details class="tc-criterion tc-amended"><summary>Criterion amended: the old one, its result, and the reason</summary>
-{% for old in claim.amended %}
-<p><strong>Before.</strong> {{ old.was }}</p>
-<p><strong>Result then.</strong> {{ old.result }}</p>
-{% if old.now %}
-<p><strong>New criterion, same models.</strong> {{ old.now }}</p>
-{% endif %}
-<p><strong>Reason.</strong> {{ old.reason }}</p>
-{% endfor %}
-</details>
-{% endif %}
-""",
-            "list": """\
-<section class="tc-claims" aria-label="Claims of this chapter">
-{% for record in records %}
-{% set claim, verdict, within_error = record.claim, record.verdict, record.within_error %}
-{% set paper = claim.paper or claim.statement %}
-<div class="tc-claim {{ verdict|css_class }}" id="claim-{{ claim.id }}" style="border-left: 5px solid {{ edges[verdict] }}; padding: 0.2em 1em; margin: 0.6em 0">
-<p class="tc-head"><strong>{{ claim.id }} · {{ claim.title }}</strong> {% include "badge" %}</p>
-{% include "facts" %}
-</div>
-{% endfor %}
-</section>
-""",
+            path.stem: path.read_text(encoding="utf-8")
+            for path in Path(__file__).with_name("templates").glob("*.html")
         }
     ),
 )
 TEMPLATES.filters.update(
-    show_number=show_number, show_values=show_values, css_class=css_class, unmet_conditions=unmet_conditions
+    show_number=show_number,
+    show_values=show_values,
+    subscripts=subscripts,
+    css_class=css_class,
+    unmet_conditions=unmet_conditions,
 )
 TEMPLATES.globals.update(symbols=SYMBOLS, edges=EDGES)
 

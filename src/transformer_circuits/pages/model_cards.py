@@ -24,59 +24,12 @@ from transformer_circuits.models.recipes import differing_settings, recipe
 from transformer_circuits.models.registry import training_log
 from transformer_circuits.models.shards import read_manifest
 from transformer_circuits.models.tokenizer import pieces
+from transformer_circuits.pages import render
 from transformer_circuits.paths import DATA, WEIGHTS
 from transformer_circuits.training.corpus import load_sources
 
 WINDOWS = 16  # of held-out text, for previous-token scores and resting heads
 
-INTRODUCTION = """\
-# The models
-
-Chapters 0 to 11 use a family of models with the architecture of the paper's theory: attention only, no biases, no normalization, and
-positions added only where queries and keys are computed. Vocabulary, context, and width are smaller than the paper's (about 50,000
-tokens, 2,048, and 768), so that one CPU core can train the models until the paper's effects show. The models have read little text,
-and they are for study only.
-"""
-COLUMNS = """\
-Scores are those of the best head, named in parentheses. **Induction scores** are means over four draws of random tokens that occur twice,
-as in the chapters. **Previous-token scores** and **resting heads** (at least {resting:.0%} of their attention on the start token) are
-measured on {windows} windows of held-out text. Losses, in nats per token, come from the last row of each model's training log.
-**Bits per byte** make losses comparable between vocabularies. The **in-context score** is the loss around token 500 minus the loss around token 50, or around proportionally earlier tokens in shorter contexts. Negative
-is better. A dash means that the model does not have this value. [Watch it learn](watch.md) and
-[chapter 10](../notebooks/10_in_context_learning.ipynb) show the values during training.
-"""
-TRAINING = """\
-## How they were trained
-
-The models learn to predict the next token on windows of text. Each window has the start token in front, except where a setting says
-otherwise. The optimizer is AdamW. The learning rate rises, stays constant, and falls along a cosine. The same seed, data, and number of
-threads give the same weights again. To continue an interrupted run, give its command again. Each folder in `weights/` contains the log of
-its run, `training.jsonl`.
-
-    python -m transformer_circuits.training.corpus --out corpus
-    python -m transformer_circuits.training.train --config attn-only-2l \\
-        --data corpus --out runs/attn-only-2l
-    python -m transformer_circuits.training.train --config small-2l \\
-        --name small-2l-seed-1 --set seed=1 \\
-        --data corpus --out runs/small-2l-seed-1
-    python -m transformer_circuits.training.melodies --out melodies
-    python -m transformer_circuits.training.train --config melodies-2l \\
-        --data melodies --out runs/melodies-2l
-"""
-OTHERS = """\
-## The other models
-
-Chapters 12 and 13 compare architectures and seeds on small models, with half the width and only the first 512 tokens of the family's
-vocabulary. `small-2l-planted` is `small-2l` trained on the family's kind of windows
-([appendix 5](../notebooks/a5_training.ipynb)). The melody models of chapter 14 read the 88 keys of a piano instead of text.
-"""
-DATA_TEXT = """\
-## What they read
-
-The last column of each table is the **copy oracle**. One rule predicts every token: find the last occurrence of the current token within
-512 tokens, and predict the token that followed it. The copy oracle is the fraction of tokens for which this rule is right. It shows,
-before anything is trained, how much an induction head could gain on a text.
-"""
 GROUPS = {"attn-only": "The family", "small": "The small models", "melodies": "The melody models"}
 BEYOND = {
     "normalization": "layer normalization", "smeared_keys": "smeared keys", "standard_positions": "standard positions", "d_mlp": "MLPs",
@@ -182,44 +135,33 @@ def setting(value: Any) -> str:
     return ", ".join(map(setting, value))
 
 
-def training(group: str) -> str:
-    """Say with which settings a group was trained: those that all models share, and a table of those in which they differ."""
+def training(group: str) -> dict[str, str | None]:
+    """Return with which settings a group was trained: those that all models share, and a table of those in which they differ."""
     models = names(group)
     settings = {key: value for key, value in recipe(models[0]).items() if key in SETTINGS}
     differing = {key: found for key, found in differing_settings(*models).items() if key in SETTINGS}
     alike = {key: value for key, value in settings.items() if key not in differing and value is not None}
-    shared = [f"{SETTINGS[key]}: {setting(value)}" for key, value in alike.items()]
-    parts = [f"### {GROUPS[group]}\n", f"All models share these settings: {'; '.join(shared)}.\n"]
-    if differing:
-        rows = {SETTINGS[key]: map(setting, found) for key, found in differing.items()}
-        frame = pd.DataFrame(rows, index=pd.Index(models, name="model"))
-        if len(rows) > len(models):
-            frame = frame.T.rename_axis("setting")
-        parts += [
-            "In addition to layers, architecture, and seed, they differ in these settings:\n",
-            table(frame),
-        ]
-    else:
-        parts.append("They differ only in layers, architecture, and seed.\n")
-    if settings["corpus"] is None:
-        parts.append("Their manifests do not record which data they read.\n")
-    return "\n".join(parts)
+    rows = {SETTINGS[key]: map(setting, found) for key, found in differing.items()}
+    frame = pd.DataFrame(rows, index=pd.Index(models, name="model"))
+    if len(rows) > len(models):
+        frame = frame.T.rename_axis("setting")
+    return {
+        "title": GROUPS[group],
+        "shared": "; ".join(f"{SETTINGS[key]}: {setting(value)}" for key, value in alike.items()),
+        "differing": table(frame) if rows else "",
+        "corpus": settings["corpus"],
+    }
 
 
-def corpus() -> tuple[str, pd.DataFrame, pd.DataFrame]:
-    """Return the size of the corpus in a sentence, a row per kind of text, and a row per source with version, license, and copy oracle."""
-    report = json.loads((DATA / "corpus.json").read_text(encoding="utf8"))
-    sizes = [
-        f"{report['splits'][key]['tokens']:,} tokens in {report['splits'][key]['documents']:,} documents {what}"
-        for key, what in (("train", "for training"), ("held_out", "held out"))
-    ]
+def corpus_tables(report: dict[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return a row per kind of text, and a row per source with version, license, and copy oracle."""
     kinds = pd.DataFrame(report["kinds"]).T.sort_values("tokens", ascending=False).rename_axis("kind")
     sources = pd.DataFrame(report["sources"])
     listed = {source["name"]: source for source in load_sources()}
     sources["version"] = [listed[s].get("version") or listed[s]["commit"][:10] for s in sources["source"]]
     sources["license"] = [listed[s]["license"] for s in sources["source"]]
     columns = ["kind", "version", "license", "documents", "tokens", "copy_oracle"]
-    return f"In all: {', '.join(sizes)}.\n", kinds, sources.set_index("source")[columns]
+    return kinds, sources.set_index("source")[columns]
 
 
 def table(frame: pd.DataFrame) -> str:
@@ -231,38 +173,26 @@ def table(frame: pd.DataFrame) -> str:
         return str(value).replace("|", "\\|")
 
     shown = frame.map(cell).rename(columns=lambda name: str(name).replace("_", " "))
-    return shown.to_markdown(disable_numparse=True) + "\n"
+    return shown.to_markdown(disable_numparse=True)
 
 
 def page() -> str:
     """Return the page in Markdown."""
     others = pd.concat([cards("small"), cards("melodies")], axis=1).fillna("–").T.rename_axis("model")
-    size, kinds, sources = corpus()
-    alike = [
-        "heads per layer",
-        "width",
-        "vocabulary",
-        "context",
-        "million tokens",
-        "bits per byte",
-        "hours of training",
-    ]
-    parts = [
-        INTRODUCTION,
-        table(cards("attn-only").rename_axis("model")),
-        COLUMNS.format(resting=RESTING, windows=WINDOWS),
-        OTHERS,
-        table(others.drop(columns=alike)),
-        TRAINING,
-        *map(training, GROUPS),
-        DATA_TEXT,
-        size,
-        table(kinds),
-        "<details><summary>Every source</summary>\n",
-        table(sources),
-        "</details>\n",
-    ]
-    return "\n".join(parts)
+    scores = ["induction score", "previous-token score", "resting heads"]
+    report = json.loads((DATA / "corpus.json").read_text(encoding="utf8"))
+    kinds, sources = corpus_tables(report)
+    return render(
+        "models.md",
+        family=table(cards("attn-only").rename_axis("model")),
+        resting=f"{RESTING:.0%}",
+        windows=WINDOWS,
+        others=table(others[["layers", "held-out loss", "in-context score", *scores]]),
+        training=[training(group) for group in GROUPS],
+        kinds=table(kinds),
+        sources=table(sources),
+        **report["splits"],
+    )
 
 
 if __name__ == "__main__":

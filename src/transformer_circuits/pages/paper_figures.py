@@ -17,7 +17,8 @@ from nbformat import NotebookNode
 
 from transformer_circuits.claims import ledger
 from transformer_circuits.claims.ledger import Strict
-from transformer_circuits.pages.scoreboard import Results, filled
+from transformer_circuits.pages import render
+from transformer_circuits.pages.scoreboard import Results, number_of
 
 
 class Figure(Strict):
@@ -82,10 +83,15 @@ class Cells:
         notebook, cell = place.split("/")
         return f"../notebooks/{quote(notebook)}.html#cell-{cell}"
 
-    def label(self, place: str) -> str:
-        """Return the chapter as the sidebar shows it."""
-        notebook = place.split("/")[0]
-        return f"{notebook.split('_')[0].lstrip('0').upper()} {self.titles[notebook]}".strip()
+    def links(self, figure: Figure) -> dict[str, str]:
+        """Return where the figure's cells are, by the chapter as the sidebar shows it, and its page if it has one."""
+        found: dict[str, str] = {}
+        for place in figure.cell:
+            notebook = place.split("/")[0]
+            found.setdefault(f"{number_of(notebook)} {self.titles[notebook]}".strip(), self.link(place))
+        if figure.page:
+            found[figure.page.replace("_", " ")] = f"{figure.page}.html"
+        return found
 
     def picture(self, place: str) -> str | None:
         """Return the file name that myst-nb gives the cell's picture, which is its checksum; None if there is no picture."""
@@ -117,54 +123,15 @@ class Cells:
         raise ValueError(f"figures.yml names the cell {place}, which shows no picture and no table")
 
 
-PAPER = "https://transformer-circuits.pub/2021/framework/index.html"
-PROSE = """\
-# The paper's figures
-
-Every figure, table, and displayed equation of *A Mathematical Framework for Transformer Circuits* {{cite:p}}`elhage2021`, in the paper's
-order. Each entry describes the paper's figure in our words and links to it, with ours next to it. Of the {all} entries, {with_ours} have one
-of ours. A picture leads to its chapter. A verdict leads to the [scoreboard](scoreboard.md), which has the numbers and says how each claim is
-judged.
-
-"""
-
-FIGURES = """\
-{% for figure, pictures, links, verdicts in rows %}
-<div class="tc-figure{{ "" if pictures else " tc-no-figure" }}">
-<div class="tc-figure-words">
-<p><strong>{{ figure.title }}</strong> <span class="tc-kind">({{ figure.kind }}, <a href="{{ paper }}#{{ figure.anchor }}">in the paper</a>)</span></p>
-<p>{{ "Ours: " if figure.ours else "No picture of ours. " }}{{ figure.ours or figure.none }}
-{% for label, href in links %}<a href="{{ href }}">{{ label }}</a>{{ ", " if not loop.last else "" }}{% endfor %}</p>
-{% if verdicts %}
-<ul>
-{% for claim, verdict in verdicts %}
-<li><a href="scoreboard.html#{{ claim.id }}">{{ claim.id }} {{ claim.title }}</a> {% include "badge" %}</li>
-{% endfor %}
-</ul>
-{% endif %}
-</div>
-{% if pictures %}
-<div class="tc-figure-ours">{% for picture in pictures %}{{ picture|safe }}{% endfor %}</div>
-{% endif %}
-</div>
-{% endfor %}
-"""
-
-
 def page(listed: Listed, cells: Cells, results: Results) -> str:
     """Return the page in MyST Markdown."""
-    figures = list(listed.figures())
-    parts = [PROSE.format(all=len(figures), with_ours=sum(not figure.none for figure in figures))]
-    for section in listed.paper:
-        rows = []
-        for figure in section.figures:
-            pictures = [] if figure.none else [cells.shown(place) for place in figure.cell]
-            links: dict[str, str] = {}
-            for place in figure.cell:
-                links.setdefault(cells.label(place), cells.link(place))
-            if figure.page:
-                links[figure.page.replace("_", " ")] = f"{figure.page}.html"
-            verdicts = [(ledger.claim_of(id), results.verdict(id)) for id in figure.claims]
-            rows.append((figure, pictures, links.items(), verdicts))
-        parts += [f"\n## {section.section}\n\n", filled(FIGURES, rows=rows, paper=PAPER)]
-    return "".join(parts)
+    none = [bool(figure.none) for figure in listed.figures()]
+    return render(
+        "figures.md",
+        listed=listed,
+        all=len(none),
+        with_ours=none.count(False),
+        cells=cells,
+        claims=ledger.load_claims(),
+        results=results,
+    )

@@ -26,18 +26,19 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import get_act_name
 
-from transformer_circuits.circuits import heads, induction
+from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import Head, Hook, head_name
 from transformer_circuits.data import held_out_windows, passage, vocabulary
 from transformer_circuits.figures import plots, use_style
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD, RESTING
+from transformer_circuits.measures.repeats import after_earlier, last_target
 from transformer_circuits.models import load_model
 from transformer_circuits.models.bridge import matrices
 from transformer_circuits.models.tokenizer import START
+from transformer_circuits.pages import render
 from transformer_circuits.training.film import NAMES
 
 MODEL = "attn-only-2l"
-STATIC = "../_static/play"  # from the page book/play.html
 CODE = ("tree_broadcast_center", 14)  # a held-out passage, and how many lines of it
 SEGMENT, COPIES = 20, 2  # of random tokens
 
@@ -60,10 +61,9 @@ def tokenizer_data(model: TransformerBridge) -> dict[str, Any]:
     """Return the tokens by id, in the byte alphabet of the tokenizer's file, and its merges as ids, two each, in the order of their ranks."""
     content = json.loads(model.tokenizer.backend_tokenizer.to_str())["model"]
     ids = content["vocab"]
-    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in content["merges"]]
     return {
         "vocabulary": sorted(ids, key=ids.get),
-        "merges": [ids[part] for pair in pairs for part in pair],
+        "merges": [ids[part] for pair in content["merges"] for part in pair],
         "start": START,
     }
 
@@ -164,7 +164,7 @@ class Example(NamedTuple):
 
 def example(model: TransformerBridge, head: Head) -> Example:
     ids = model.to_tokens(NAMES)
-    targets = induction.last_target(ids[0])[:-1]
+    targets = last_target(ids[0])[:-1]
     pattern = heads.patterns(model, ids)[head[0], 0, head[1], :-1]
     attended = pattern.gather(1, targets.clamp(min=0)[:, None])[:, 0]
     # What followed last time follows again.
@@ -203,7 +203,7 @@ def texts(model: TransformerBridge, found: Circuit, shown: Example) -> list[dict
 
 def still(model: TransformerBridge, found: Circuit, ids: Int[Tensor, "1 pos"]) -> Figure:
     """Draw, for readers without scripts, the induction head on the first text, intact and without the previous-token head."""
-    words, rings = model.to_str_tokens(ids[0]), induction.after_earlier(ids[0])
+    words, rings = model.to_str_tokens(ids[0]), after_earlier(ids[0])
     fig, axes = plt.subplots(1, 2, figsize=(9.6, 4.6))
     induces, previous = head_name(found.induction), head_name(found.previous)
     titles = (f"head {induces}", f"head {induces} without {previous}")
@@ -216,67 +216,13 @@ def still(model: TransformerBridge, found: Circuit, ids: Int[Tensor, "1 pos"]) -
     return fig
 
 
-PAGE = """\
-# Play: take a two-layer transformer apart, on your own text
-
-The two-layer model of this book runs in this page, which loads {megabytes:.0f} MB of weights. What you type stays in your browser. The model has
-{n_heads} attention heads in each layer and nothing else. Choose a token and a head to see where the head attends. Turn heads off to see what they
-did.
-
-```{{raw}} html
-<link rel="stylesheet" href="{static}/play.css">
-<div id="play" class="play tex2jax_ignore mathjax_ignore">
-<noscript><p>With scripts switched on, the model runs here on any text. Without them, here is a still picture: where head {induces} attends in a
-sentence with made-up names. Rings mark the token that followed last time.</p>
-<img src="{static}/still.png" alt="Attention of head {induces} in a sentence in which two made-up names occur twice. Left: the intact model. Right:
-without head {previous}. Rings mark the token that followed last time." width="1056"></noscript>
-<p class="play-status" role="status"></p>
-<div class="play-app"></div>
-<h2>Try this</h2>
-<p>Each button starts from the sentence with made-up names, at the token <code>{source}</code> ({at}). Last time, <code>{target}</code> followed it.
-The arc leads there. The line below the tokens says how much of its attention head {induces} puts there, now and in the intact model.</p>
-<ol>
-{steps}
-</ol>
-</div>
-<script defer src="{static}/../dom.js"></script><script defer src="{static}/engine.js"></script><script defer src="{static}/play.js"></script>
-```
-
-```{{rubric}} What is computed
-```
-
-The page computes everything from the shipped weights, in single precision. A test of the book checks that probabilities and logits agree with
-TransformerLens up to rounding, for each kind of switch.
-
-- **A head that is off** adds nothing, or its mean on held-out text. The second layer reads what the first layer wrote. So a first-layer head can
-  also be hidden from the second layer's queries, keys, or values alone: they are computed as if the head were off, and everything else as
-  if it were on.
-- **Without composition**, the second layer computes its queries, keys, or values from the embedding and the position alone
-  ([chapter 6](../notebooks/06_composition.ipynb)).
-- **Frozen patterns** keep each head's attention as it is in the intact model, so that only what the heads move changes
-  ([chapter 8](../notebooks/08_term_importance.ipynb)).
-- **Value-weighted attention** is attention times the length of the value vector, divided by the largest length of that head in the text. Heads
-  often attend to the start token where nothing fits. If its value vector is short, this adds little ([chapter 7](../notebooks/07_induction_heads.ipynb)).
-- **What a head adds** to a logit is exact, because the residual stream is a sum. It does not show where the head got it from.
-- **The words on the heads**: *induction* means an induction score of at least {induction:.1f}, measured on random tokens that occur twice. *Previous*
-  means at least {previous_token:.0%} of the head's attention on the previous token, and *resting* at least {resting:.0%} on the start token, both on
-  held-out text.
-
-In the browser's console, `await play.run("some text", {{off: [[0, 1]]}})` returns patterns, losses, and logits.
-"""
-
-
 def percent(share: float) -> str:
     """Return a percentage as play.js shows it."""
     return f"{share:.0%}" if share >= 0.0995 else f"{share:.1%}" if share >= 0.001 else "&lt;0.1%"
 
 
-def step(sentence: str, button: str, edits: dict[str, Any]) -> str:
-    return f'<li><span>{sentence}</span><button type="button" disabled data-do="{html.escape(json.dumps(edits))}">{button}</button></li>'
-
-
-def steps(model: TransformerBridge, found: Circuit, shown: Example) -> list[str]:
-    """Return the instructions: what to do, what to look for, and what this changes at the shown token."""
+def page(model: TransformerBridge, found: Circuit, shown: Example, megabytes: float) -> str:
+    """Return the page: what to do, what to look for, and what this changes at the shown token."""
     induces, previous, off = head_name(found.induction), head_name(found.previous), [found.previous]
     gone = heads.without_heads(off)
     runs = {
@@ -287,39 +233,23 @@ def steps(model: TransformerBridge, found: Circuit, shown: Example) -> list[str]
         **{side: hidden_from(model, off, side) for side in "QKV"},
     }
     attention, chance = zip(*(shown.measure(model, hooks) for hooks in runs.values()))
-    a, p = dict(zip(runs, map(percent, attention))), dict(zip(runs, map(percent, chance)))
-    target = f"<code>{html.escape(model.to_single_str_token(int(shown.ids[0, shown.target])))}</code>"
-    return [
-        step(f"Turn off head {previous}, in the first layer. The attention of head {induces} to {target} goes from {a['intact']} to {a['off']}, "
-             f"and the probability of {target} from {p['intact']} to {p['off']}.", f"{previous} off", {"off": off}),
-        step(f"Which part of head {induces} needs head {previous}? If head {previous} is hidden from the keys of the second layer only, the "
-             f"attention is {a['K']}. If it is hidden from the queries only, {a['Q']}, and from the values only, {a['V']}. "
-             "Choose these under \u201cis hidden from\u201d.",
-             f"{previous} hidden from the keys", {"off": off, "from": "K"}),
-        step("Let the keys of the second layer read the embedding alone, without anything that the first layer wrote. This removes all "
-             f"K-composition: the attention is {a['cut']}.",
-             "no K-composition", {"cut": "K"}),
-        step(f"Turn off head {previous} and freeze the patterns. Head {induces} attends as before ({a['frozen']}), and only what head {previous} "
-             f"moved is missing. The probability of {target} is {p['frozen']}, compared with {p['off']} in step 1.",
-             f"{previous} off, frozen", {"off": off, "frozen": True}),
-    ]  # fmt: skip
-
-
-def page(model: TransformerBridge, found: Circuit, shown: Example, megabytes: float) -> str:
     names = [html.escape(name) for name in model.to_str_tokens(shown.ids[0])]
-    return PAGE.format(
+    return render(
+        "play.md",
+        attribute=lambda edits: html.escape(json.dumps(edits)),
         n_heads=model.cfg.n_heads,
-        megabytes=megabytes,
-        static=STATIC,
-        induces=head_name(found.induction),
-        previous=head_name(found.previous),
+        megabytes=f"{megabytes:.0f}",
+        induces=induces,
+        previous=previous,
+        off=off,
         source=names[shown.at],
         at=shown.at,
         target=names[shown.target],
-        steps="\n".join(steps(model, found, shown)),
-        induction=INDUCTION_HEAD,
-        previous_token=PREVIOUS_TOKEN_HEAD,
-        resting=RESTING,
+        attention=dict(zip(runs, map(percent, attention))),
+        chance=dict(zip(runs, map(percent, chance))),
+        induction_head=INDUCTION_HEAD,
+        previous_token_head=f"{PREVIOUS_TOKEN_HEAD:.0%}",
+        resting=f"{RESTING:.0%}",
     )
 
 

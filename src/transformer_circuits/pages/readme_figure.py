@@ -11,9 +11,10 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 
-from transformer_circuits.circuits import heads, induction
+from transformer_circuits.circuits import heads
 from transformer_circuits.figures import plots, use_style
 from transformer_circuits.measures.attention import INDUCTION_HEAD
+from transformer_circuits.measures.repeats import after_earlier
 from transformer_circuits.models import load_model
 
 TEXT = "Then Zorblax bowed, and Zorblax laughed."
@@ -38,7 +39,7 @@ def draw() -> Figure:
         y=words,
         label=f"attention of head {layer}.{head}",
         limits=(0, 1),
-        rings=induction.after_earlier(tokens[0]),
+        rings=after_earlier(tokens[0]),
         ax=attention,
     )
     dots.set_xticklabels(["one layer", "two layers:\nfirst layer", "two layers:\nsecond layer"])

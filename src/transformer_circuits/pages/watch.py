@@ -27,16 +27,16 @@ from matplotlib.figure import Figure
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from transformer_circuits.circuits import in_context
-from transformer_circuits.circuits.induction import last_target
 from transformer_circuits.figures import use_style
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD, RESTING
+from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.measures.weights import COMPOSES, copying_threshold
 from transformer_circuits.models.registry import load_model, training_film, training_log
 from transformer_circuits.models.shards import read_manifest
+from transformer_circuits.pages import render
 from transformer_circuits.paths import WEIGHTS
 
-STATIC = "../_static/watch"  # from the page book/watch.html
 TEXTS = ("Made-up names", "Random tokens, twice")
 # What a head does. Of several roles, the last one is shown.
 ROLES = ("", "copying head", "previous-token head", "induction head", "resting head")
@@ -189,61 +189,6 @@ def million(tokens: float) -> str:
     return f"{tokens / 1e6:.3g} million" if tokens >= 1e5 else f"{tokens:,.0f}"
 
 
-PAGE = """\
-# Watch it learn
-
-While these models trained, the trainer stopped at {snapshots} moments and recorded attention patterns, predictions, and circuits. Press *Play*, or
-move the slider over the number of tokens seen.
-
-Look for two changes in a two-layer model. A first-layer head attends more and more to the previous token. The keys of a second-layer head come
-to read what that head writes, and a line in the graph grows. Only after both changes does the induction head form: its attention fills the
-rings in its pattern.
-
-```{{raw}} html
-<link rel="stylesheet" href="{static}/watch.css">
-<div id="watch" class="watch tex2jax_ignore mathjax_ignore" data-films="{films}">
-<noscript><p>With scripts switched on, this page is a film. Without them, six moments of it: the attention of one head on random tokens that
-occur twice. Rows attend to columns.</p>
-<img src="{static}/films/stills.png" alt="{alt}" width="1050"></noscript>
-<p class="watch-status" role="status"></p>
-<div class="watch-app"></div>
-</div>
-<script defer src="{static}/../dom.js"></script><script defer src="{static}/watch.js"></script>
-```
-
-```{{rubric}} What is shown
-```
-
-- **Induction score, previous-token score, resting heads.** The trainer measured them at each snapshot, as the chapters do
-  ([chapter 7](../notebooks/07_induction_heads.ipynb)). A *previous-token head* puts at least {previous:.0%} of its attention on the previous
-  token. An *induction head* has an induction score of at least {induction:.0%}. A *resting head* keeps at least {resting:.0%} of its
-  attention on the start token.
-- **Copying heads.** The *positivity* of a head is the sum of its OV circuit's eigenvalues divided by the sum of their absolute values. In a
-  copying head, it is far above what random matrices give ([chapter 5](../notebooks/05_copying.ipynb)). We use the threshold of the finished
-  model at every moment.
-- **Lines** between heads show the composition ratio: the wider, the further above chance ([chapter 6](../notebooks/06_composition.ipynb)).
-- **In-context score.** The loss late in a context minus the loss early in it, so a lower score is better
-  ([chapter 10](../notebooks/10_in_context_learning.ipynb)).
-- **The marks on the time axis** name heads that keep their role until the end. For the steepest drop of the in-context score, we take the
-  stretch in which the tokens seen double and the score falls most, and mark its middle.
-- Patterns and probabilities are rounded to 1/255. What happens between two snapshots is not recorded.
-
-```{{rubric}} When each finding becomes true, for all models
-```
-
-The table lists the headline findings that can be judged from a training log. The numbers are million tokens seen, at the first snapshot from
-which the criterion holds until the end of training. "The best head" is the head with the best induction score at that moment. A dash means that
-the criterion does not hold at the end, on the few windows of the log. The chapters measure on more, so a verdict on the scoreboard may differ. An
-empty cell means that the claim is not about this model. E1 is judged on the family's one-layer model.
-
-{table}
-
-**A prediction to compare with.** Aoyama and Wilcox ([2025](https://arxiv.org/abs/2511.16893)) found that induction heads emerge after
-$10^{{5.7}} \\sqrt{{B L}}$ tokens, for $B$ windows of $L$ tokens per training step. They published this law in November 2025, and we did
-not fit it to our models. {law}
-"""
-
-
 @functools.cache
 def copying(name: str) -> float:
     """Return the positivity above which a head of a shipped model is a copying head."""
@@ -293,16 +238,16 @@ def page(films: Mapping[str, Film], findings: Mapping[str, pd.DataFrame]) -> str
     first = next(iter(films.values()))
     layer, head = divmod(start(first)["head"], first["rest"].shape[2])
     judged = {name: found for name, found in findings.items() if in_context.INDUCES in set(found["finding"])}
-    return PAGE.format(
+    return render(
+        "watch.md",
         snapshots=" or ".join(map(str, counts)),
-        static=STATIC,
         films=html.escape(json.dumps({"films": list(films)})),
         alt=f"Six attention patterns of head {layer}.{head}, from the first snapshot to the last.",
         table=table(findings),
         law=" ".join(law(name, found) for name, found in judged.items()),
-        previous=PREVIOUS_TOKEN_HEAD,
-        induction=INDUCTION_HEAD,
-        resting=RESTING,
+        previous=f"{PREVIOUS_TOKEN_HEAD:.0%}",
+        induction=f"{INDUCTION_HEAD:.0%}",
+        resting=f"{RESTING:.0%}",
     )
 
 
