@@ -106,7 +106,7 @@ def bigram_counts() -> BigramCounts:
 
 def passage(name: str) -> str:
     """A short held-out text, by name. Raises ValueError that lists the names."""
-    names = sorted(path.stem for path in (DATA / "passages").glob("*.txt"))
-    if name not in names:
-        raise ValueError(f"there is no passage {name!r}; there are: {', '.join(names)}")
-    return (DATA / "passages" / f"{name}.txt").read_text(encoding="utf8").rstrip("\n")
+    passages = {path.stem: path for path in sorted((DATA / "passages").glob("*.txt"))}
+    if name not in passages:
+        raise ValueError(f"there is no passage {name!r}; there are: {', '.join(passages)}")
+    return passages[name].read_text(encoding="utf8").rstrip("\n")

@@ -10,7 +10,7 @@ import torch
 from test_architecture import random_model
 
 from transformer_circuits.models.architecture import BOS
-from transformer_circuits.models.bridge import from_matrices, matrices, wrap
+from transformer_circuits.models.bridge import matrices, wrap
 from transformer_circuits.models.tokenizer import as_pretrained
 
 N_CTX, D_VOCAB = 40, 300
@@ -175,20 +175,11 @@ def test_what_could_not_work_is_rejected_by_name(two_layers):
             bridge(torch.zeros(1, n, dtype=torch.long))
 
 
-@pytest.mark.parametrize("n_layers", [0, 2])
-def test_a_model_is_made_again_from_its_matrices(n_layers):
-    model, tokens = random_model(n_layers=n_layers), some_tokens()
-    close(from_matrices(**matrices(wrap(model)))(tokens), model(tokens))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"normalization": "LN", "d_mlp": 24}, "layer normalization and MLPs"),
-        ({"smeared_keys": True}, "smeared keys"),
-        ({"standard_positions": True}, "positions in the residual stream"),
-    ],
-)
+@pytest.mark.parametrize("change, words", [
+    ({"normalization": "LN", "d_mlp": 24}, "layer normalization and MLPs"),
+    ({"smeared_keys": True}, "smeared keys"),
+    ({"standard_positions": True}, "positions in the residual stream"),
+])  # fmt: skip
 def test_a_model_that_is_more_than_its_matrices_is_rejected(change, words):
     with pytest.raises(ValueError, match=f"this model has {words}"):
         matrices(wrap(random_model(**TWO, **change)))
@@ -200,7 +191,7 @@ def test_text_has_one_start_token_and_needs_no_network(two_layers, tiny_tokenize
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     model, _ = two_layers
-    bridge = wrap(model, as_pretrained(tiny_tokenizer_file))
+    bridge = wrap(model, as_pretrained(tiny_tokenizer_file))  # made without the network, too
     tokens = bridge.to_tokens("the cat")
     assert tokens[0, 0] == BOS and (tokens[0, 1:] != BOS).all()
     for text in ("  two  spaces", "a ,b .c n't", "tab\tand\nlines\n\n", "</script> <td", "ünï ©ode 🙂"):

@@ -8,6 +8,7 @@ import tarfile
 import numpy as np
 import pooch
 import pytest
+from tokenizers import Tokenizer
 
 from transformer_circuits.training import corpus
 from transformer_circuits.training.corpus import Document, copy_oracle, is_copy, is_text, read_folder, split
@@ -44,9 +45,8 @@ def test_split_keeps_documents_whole_and_apart_for_every_kind():
     training, held_out = split(all_documents)
     assert not set(training) & set(held_out) and set(training) | set(held_out) == set(all_documents)
     assert {d.kind for d in held_out} == {d.kind for d in training} == {"prose", "python", "html"}
-    share = sum(len(d.text) for d in held_out if d.kind == "prose") / sum(
-        len(d.text) for d in all_documents if d.kind == "prose"
-    )
+    prose = [[len(d.text) for d in side if d.kind == "prose"] for side in (held_out, all_documents)]
+    share = sum(prose[0]) / sum(prose[1])
     assert 0.5 * corpus.HELD_OUT_SHARE < share < 2 * corpus.HELD_OUT_SHARE
     assert split(all_documents) == (training, held_out)
     with pytest.raises(ValueError, match="at least two different documents, got 1"):
@@ -105,20 +105,15 @@ def make(folder, out, *options) -> dict:
 
 
 def test_a_folder_becomes_packed_tokens_that_decode_to_its_texts(folder, tmp_path, capsys):
-    from tokenizers import Tokenizer
-
-    assert len(list(read_folder(folder))) == 30
     report = make(folder, tmp_path / "out", "--ship", str(tmp_path / "data"))
     assert "copy oracle" in capsys.readouterr().out
     train, held_out = (np.load(tmp_path / "out" / f"{name}.npy") for name in ("train", "held_out"))
     assert train.dtype == np.uint16 and train[0] == 0 and held_out[0] == 0
     tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
-    texts = [
-        tokenizer.decode(part[1:].tolist())
-        for side in (train, held_out)
-        for part in np.split(side, np.flatnonzero(side == 0)[1:])
-    ]
-    assert sorted(texts) == sorted(sentences(i) for i in range(30))
+    both = np.concatenate([train, held_out])
+    parts = np.split(both, np.flatnonzero(both == 0)[1:])
+    texts = sorted(tokenizer.decode(part[1:].tolist()) for part in parts)
+    assert texts == sorted(sentences(i) for i in range(30))
     assert report["splits"]["train"] == {"documents": 29, "tokens": len(train)}
     assert report["splits"]["held_out"]["recalled"] == {"docs": 0.0}
     rows = {(row["window"], row["planted"]): row["share"] for row in report["repetition"]}
@@ -140,14 +135,6 @@ def test_a_start_token_written_in_a_text_is_text_and_links_and_binaries_stay_out
     make(folder, tmp_path / "out")
     tokens = np.concatenate([np.load(tmp_path / "out" / f"{side}.npy") for side in ("train", "held_out")])
     assert (tokens == 0).sum() == len(found) == 31
-
-
-def test_only_documents_of_some_kinds(folder, tmp_path):
-    for i in range(40, 50):
-        (folder / f"{i}.py").write_text(sentences(i))
-    report = make(folder, tmp_path / "out", "--kinds", "python")
-    assert list(report["kinds"]) == ["python"]
-    assert sum(split["documents"] for split in report["splits"].values()) == 10
 
 
 def package(tmp_path, **changes) -> dict:
@@ -174,9 +161,7 @@ def test_a_package_is_read_by_kind_up_to_its_limit(tmp_path):
 
 def test_an_archive_that_is_not_the_listed_one_is_rejected(tmp_path):
     source = package(tmp_path, sha256="0" * 64)
-    with pytest.raises(
-        ValueError, match="thing-1.0.tar.gz must have SHA-256 0000.*, got [0-9a-f]{64}; delete it"
-    ):
+    with pytest.raises(ValueError, match="thing-1.0.tar.gz must have SHA-256 0000.*, got .*; delete it"):
         list(corpus.read_sources([source], tmp_path))
 
 
@@ -202,8 +187,7 @@ def test_every_source_is_pinned_and_licensed():
     for source in sources:
         assert source["license"] and source["megabytes"]
         if "repository" in source:
-            assert (
-                len(source["commit"]) == 40 and (corpus.HERE / "files" / f"{source['name']}.sha256").exists()
-            )
+            assert len(source["commit"]) == 40
+            assert (corpus.HERE / "files" / f"{source['name']}.sha256").exists()
         else:
             assert len(source["sha256"]) == 64 and source["version"] in source["archive"]

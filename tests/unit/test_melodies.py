@@ -11,7 +11,7 @@ import pytest
 
 from transformer_circuits.figures.piano_roll import Sound, phrases
 from transformer_circuits.training import melodies
-from transformer_circuits.training.melodies import KEYS, OCTAVE, draw, ideal_losses, steps
+from transformer_circuits.training.melodies import KEYS, draw, ideal_losses, steps
 from transformer_circuits.training.train import read_config
 
 
@@ -20,40 +20,17 @@ def drawn():
     return draw(200, 128, seed=5)
 
 
-def test_every_key_is_played_and_none_is_special(drawn):
-    assert drawn.notes.shape == drawn.source.shape == drawn.place.shape == (200, 128)
-    counts = np.bincount(drawn.notes.ravel(), minlength=KEYS + 1)
-    assert len(counts) == KEYS + 1 and counts[0] == 0 and counts[1:].max() < 2 * counts[1:].min()
-
-
 def test_phrases_come_back_note_for_note_at_distances_that_differ(drawn):
-    assert not (drawn.source[:, :16] >= 0).any()  # a phrase of eight must have come, and as much again
-    assert ((drawn.source >= 0) == (drawn.place >= 0)).all()
     lengths, distances = [], set()
     for row, notes in enumerate(drawn.notes):
         found = phrases(drawn, row)
         assert sum(end - start for start, end, _ in found) == (drawn.source[row] >= 0).sum()
         for start, end, place in found:
-            assert place + end - start <= 128 and place < start
             assert (drawn.source[row, start:end] == np.arange(place, place + end - start)).all()
-            assert (drawn.place[row, start:end] == np.arange(end - start)).all()
             assert (notes[start:end] == notes[place : place + end - start]).all()
             distances.add(start - place)
             lengths += [end - start] if end < 128 else []
     assert set(lengths) == set(range(8, 25)) and len(distances) > 80
-
-
-def test_new_notes_keep_the_direction_as_often_as_asked():
-    for keeps in (0.95, 0.5, 0.0):
-        step = steps(draw(300, 128, seed=3, keeps_direction=keeps, comes_back=0.0).notes)
-        assert (1 <= abs(step)).all() and (abs(step) <= OCTAVE).all()
-        assert (np.sign(step[:, 1:]) == np.sign(step[:, :-1])).mean() == pytest.approx(keeps, abs=0.01)
-        sizes = np.bincount(abs(step).ravel(), minlength=OCTAVE + 1)[1:]
-        assert sizes.max() < 1.1 * sizes.min()  # all distances alike
-
-
-def test_steps_go_the_shorter_way_around():
-    assert steps(np.array([[1, 88, 1, 45, 1, 3]])).tolist() == [[-1, 1, -44, -44, 2]]
 
 
 def test_the_shipped_models_data_can_be_had_again(tmp_path):
@@ -118,8 +95,9 @@ def test_the_right_rules_are_the_best_ones(drawn):
     ideal = ideal_losses(notes)
     for wrong in (ideal_losses(notes, comes_back=0.4), ideal_losses(notes, keeps_direction=0.5)):
         assert ideal.mean() < wrong.mean()
-    # Certain, and not to be foreseen.
-    assert ideal[inside].mean() < 0.3 < 2 < ideal[drawn.place[:60] == 0].mean()
+    assert (
+        ideal[inside].mean() < 0.3 < 2 < ideal[drawn.place[:60] == 0].mean()
+    )  # a phrase's start is a surprise
 
 
 # ---- the sound -------------------------------------------------------------------------------------------------------------

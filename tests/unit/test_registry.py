@@ -52,18 +52,15 @@ def repository(tmp_path, monkeypatch, tiny_tokenizer_file):
 def test_a_shipped_model_is_ready_to_read():
     assert list_models() == ["shipped-a", "shipped-b"]
     bridge = load_model("shipped-b", device="cpu")
-    tokens = bridge.to_tokens("the cat sat on the mat")
-    torch.testing.assert_close(bridge(tokens), make(1)(tokens), rtol=0, atol=1e-6)
-    assert not bridge.training and not any(module.training for module in bridge.modules())
+    assert_is(bridge, 1)
+    assert not any(module.training for module in bridge.modules())
     assert not any(parameter.requires_grad for parameter in bridge.parameters())
-    assert bridge.cfg.model_name == "shipped-b" and tokens[0, 0] == 0
-    assert bridge.tokenizer.bos_token == "<|start|>"
+    assert bridge.cfg.model_name == "shipped-b" and bridge.tokenizer.bos_token == "<|start|>"
 
 
 @pytest.mark.parametrize("name, message", [
     ("attn-only-9l", "there is no model 'attn-only-9l'; there are: shipped-a, shipped-b "),
     ("", "has no model"),
-    ("..", "has no model"),
     ("../weights", "has no model"),
     ("someone/circuits", "^'someone/circuits' is not on this machine .* Face hub: the network is not there$"),
 ])  # fmt: skip
@@ -72,25 +69,8 @@ def test_a_name_that_is_not_found(name, message):
         load_model(name)
 
 
-def test_a_path_names_any_folder(tmp_path):
-    save_model(make(7), tmp_path / "mine", "mine", {})
-    for path in (tmp_path / "mine", str(tmp_path / "mine")):
-        bridge = load_model(path, "cpu")
-        assert_is(bridge, 7)
-        assert bridge.cfg.model_name == "mine"
-
-
-def test_damage_is_reported_and_nothing_is_built(repository, monkeypatch):
-    def built(*_, **__):
-        raise AssertionError("a bridge was built from damaged weights")
-
-    monkeypatch.setattr("transformer_circuits.models.bridge.wrap", built)
-    folder = repository / "weights" / "shipped-a"
-    shard = sorted(folder.glob("*.safetensors"))[1]
-    shard.write_bytes(shard.read_bytes()[:-7])
-    with pytest.raises(WeightsError, match=f"{shard.name} is damaged"):
-        load_model("shipped-a")
-    (folder / MANIFEST).unlink()
+def test_a_folder_without_its_manifest_is_no_model(repository):
+    (repository / "weights" / "shipped-a" / MANIFEST).unlink()
     with pytest.raises(WeightsError, match="shipped-a has no model .a manifest.json"):
         load_model("shipped-a")
     assert list_models() == ["shipped-b"]
@@ -125,12 +105,9 @@ def test_a_tokenizer_that_is_missing_damaged_or_of_another_size_is_not_used(repo
     save_model(make(d_vocab=123), repository / "weights" / "other", "other", {})
     assert load_model("other", "cpu").tokenizer is None
     folder = repository / "weights" / "shipped-a"
-    for content in ("", "garbage", "{}"):
-        (folder / "tokenizer.json").write_text(content)
-        with pytest.raises(
-            WeightsError, match="tokenizer.json is not a readable tokenizer .*; fetch it again"
-        ):
-            load_model("shipped-a", "cpu")
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(WeightsError, match="tokenizer.json is not a readable tokenizer .*; fetch it again"):
+        load_model("shipped-a", "cpu")
     save_model(make(d_vocab=299), folder, "shipped-a", {}, tokenizer=text)
     with pytest.raises(WeightsError, match="has 300 tokens, but the model's vocabulary has 299"):
         load_model("shipped-a", "cpu")
@@ -187,18 +164,11 @@ def test_hub_models_that_cannot_be_loaded_are_not_fetched(hub):
 
 # --- old TransformerLens checkpoints -----------------------------------------------------------------------------------
 
-OLD = dict(
-    positional_embedding_type="shortformer",
-    normalization_type=None,
-    attn_only=True,
-    d_head=8,
-    attn_scale=8**0.5,
-)
+OLD = dict(positional_embedding_type="shortformer", normalization_type=None, attn_only=True, d_head=8)
+OLD["attn_scale"] = 8**0.5
 
 
-def old_state(
-    normalization: bool = False, n_layers: int = 2, biases: bool = False
-) -> dict[str, torch.Tensor]:
+def old_state(normalization: bool = False, n_layers: int = 2, biases: bool = False) -> dict:
     """d_model 32, 3 heads of 8: a checkpoint as HookedTransformer wrote it, with learned positions."""
     generator = torch.Generator().manual_seed(5)
 
@@ -279,9 +249,8 @@ def test_old_checkpoints_compute_what_they_computed(tmp_path, file, n_layers, no
         torch.save({}, folder / "model_init.pth")
     bridge = load_model(folder, "cpu")
     tokens = torch.randint(50, (2, 15))
-    torch.testing.assert_close(
-        bridge(tokens), old_forward(state, tokens, normalization), rtol=1e-4, atol=1e-5
-    )
+    expected = old_forward(state, tokens, normalization)
+    torch.testing.assert_close(bridge(tokens), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(bridge.W_pos, state["pos_embed.W_pos"])
     assert bridge.tokenizer is None
 
@@ -327,7 +296,7 @@ def test_an_old_checkpoint_needs_its_settings_and_one_state_dict(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["model.pth", "model.safetensors", "config.json"])
-@pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x04K", b"\xff" * 1000])
+@pytest.mark.parametrize("content", [b"", b"\x80\x04K", b"\xff" * 1000])
 def test_a_malformed_old_checkpoint_is_one_sentence(tmp_path, file, content):
     folder = write_old(tmp_path / "old", old_state(), file=file.replace("config.json", "model.pth"))
     (folder / file).write_bytes(content)
@@ -350,8 +319,6 @@ def test_a_published_checkpoint_without_config_is_known_by_its_hub_name(hub):
     name, state = "callummcdougall/attn_only_2L_half", old_state()
     write_old(folder / name, state, settings=None, file="attn_only_2L_half.pth")
     write_old(folder / name / "checkpoints", state, settings=None, file="early.pth")
-    tokens = torch.randint(50, (2, 15))
-    torch.testing.assert_close(
-        load_model(name, "cpu")(tokens), old_forward(state, tokens), rtol=1e-4, atol=1e-5
-    )
+    expected = old_forward(state, TOKENS)
+    torch.testing.assert_close(load_model(name, "cpu")(TOKENS), expected, rtol=1e-4, atol=1e-5)
     assert fetched == ["attn_only_2L_half.pth"]

@@ -24,7 +24,7 @@ from transformer_circuits.training import film, train
 from transformer_circuits.training.corpus import train_tokenizer
 from transformer_circuits.training.evaluation import attention_patterns, losses_by_order
 from transformer_circuits.training.loss import linear_cross_entropy
-from transformer_circuits.training.train import TrainingConfig, flops_per_token, read_config, snapshot_steps
+from transformer_circuits.training.train import TrainingConfig, flops_per_token, read_config
 from transformer_circuits.training.windows import Windows
 
 CONFIG = """
@@ -64,8 +64,8 @@ def run(data, out, *settings, **options):
 
 def command(data, out, *settings):
     """Return the trainer's command line."""
-    arguments = ["--config", str(data / "tiny.toml"), "--data", str(data), "--out", str(data / out)]
-    return [*arguments, "--set", *settings] if settings else arguments
+    options = f"--config {data}/tiny.toml --data {data} --out {data}/{out} --set"
+    return [*options.split(), *(settings or ["seed=0"])]
 
 
 def start(data, out, *settings, rank=None, port=0):
@@ -74,7 +74,7 @@ def start(data, out, *settings, rank=None, port=0):
     if rank is not None:
         environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
         environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    program = [sys.executable, "-m", "transformer_circuits.training.train", *command(data, out, *settings)]
+    program = [sys.executable, "-m", train.__name__, *command(data, out, *settings)]
     pipe = subprocess.PIPE
     return subprocess.Popen(program, env=environment, stdout=pipe, stderr=pipe, text=True)
 
@@ -133,9 +133,8 @@ def test_losses_by_order_begin_with_the_direct_path_and_end_with_the_model_itsel
 
 def test_windows_start_with_the_start_token_and_cover_each_epoch_once(data):
     windows = Windows(data / "train.npy", n_ctx=32, d_vocab=50, seed=1)
-    text = np.load(data / "train.npy")[: 625 * 32].reshape(625, 32)
-    epoch = windows.batch(0, windows.count)
-    assert epoch.shape == (625, 33) and (epoch[:, 0] == 0).all()
+    text, epoch = np.load(data / "train.npy").reshape(625, 32), windows.batch(0, windows.count)
+    assert (epoch[:, 0] == 0).all()
     assert sorted(map(tuple, epoch[:, 1:].tolist())) == sorted(map(tuple, text.tolist()))
     assert not torch.equal(windows.batch(625, 10), epoch[:10])  # the next epoch has another order
     assert torch.equal(Windows(data / "train.npy", 32, 50, 1).batch(620, 10), windows.batch(620, 10))
@@ -143,14 +142,12 @@ def test_windows_start_with_the_start_token_and_cover_each_epoch_once(data):
 
 def test_windows_begin_in_running_text_and_have_passages_twice_by_number_alone(data):
     # Every token once, so that copies and places can be identified.
-    text = np.arange(1, 40_001, dtype=np.uint16)
-    np.save(data / "train.npy", text)
+    np.save(data / "train.npy", np.arange(1, 40_001, dtype=np.uint16))
 
-    def windows(**shares):
-        return Windows(data / "train.npy", n_ctx=64, d_vocab=40_001, seed=3, **shares)
+    def windows(*shares):
+        return Windows(data / "train.npy", 64, 40_001, 3, *shares)
 
-    plain = windows().batch(0, 1200)
-    changed = windows(without_start=0.1, planted=0.25).batch(0, 1200)
+    plain, changed = windows().batch(0, 1200), windows(0.1, 0.25).batch(0, 1200)
     assert (plain[:, 0] == 0).all() and 0.07 < (without := changed[:, 0] != 0).float().mean() < 0.13
     assert (changed[without, 0] == plain[without, 1] - 1).all()
     moved = (changed[:, 1:] != plain[:, 1:]).any(dim=1)
@@ -161,10 +158,9 @@ def test_windows_begin_in_running_text_and_have_passages_twice_by_number_alone(d
         assert len(at) == at[-1] - at[0] + 1 and 8 <= len(at) <= 32
         # From an earlier place, not overlapping.
         assert len(distance) == 1 and len(at) <= distance.pop() <= at[0]
-    resumed = windows(without_start=0.1, planted=0.25)
+    resumed = windows(0.1, 0.25)
     halves = [resumed.batch(first, 2) for first in (640, 642)]  # two processes share a global batch
     assert torch.equal(torch.cat(halves), changed[640:644])
-    assert torch.equal(windows(planted=0.25).batch(0, 1200)[:, 1:], changed[:, 1:])
 
 
 def test_learning_rate_rises_stays_and_falls():
@@ -172,11 +168,6 @@ def test_learning_rate_rises_stays_and_falls():
     rates = [config.learning_rate(step, 100) for step in range(100)]
     assert rates[0] == pytest.approx(0.1) and rates[9:50] == [1.0] * 41
     assert rates[-1] == pytest.approx(0.1) and all(a > b for a, b in zip(rates[50:], rates[51:]))
-
-
-def test_snapshots_are_log_spaced_and_include_both_ends():
-    steps = sorted(snapshot_steps(10_000, 40))
-    assert (steps[0], steps[1], steps[-1]) == (0, 50, 10_000) and len([s for s in steps if s < 1000]) >= 10
 
 
 def test_operations_per_token_are_those_that_torch_counts():
@@ -238,30 +229,19 @@ def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte
     for file in ("model/film.npz", SHARD):
         assert (data / "whole" / file).read_bytes() == (data / "parts" / file).read_bytes()
 
-    arrays, (header, *log) = training_film(str(data / "parts" / "model")), rows(data, "whole")
-    assert header["corpus"].keys() == {"train.npy", "held_out.npy"}
-    for name in ("previous_token", "rest", "induction", "induction_frequent", "positivity"):
-        scores = np.array(log[-1][name])
-        assert scores.shape == (2, 2) and (np.abs(scores) <= 1).all()
-    assert len(log[-1]["orders"]) == 3 and len(log[-1]["copies"]) == 2 and 0 <= log[-1]["first_guess"] <= 1
-    assert log[-1]["pair"].keys() == {"induction", "previous", "k_composition", "k_positivity"}
+    arrays, (_, *log) = training_film(str(data / "parts" / "model")), rows(data, "whole")
     assert arrays["step"].tolist() == [row["step"] for row in log]
-    assert arrays["tokens"].tolist() == [row["tokens"] for row in log]
+    assert log[-1].keys() >= {"rest", "copies", "first_guess", "induction_frequent", "orders", "pair"}
     assert tokenizer.decode(arrays["text_0"][1:].tolist()) in film.NAMES and arrays["text_0"][0] == 0
     assert len(arrays["text_1"]) == 41 and (arrays["text_1"][1:21] == arrays["text_1"][21:]).all()
     model, _ = shards.read_model(data / "parts" / "model")  # in half precision
     tokens = torch.from_numpy(arrays["text_1"].astype(np.int64))[None]
     expected = attention_patterns(model, tokens)[:, 0][..., torch.ones(41, 41).tril().bool()]
     assert np.abs(arrays["pattern_1"][-1] / 255 - expected.numpy()).max() < 0.01
-    probability = model(tokens)[0].softmax(-1).detach().numpy()
-    shown = np.take_along_axis(probability, arrays["top_token_1"][-1].astype(int), axis=1)
-    assert np.abs(shown - arrays["top_probability_1"][-1] / 255).max() < 0.01
+    shown = model(tokens)[0].softmax(-1).gather(-1, torch.from_numpy(arrays["top_token_1"][-1].astype(int)))
+    assert np.abs(shown.detach().numpy() - arrays["top_probability_1"][-1] / 255).max() < 0.01
     real, imaginary = np.moveaxis(arrays["eigenvalues"].astype(float), -1, 0)
-    size = np.hypot(real, imaginary)
-    assert np.allclose(size[..., 0], 1, atol=1e-3)
-    assert np.abs(real.sum(-1) / size.sum(-1) - arrays["positivity"]).max() < 0.01
-    assert arrays["composition"].shape == (len(log), 3, 2, 2)
-    assert arrays["induction"][-1] == pytest.approx(np.array(log[-1]["induction"]), abs=1e-3)
+    assert np.abs(real.sum(-1) / np.hypot(real, imaginary).sum(-1) - arrays["positivity"]).max() < 0.01
 
     path = data / "parts" / "model" / "film.npz"
     path.write_bytes(path.read_bytes()[:-50])
@@ -306,8 +286,7 @@ def free_port():
 def test_two_processes_give_the_losses_of_one(data):
     settings = ("precision='no'", "tokens=8_000")
     launch = f"-m accelerate.commands.launch --multi_gpu --num_processes=2 --main_process_port={free_port()}"
-    program = "-m transformer_circuits.training.train"
-    arguments = [*launch.split(), *program.split(), *command(data, "two", *settings)]
+    arguments = [*launch.split(), "-m", train.__name__, *command(data, "two", *settings)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, *arguments], env=environment, check=True, capture_output=True)
     run(data, "one", *settings)
@@ -363,11 +342,11 @@ def test_settings_that_cannot_be_are_named(data, setting, sentence):
 
 def test_settings_replace_the_configurations(data):
     settings = ["lr=1e-3", "n_layers=2", "betas=[0.8, 0.9]", "tokens=1_000"]
-    name, shape, training = read_config(str(data / "tiny.toml"), settings)
-    assert (name, shape.n_layers, shape.d_model) == ("tiny", 2, 16)
-    assert (training.lr, training.tokens, training.betas, training.batch) == (1e-3, 1000, (0.8, 0.9), 4)
-    train.main(command(data, "set", "seed=3", "batch=8", "precision='no'", "tokens=1_000"))
-    assert rows(data, "set")[0]["training"]["seed"] == 3 and rows(data, "set")[1]["tokens"] == 0
+    train.main(command(data, "set", *settings))
+    header, *_ = rows(data, "set")
+    shape, training = header["model"], header["training"]
+    assert (header["name"], shape["n_layers"], shape["d_model"]) == ("tiny", 2, 16)
+    assert (training["lr"], training["betas"], training["batch"]) == (1e-3, [0.8, 0.9], 4)
 
 
 RUNS = [
@@ -384,22 +363,22 @@ def test_runs_that_cannot_be_are_named(data, setting, sentence):
         run(data, "out", "n_layers=0", setting)
 
 
-def test_missing_files_are_named(data):
+def test_files_that_cannot_be_used_are_named(data):
     with pytest.raises(ValueError, match="unknown configuration 'big'; there are: attn-only-0l"):
         read_config("big")
-    for part in ("model", "training"):
-        (data / "wrong.toml").write_text(CONFIG.replace(f"[{part}]", f"[{part}]\nlayers = 2"))
-        with pytest.raises(ValueError, match="layers Unexpected keyword argument, got 2"):
-            read_config(str(data / "wrong.toml"))
-    (data / "file").write_text("not a folder")
-    with pytest.raises(SystemExit, match="error: .*file"):
-        train.main(command(data, "file/out"))
+    (data / "wrong.toml").write_text(CONFIG.replace("[model]", "[model]\nlayers = 2"))
+    with pytest.raises(ValueError, match="layers Unexpected keyword argument, got 2"):
+        read_config(str(data / "wrong.toml"))
+
+    def rejected(out, sentence):
+        with pytest.raises(SystemExit, match=sentence):
+            train.main(command(data, out))
+
+    rejected("tiny.toml/out", "error: .*tiny.toml")  # not a folder
     (data / "train.npy").write_bytes(b"garbage")
-    with pytest.raises(SystemExit, match="train.npy is not a readable array of tokens"):
-        train.main(command(data, "out"))
+    rejected("out", "train.npy is not a readable array of tokens")
     (data / "train.npy").unlink()
-    with pytest.raises(SystemExit, match="train.npy is missing; make it with"):
-        train.main(command(data, "out"))
+    rejected("out", "train.npy is missing; make it with")
 
 
 def test_a_loss_that_is_nan_stops_the_run_and_leaves_the_checkpoint(data, monkeypatch):
@@ -408,7 +387,7 @@ def test_a_loss_that_is_nan_stops_the_run_and_leaves_the_checkpoint(data, monkey
     before = checkpoint.read_bytes(), log.read_text()
     forward = train.NextTokenLoss.forward
     monkeypatch.setattr(train.NextTokenLoss, "forward", lambda self, rows: forward(self, rows) * float("nan"))
-    with pytest.raises(ValueError, match="diverged at step 5 .loss nan.*lower lr; .* contains the last good"):
+    with pytest.raises(ValueError, match="diverged at step 5 .loss nan.*lower lr"):
         run(data, "out")
     assert (checkpoint.read_bytes(), log.read_text()) == before
 

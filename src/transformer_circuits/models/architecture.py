@@ -5,9 +5,9 @@
   enter a value and never stay in the residual stream
 - separate embedding W_E and unembedding W_U
 
-Layer normalization, an MLP in each block, keys that see the token before, and positions added to the embedding are options
-for chapter 12. Module names (`tok_embed`, `pos`, `layers`, `attn.q` ..., `head`) are those of TransformerLens's native model,
-so that `models.bridge` can wrap this very module: there is one implementation, trained and analyzed alike.
+Fields of `ModelConfig` add layer normalization and more for chapter 12. Module names (`tok_embed`, `pos`, `layers`, `attn.q`
+..., `head`) are those of TransformerLens's native model, so that `models.bridge` can wrap this very module: there is one
+implementation, trained and analyzed alike.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+BLOCK = 128  # queries that `BlockedAttention` takes at a time
 BOS = 0  # the start-of-text token, first in every context and before every document
 
 # What a model may have beyond the matrices of an attention-only transformer: fields of `ModelConfig`, and words for them.
@@ -77,19 +78,18 @@ class BlockedAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, block: int) -> Tensor:  # type: ignore[override]
-        n, scale = q.shape[-2], q.shape[-1] ** -0.5
-        q = q * scale
-        ahead = torch.full((block, block), -math.inf, dtype=q.dtype, device=q.device).triu(1)
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # type: ignore[override]
+        n, ctx.scale = q.shape[-2], q.shape[-1] ** -0.5
+        q = q * ctx.scale
+        ahead = torch.full((BLOCK, BLOCK), -math.inf, dtype=q.dtype, device=q.device).triu(1)
         out, patterns = torch.empty_like(q), []
-        for start in range(0, n, block):
-            stop = min(start + block, n)
+        for start in range(0, n, BLOCK):
+            stop = min(start + BLOCK, n)
             scores = q[..., start:stop, :] @ k[..., :stop, :].mT
             scores[..., start:] += ahead[: stop - start, : stop - start]
             patterns.append(scores.softmax(dim=-1))
             out[..., start:stop, :] = patterns[-1] @ v[..., :stop, :]
         ctx.save_for_backward(q, k, v, *patterns)
-        ctx.block, ctx.scale = block, scale
         return out
 
     @staticmethod
@@ -97,37 +97,29 @@ class BlockedAttention(torch.autograd.Function):
         q, k, v, *patterns = ctx.saved_tensors
         d_q, d_k, d_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for i, pattern in enumerate(patterns):
-            start, stop = i * ctx.block, i * ctx.block + pattern.shape[-2]
+            start, stop = i * BLOCK, i * BLOCK + pattern.shape[-2]
             d_rows = d_out[..., start:stop, :]
             d_v[..., :stop, :] += pattern.mT @ d_rows
             d_pattern = d_rows @ v[..., :stop, :].mT
             d_scores = torch.ops.aten._softmax_backward_data(d_pattern, pattern, -1, pattern.dtype)
             d_q[..., start:stop, :] = d_scores @ k[..., :stop, :] * ctx.scale
             d_k[..., :stop, :] += d_scores.mT @ q[..., start:stop, :]
-        return d_q, d_k, d_v, None
+        return d_q, d_k, d_v
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor, block: int = 128) -> Tensor:
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Softmax attention of each position to itself and those before it; q, k, v: [batch, head, position, d_head]."""
     if q.is_cuda:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return BlockedAttention.apply(q, k, v, block)
-
-
-def smear_keys(keys: Tensor, own: Tensor) -> Tensor:
-    """k_j <- s k_j + (1 - s) k_(j-1), with s = `own` [head]; keys [batch, head, position, d_head].
-
-    The first key has none before it and stays as it is. The simplest form of what the paper's discussion of Primer (So et
-    al. 2021) asks for: a key that holds the token before, without a head in an earlier layer (claim W4).
-    """
-    before = torch.cat([keys[..., :1, :], keys[..., :-1, :]], dim=-2)
-    return torch.lerp(before, keys, own[:, None, None].to(keys.dtype))
+    return BlockedAttention.apply(q, k, v)
 
 
 class Attention(nn.Module):
-    """All heads of one layer: the sum over heads of A^h (x) W_O^h W_V^h."""
+    """All heads of one layer: the sum over heads of A^h (x) W_O^h W_V^h.
 
-    accepts_pattern_fn = True  # for TransformerLens: its hook_pattern runs before the value product
+    With smeared keys, k_j <- s k_j + (1 - s) k_(j-1), one s a head: the simplest form of what the paper's discussion of Primer
+    (So et al. 2021) asks for, a key that holds the token before, without a head in an earlier layer (claim W4).
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -148,9 +140,9 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """`residual` [batch, position, d_model]; `positions` [position, d_model] or with a batch dimension.
 
-        Returns what the heads add to the residual stream, and the pattern [batch, head, destination, source] if
-        `pattern_fn` was given (it may replace the pattern), else None. Beside it, `scores_fn` may read and replace the
-        scaled and masked scores (-inf where the source lies ahead), before the softmax.
+        Returns what the heads add to the residual stream, and the pattern [batch, head, destination, source] if `pattern_fn`
+        was given (it may replace the pattern), else None. Beside it, `scores_fn` may replace the scaled scores (-inf where
+        the source lies ahead), before the softmax.
         """
         heads = (self.n_heads, self.d_head)
         with_positions = residual + positions
@@ -158,7 +150,8 @@ class Attention(nn.Module):
         k = self.k(with_positions).unflatten(-1, heads).transpose(1, 2)
         v = self.v(residual).unflatten(-1, heads).transpose(1, 2)
         if self.smear is not None:
-            k = smear_keys(k, self.smear.sigmoid())
+            before = torch.cat([k[..., :1, :], k[..., :-1, :]], dim=-2)  # the first key stays as it is
+            k = torch.lerp(before, k, self.smear.sigmoid()[:, None, None].to(k.dtype))
         pattern = None
         if pattern_fn is None:
             z = causal_attention(q, k, v)
@@ -235,7 +228,7 @@ class Transformer(nn.Module):
 
     @property
     def W_pos(self) -> Tensor:
-        """Position embeddings [n_ctx, d_model]; they enter queries and keys only, unless the model's positions are standard."""
+        """Position embeddings [n_ctx, d_model]."""
         return self.pos.weight
 
     def start(self, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,6 @@ from transformer_lens.model_bridge.generalized_components import (
     EmbeddingBridge,
     LinearBridge,
 )
-from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import PreTrainedTokenizerFast
 
@@ -78,8 +77,7 @@ def matrices(model: TransformerBridge) -> dict[str, Tensor]:
 
     Raises ValueError if the model has more than that: biases, layer normalization, MLPs, smeared keys, or standard positions.
     """
-    config = model.original_model.config
-    parameters = [name for name, _ in model.original_model.named_parameters()]
+    config, parameters = model.original_model.config, dict(model.original_model.named_parameters())
     biased = any(name.endswith("bias") and (".attn." in name or "head." in name) for name in parameters)
     if found := ["biases"] * biased + config.beyond:
         raise ValueError(f"this model has {' and '.join(found)}: it is more than its matrices")
@@ -126,11 +124,10 @@ class _Output(LinearBridge):
     def forward(self, z: Float[Tensor, "batch pos head_d_head"]) -> Float[Tensor, "batch pos d_model"]:
         if self._result_fn is None:
             return super().forward(z)
-        z = self.hook_in(z)
         heads = (self.config.n_heads, self.config.d_head)
-        W_O = self.original_component.weight.unflatten(1, heads)
-        results = torch.einsum("bphd,mhd->bphm", z.unflatten(-1, heads), W_O)
-        out, bias = self._result_fn(results).sum(dim=-2), self.original_component.bias
+        W_O, bias = self.original_component.weight.unflatten(1, heads), self.original_component.bias
+        results = torch.einsum("bphd,mhd->bphm", self.hook_in(z).unflatten(-1, heads), W_O)
+        out = self._result_fn(results).sum(dim=-2)
         return self.hook_out(out if bias is None else out + bias)
 
 
@@ -154,22 +151,18 @@ def _adapt(adapter: ArchitectureAdapter) -> None:
     if adapter.cfg.positional_embedding_type != "standard":
         del mapping["pos_embed"]
         mapping["positions"] = EmbeddingBridge(name="pos")
-    projections: dict[str, LinearBridge] = {name: LinearBridge(name=name) for name in "qkv"}
+    projections = {name: LinearBridge(name=name) for name in "qkv"}
     projections["o"] = _Output(name="o", config=adapter.cfg)
     blocks = mapping["blocks"]
     blocks.submodules["attn"] = _Attention(name="attn", config=adapter.cfg, submodules=projections)
     # Hooks that would never fire: without them an edit fails by name instead of silently doing nothing.
     never = {"hook_attn_in", "hook_q_input", "hook_k_input", "hook_v_input"}
     blocks.hook_aliases = {name: hook for name, hook in blocks.hook_aliases.items() if name not in never}
-    _remove_hook(blocks.submodules["attn"], "hook_hidden_states")
-    if adapter.cfg.attn_only:
-        _remove_hook(blocks, "hook_mlp_in")
+    gone = [(blocks.submodules["attn"], "hook_hidden_states"), (blocks, "hook_mlp_in")]
+    for component, name in gone if adapter.cfg.attn_only else gone[:1]:
+        delattr(component, name)
+        del component._hook_registry[name]
     adapter.supports_kv_cache = False  # generation recomputes the whole prompt
     adapter.supports_batched_generation = False  # it would pad prompts of unequal length on the left
     adapter.supports_hf_output_attentions = False  # patterns come through hooks
     adapter.supports_compatibility_mode = False  # its centering changes logits if there is no normalization
-
-
-def _remove_hook(component: GeneralizedComponent, name: str) -> None:
-    delattr(component, name)
-    del component._hook_registry[name]

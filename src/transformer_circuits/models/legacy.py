@@ -3,8 +3,8 @@
 Public ones are `callummcdougall/attn_only_2L_half` and `NeelNanda/Attn-Only-2L512W-Shortformer-6B-big-lr`. TransformerLens's own
 `boot_tl_legacy` loads the other models of that layout.
 
-A folder contains one state dict (`*.safetensors`, or `*.pth`, `*.pt`, `*.bin` read with `weights_only=True`, which runs no code) and
-`config.json`. TransformerLens's `convert_tl_checkpoint` names the tensors and their shapes.
+A folder contains `config.json` and one state dict; those that are not safetensors are read with `weights_only=True`, which runs no code.
+TransformerLens's `convert_tl_checkpoint` names the tensors and their shapes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,13 @@ PUBLISHED_WITHOUT_CONFIG = {  # what the authors' tutorial (ARENA 1.2) says of i
     }
 }
 _DEFAULTS = {"positional_embedding_type": "standard", "normalization_type": "LN", "attn_only": False}
-_OFF = (False, None, 0, -1)
-_SUPPORTED = {  # settings that change what a model computes, and the values at which it computes what ours does
+_SWITCHED_OFF = (
+    "attn_scores_soft_cap output_logits_soft_cap scale_attn_by_inverse_layer_idx use_local_attn use_qk_norm final_rms "
+    "post_embedding_ln use_normalization_before_and_after"
+).split()
+_SUPPORTED = dict.fromkeys(
+    _SWITCHED_OFF, (False, None, 0, -1)
+) | {  # settings that change what a model computes, and the values at which it computes what ours does
     "positional_embedding_type": ("shortformer",),
     "normalization_type": (None, "LN", "LNPre"),
     "attn_only": (True,),
@@ -39,22 +44,8 @@ _SUPPORTED = {  # settings that change what a model computes, and the values at 
     "use_attn_scale": (True,),
     "eps": (1e-5,),
     "ln_eps": (1e-5,),
-    "attn_scores_soft_cap": _OFF,
-    "output_logits_soft_cap": _OFF,
-    "scale_attn_by_inverse_layer_idx": _OFF,
-    "use_local_attn": _OFF,
-    "use_qk_norm": _OFF,
-    "final_rms": _OFF,
-    "post_embedding_ln": _OFF,
-    "use_normalization_before_and_after": _OFF,
 }
-_OUR_NAMES = {
-    "embed": "tok_embed",
-    "pos_embed": "pos",
-    "blocks": "layers",
-    "ln_final": "ln_out",
-    "unembed": "head",
-}
+_OUR_NAMES = dict(embed="tok_embed", pos_embed="pos", blocks="layers", ln_final="ln_out", unembed="head")
 
 
 def read_legacy(folder: Path, normalization: str | None) -> Transformer:
@@ -66,10 +57,8 @@ def read_legacy(folder: Path, normalization: str | None) -> Transformer:
 
     files = state_dicts(folder)
     if len(files) != 1:
-        raise WeightsError(
-            f"{folder} must contain one state dict ({', '.join(SUFFIXES)}), got {len(files)}; leave one"
-        )
-    (file,) = files
+        raise WeightsError(f"{folder} must contain one state dict ({', '.join(SUFFIXES)}), got {len(files)}")
+    file = files[0]
     try:
         if file.suffix == ".safetensors":
             state = safetensors.torch.load_file(file)
@@ -96,12 +85,12 @@ def read_legacy(folder: Path, normalization: str | None) -> Transformer:
     return build(config, tensors, str(file))
 
 
-def read_settings(folder: Path, settings: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the settings in config.json, or `settings` where there is none, with the old class's defaults.
+def read_settings(folder: Path, name: str) -> dict[str, Any]:
+    """Return the settings in config.json, or what is known of the model called `name`, with the old class's defaults.
 
     Raises WeightsError if a setting changes the mathematics to something that our model does not compute.
     """
-    path = folder / "config.json"
+    path, settings = folder / "config.json", PUBLISHED_WITHOUT_CONFIG.get(name)
     if path.is_file():
         try:
             settings = dict(json.loads(path.read_text(encoding="utf-8")))

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from transformer_circuits.models.architecture import BEYOND
 from transformer_circuits.models.shards import read_manifest
 from transformer_circuits.paths import WEIGHTS
 
 # What a comparison may be about.
-SHAPE = ("n_layers", "d_mlp", "normalization", "smeared_keys", "standard_positions")
+SHAPE = ("n_layers", *BEYOND)
 # What is measured and recorded during training changes no model; precision changes one no more than noise does.
 MEASURED = ("snapshots", "evaluate_windows", "few_windows", "repeats", "checkpoint_minutes", "film")
-NOT_RECIPE = ("seed", "precision", *MEASURED)
 
 
 def recipe(name: str) -> dict[str, Any]:
     """Return the settings with which a shipped model was trained: optimizer, text, sizes; without seed, shape, and what only measures."""
     run = read_manifest(WEIGHTS / name)["training"]["run"]
     settings = {**run["model"], **run["training"], "corpus": run.get("corpus")}
-    return {key: value for key, value in settings.items() if key not in (*SHAPE, *NOT_RECIPE)}
+    return {
+        key: value for key, value in settings.items() if key not in ("seed", "precision", *SHAPE, *MEASURED)
+    }
 
 
 def differing_settings(*names: str) -> dict[str, tuple[Any, ...]]:
     """Return each setting in which these models' recipes differ, with its value for each model (None where it has none).
 
-    Empty for models that were trained alike: the same text in the same order with the same settings, so that what differs between them is
-    a matter of their shape or seed.
+    Empty for models that were trained alike, so that what differs between them is a matter of their shape or seed.
     """
     recipes = [recipe(name) for name in names]
     keys = dict.fromkeys(key for settings in recipes for key in settings)

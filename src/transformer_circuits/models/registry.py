@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import PreTrainedTokenizerFast
 
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-
 
 def list_models() -> list[str]:
     """Return the names of the shipped models."""
@@ -48,9 +46,9 @@ def load_model(
     """Return the model called `name` as a TransformerBridge with tokenizer, in eval mode, without gradients.
 
     `name` is that of a model in `weights/`, a folder that the trainer wrote (`runs/mine/model`), or "owner/name" on the Hugging Face
-    hub. A model is a manifest with shards (`shards`), or an old
-    TransformerLens Shortformer checkpoint (`legacy`). `device`: None takes CUDA where there is one. The tokenizer is the model's own
-    `tokenizer.json` if it has one, else the repository's; it is None where neither fits (set `bridge.tokenizer`).
+    hub. A model is a manifest with shards (`shards`), or an old TransformerLens Shortformer checkpoint (`legacy`). `device`: None takes
+    CUDA where there is one. The tokenizer is the model's own `tokenizer.json` if it has one, else the repository's; it is None where
+    neither fits (set `bridge.tokenizer`).
 
     Raises WeightsError, in one sentence, for an unknown name, for missing, damaged, or unsuitable weights, and for a tokenizer that is
     not the model's; SHA-256 sums are checked before anything is built.
@@ -60,7 +58,7 @@ def load_model(
         model, manifest = read_model(source)
         title, tokenizer = manifest["name"], _tokenizer(source, model.config.d_vocab)
     else:
-        settings = legacy.read_settings(source, legacy.PUBLISHED_WITHOUT_CONFIG.get(str(name)))
+        settings = legacy.read_settings(source, str(name))
         model, title = legacy.read_legacy(source, settings["normalization_type"]), str(name)
         tokenizer = _tokenizer(source, model.config.d_vocab) or _named(settings.get("tokenizer_name"))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -81,9 +79,7 @@ def training_log(name: str) -> pd.DataFrame:
 
     path = _find(name) / "training.jsonl"
     if not path.is_file():
-        raise WeightsError(
-            f"{name!r} has no training.jsonl; use a model that came with the log of its training"
-        )
+        raise WeightsError(f"{name!r} has no training.jsonl; use a model that came with it")
     return pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf8").splitlines()[1:]])
 
 
@@ -93,8 +89,7 @@ def training_film(name: str) -> dict[str, np.ndarray] | None:
     Raises WeightsError for an unknown name and for a film that is missing or damaged.
     """
     folder = _find(name)
-    expected = read_manifest(folder).get("film") if (folder / MANIFEST).is_file() else None
-    if expected is None:
+    if not (expected := read_manifest(folder).get("film")):
         return None
     with np.load(io.BytesIO(verified(folder / FILM, expected["sha256"]))) as file:
         return dict(file)
@@ -109,7 +104,7 @@ def _find(name: str) -> Path:
             raise WeightsError(
                 f"{folder} has no model (a {MANIFEST} with its shards, or an old state dict with config.json); fetch that folder again"
             )
-    if _HUB_NAME.fullmatch(name):
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return _from_hub(name)
     raise WeightsError(
         f"there is no model {name!r}; there are: {', '.join(list_models())} "
@@ -134,14 +129,14 @@ def _from_hub(name: str) -> Path:
     folder = fetch(MANIFEST, "config.json", TOKENIZER)
     if (folder / MANIFEST).is_file():
         return fetch("weights-*.safetensors")
-    legacy.read_settings(folder, legacy.PUBLISHED_WITHOUT_CONFIG.get(name))
+    legacy.read_settings(folder, name)
     return fetch(*(f"*{suffix}" for suffix in legacy.SUFFIXES))
 
 
 def _tokenizer(source: Path, d_vocab: int) -> PreTrainedTokenizerFast | None:
     """Return the tokenizer in the model's folder, else the repository's; None if it is another family's, or of another size."""
     own = (source / TOKENIZER).is_file()
-    file = source / TOKENIZER if own else paths.DATA / TOKENIZER
+    file = (source if own else paths.DATA) / TOKENIZER
     try:
         tokenizer = as_pretrained(file)
     except ValueError:  # another family's tokenizer, which starts texts in its own way

@@ -46,21 +46,19 @@ def save_model(
 ) -> None:
     """Write `model` in float16 to `folder`; a tensor that is larger than a shard may be has one to itself.
 
-    `tokenizer`: the content of its `tokenizer.json`, which is written to the folder too, unless `own_tokenizer` is False (it is the
-    repository's). `film`: the content of its `film.npz`; the manifest has its SHA-256 under "film".
-
-    The same weights always give the same bytes. Another process finds in `folder`, even after a kill, the old model, none,
-    or the new one, never a mixture. Other files in there (a training log) stay.
+    `tokenizer`: the content of its `tokenizer.json`, which is written too, unless `own_tokenizer` is False (it is the repository's).
+    `film`: the content of its `film.npz`. The same weights always give the same bytes. Another process finds in `folder`, even after a
+    kill, the old model, none, or the new one, never a mixture. Other files in there (a training log) stay.
 
     Positions must be the sinusoids, which reading computes. Raises ValueError if a weight is not finite in float16.
     """
     folder = Path(folder)
     shards: list[dict[str, Tensor]] = []
     free = 0
-    for key, weight in model.state_dict().items():
-        if key == COMPUTED:
-            continue
-        tensor = weight.detach().to("cpu", torch.float16).contiguous()
+    weights = model.state_dict()
+    del weights[COMPUTED]
+    for key, weight in weights.items():
+        tensor = weight.to("cpu", torch.float16).contiguous()
         if not tensor.isfinite().all():
             raise ValueError(f"{key} has values that float16 cannot hold: infinite, NaN, or beyond 65,504")
         if tensor.nbytes > free:
@@ -112,7 +110,7 @@ def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
     folder = Path(folder)
     manifest = read_manifest(folder)
     contents = [verified(folder / shard["file"], shard["sha256"]) for shard in manifest["shards"]]
-    tensors: dict[str, Tensor] = {}
+    tensors = {}
     for content in contents:
         tensors |= {key: tensor.float() for key, tensor in safetensors.torch.load(content).items()}
     return build(ModelConfig(**manifest["config"]), tensors, where=str(folder)), manifest
@@ -122,9 +120,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest in `folder`. Raises WeightsError if it is missing or malformed."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise WeightsError(
-            f"{folder} has no {MANIFEST}; export a model into it with save_model, or fetch it again"
-        )
+        raise WeightsError(f"{folder} has no {MANIFEST}; export a model into it, or fetch it again")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         ModelConfig(**manifest["config"])
@@ -132,9 +128,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise ValueError(f"it has no {min(missing)}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         said = " ".join(repr(error).split())
-        raise WeightsError(
-            f"{path} is not a readable manifest ({said}); fetch or export the model again"
-        ) from error
+        raise WeightsError(f"{path} is not a readable manifest ({said}); fetch or export it again") from error
     return manifest
 
 
@@ -155,12 +149,9 @@ def build(config: ModelConfig, tensors: dict[str, Tensor], where: str) -> Transf
         found = " ".join(str(error).split())[:500]
         raise WeightsError(f"the tensors in {where} do not fit its configuration: {found}") from error
     if broken := [key for key, tensor in tensors.items() if not tensor.isfinite().all()]:
-        raise WeightsError(
-            f"{broken[0]} in {where} contains NaN or infinity; fetch or export the model again"
-        )
-    if (
-        COMPUTED not in tensors
-    ):  # old checkpoints bring theirs; the width is that of the tensors, so this fits into memory
+        raise WeightsError(f"{broken[0]} in {where} contains NaN or infinity; fetch or export it again")
+    # Old checkpoints bring theirs. The width is that of the tensors, so this fits into memory.
+    if COMPUTED not in tensors:
         model.pos.weight = nn.Parameter(sinusoids(config.n_ctx, config.d_model), requires_grad=False)
     return model
 
@@ -170,9 +161,7 @@ def verified(path: Path, expected: str) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise WeightsError(
-            f"{path} cannot be read ({error.strerror}); fetch it again (git checkout)"
-        ) from error
+        raise WeightsError(f"{path} cannot be read ({error.strerror}); fetch it again") from error
     if (found := sha256(content)) != expected:
         raise WeightsError(
             f"{path} is damaged: its SHA-256 is {found} ({len(content):,} bytes), expected {expected}; "

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from ..paths import DATA
 from .architecture import BOS
@@ -32,8 +34,6 @@ def as_pretrained(path: Path) -> PreTrainedTokenizerFast:
     `<|start|>` also separates documents and pads, so it is the bos, eos and pad token; a byte-level vocabulary needs no
     unknown token. Raises ValueError if token 0 is not `<|start|>`, and WeightsError for a file that is missing or holds no tokenizer.
     """
-    from tokenizers import Tokenizer
-    from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
     try:
@@ -60,11 +60,8 @@ def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
 
     Raises ValueError unless these are the whole alphabet and merges of it, in the order in which they were learned.
     """
+    _parts(tokenizer, d_vocab)
     model = tokenizer["model"]
-    parts = _parts(tokenizer)
-    smallest = min(parts, default=len(model["vocab"]))
-    if not smallest <= d_vocab <= len(model["vocab"]):
-        raise ValueError(f"this tokenizer can have {smallest} to {len(model['vocab'])} tokens, not {d_vocab}")
     vocab = {token: i for token, i in model["vocab"].items() if i < d_vocab}
     merges = [merge for merge in model["merges"] if model["vocab"]["".join(merge)] < d_vocab]
     return tokenizer | {"model": model | {"vocab": vocab, "merges": merges}}
@@ -72,8 +69,7 @@ def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
 
 def pieces(tokenizer: dict[str, Any], d_vocab: int) -> list[list[int]]:
     """What each token of `tokenizer` is in its first `d_vocab` tokens: itself, or its parts. Raises ValueError as above."""
-    first_tokens(tokenizer, d_vocab)
-    parts = _parts(tokenizer)
+    parts = _parts(tokenizer, d_vocab)
 
     @functools.cache
     def undone(token: int) -> list[int]:
@@ -104,10 +100,8 @@ def packed(folder: Path, side: str, d_vocab: int) -> Path:
     whole, tokenizer = folder / f"{side}.npy", _larger(folder, d_vocab)
     if tokenizer is None or not whole.exists():
         return whole
-    path = folder / f"{side}-{d_vocab}.npy"
-    if not path.exists() or path.stat().st_mtime_ns < max(
-        whole.stat().st_mtime_ns, (folder / "tokenizer.json").stat().st_mtime_ns
-    ):
+    path, made_of = folder / f"{side}-{d_vocab}.npy", (whole, folder / "tokenizer.json")
+    if not path.exists() or path.stat().st_mtime_ns < max(file.stat().st_mtime_ns for file in made_of):
         # Of this process: two trainers may share a corpus.
         partial = path.with_suffix(f".{os.getpid()}.partial.npy")
         np.save(partial, narrow(np.load(whole, mmap_mode="r"), pieces(tokenizer, d_vocab)))
@@ -139,7 +133,8 @@ def _larger(folder: Path, d_vocab: int) -> dict[str, Any] | None:
     return content if content and len(content["model"]["vocab"]) > d_vocab else None
 
 
-def _parts(tokenizer: dict[str, Any]) -> dict[int, tuple[int, int]]:
+def _parts(tokenizer: dict[str, Any], d_vocab: int) -> dict[int, tuple[int, int]]:
+    """The two older tokens that each token was made of; ValueError if the first `d_vocab` are no tokenizer."""
     vocab = tokenizer["model"]["vocab"]
     parts: dict[int, tuple[int, int]] = {}
     following = None  # the number that the next new token must have
@@ -152,4 +147,7 @@ def _parts(tokenizer: dict[str, Any]) -> dict[int, tuple[int, int]]:
                 "this tokenizer's tokens are not numbered in the order of its merges: it has no smaller vocabulary inside"
             )
         parts[token], following = (vocab[left], vocab[right]), token + 1
+    smallest = min(parts, default=len(vocab))
+    if not smallest <= d_vocab <= len(vocab):
+        raise ValueError(f"this tokenizer can have {smallest} to {len(vocab)} tokens, not {d_vocab}")
     return parts

@@ -11,7 +11,7 @@ from typing import Any
 import safetensors
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from transformer_circuits.models.architecture import Transformer
 from transformer_circuits.models.shards import write_atomically
@@ -21,17 +21,6 @@ def digest(path: Path) -> str:
     """Return the first 16 digits of a file's SHA-256, which identify the corpus that a model was trained on."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
-def parameter_groups(model: Transformer) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
-    """Return (those of the layers, embedding and unembedding), by name, in the order in which the optimizer has them."""
-    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    inside = {name: p for name, p in trained.items() if name.startswith("layers.")}
-    return inside, {name: p for name, p in trained.items() if name not in inside}
-
-
-def parameter_names(model: Transformer) -> list[str]:
-    return [name for group in parameter_groups(model) for name in group]
 
 
 def checksum(tensors: dict[str, Tensor]) -> str:
@@ -46,10 +35,11 @@ def save_checkpoint(
     path: Path, model: Transformer, optimizer: torch.optim.Optimizer, about: dict[str, Any]
 ) -> None:
     """Write weights, optimizer moments and `about` to one file."""
-    names = parameter_names(model)
-    tensors = {f"model.{name}": model.get_parameter(name).detach() for name in names}
-    for name, state in zip(names, optimizer.state_dict()["state"].values()):
-        tensors |= {f"{key}.{name}": value for key, value in state.items()}
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            tensors[f"model.{name}"] = parameter.detach()
+            tensors |= {f"{key}.{name}": value for key, value in optimizer.state[parameter].items()}
     metadata = {"about": json.dumps(about), "sha256": checksum(tensors)}
     write_atomically(path, lambda partial: save_file(tensors, partial, metadata=metadata))
 
@@ -65,17 +55,17 @@ def load_checkpoint(path: Path, model: Transformer, optimizer: torch.optim.Optim
             raise ValueError("its content does not have its checksum")
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it to start over") from error
-    state = {}
     with torch.no_grad():
-        for i, name in enumerate(parameter_names(model)):
-            model.get_parameter(name).copy_(tensors[f"model.{name}"])
-            state[i] = {key: tensors[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                parameter.copy_(tensors[f"model.{name}"])
+                moments = {key: tensors[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+                optimizer.state[parameter] = {key: value.to(parameter) for key, value in moments.items()}
     return about
 
 
-def read_log(path: Path, step: int, expected: set[int]) -> list[str]:
-    """Return the log's rows up to a checkpoint's step. A row that a kill cut off is left out, and will be written again.
+def read_log(path: Path, step: int, expected: set[int]) -> dict[int, str]:
+    """Return the log's lines up to a checkpoint's step, by step. One that a kill cut off is left out, and will be written again.
 
     Raises ValueError if the log is missing a snapshot from before the checkpoint.
     """
@@ -87,4 +77,4 @@ def read_log(path: Path, step: int, expected: set[int]) -> list[str]:
         raise ValueError(
             f"{path} is missing the snapshot at step {missing[0]}; restore it, or delete the checkpoint to start over"
         )
-    return [line for at, line in kept.items() if at <= step]
+    return {at: line for at, line in kept.items() if at <= step}

@@ -11,7 +11,6 @@ Written to `--out`: `tokenizer.json`, `train.npy` and `held_out.npy` (uint16, to
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import fnmatch
 import json
@@ -21,7 +20,8 @@ import tarfile
 import tomllib
 import zipfile
 import zlib
-from collections import Counter, defaultdict
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -29,6 +29,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import BOS
@@ -65,9 +66,9 @@ def shingles(text: str, words: int = 8) -> set[int]:
 
 
 def is_copy(text: str, seen: set[int]) -> bool:
-    """Return whether more than half of a text's runs of words are in `seen`; those of a text that is no copy are added to it.
+    """Return whether more than half of a text's runs of words are in `seen`, as in edited or rewrapped copies.
 
-    This finds the same book under two names, edited copies, and copies whose lines break at other places.
+    Those of a text that is no copy are added.
     """
     found = shingles(text)
     if len(found & seen) > len(found) / 2:
@@ -175,8 +176,7 @@ def read_folder(folder: Path) -> Iterator[Document]:
         if text.strip() and not is_copy(text, seen):
             yield Document(folder.name, KINDS.get(path.suffix, "prose"), str(path.relative_to(folder)), text)
     if unread:
-        names = ", ".join(unread[:5]) + (", ..." if len(unread) > 5 else "")
-        print(f"left out {len(unread)} files that are not readable UTF-8 text: {names}", file=sys.stderr)
+        print(f"left out {len(unread)} files that are not UTF-8 text: {', '.join(unread)}", file=sys.stderr)
 
 
 def read_dataset(name: str, characters: int) -> Iterator[Document]:
@@ -200,9 +200,6 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
 
     Raises ValueError if there are too few documents to hold any out.
     """
-    by_kind: dict[str, list[Document]] = defaultdict(list)
-    for document in documents:
-        by_kind[document.kind].append(document)
     runs_of = {document: shingles(document.text) for document in documents}
     occurrences = Counter(run for found in runs_of.values() for run in found)
 
@@ -210,8 +207,9 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
         found = runs_of[document]
         return sum(occurrences[run] > 1 for run in found) > HELD_OUT_KNOWN * len(found)
 
-    held_out: set[Document] = set()
-    for group in by_kind.values():
+    held_out = set()
+    for kind in {document.kind for document in documents}:
+        group = [document for document in documents if document.kind == kind]
         room = HELD_OUT_SHARE * sum(len(d.text) for d in group)
         # Documents longer than half the share would make the held-out text a matter of two or three authors.
         # Boilerplate that the training text has too would be recalled, not predicted: documents without much of it come first.
@@ -225,10 +223,8 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     return training, [d for d in documents if d in held_out]
 
 
-def train_tokenizer(texts: Iterable[str], d_vocab: int):
+def train_tokenizer(texts: Iterable[str], d_vocab: int) -> Tokenizer:
     """Return a byte-level BPE tokenizer with GPT-2's splitting into words; token 0 is the start token."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -238,11 +234,11 @@ def train_tokenizer(texts: Iterable[str], d_vocab: int):
     return tokenizer
 
 
-def encode(tokenizer, documents: list[Document], batch: int = 256) -> list[np.ndarray]:
+def encode(tokenizer: Tokenizer, documents: list[Document]) -> list[np.ndarray]:
     """Return one uint16 array per document, start token first."""
     encoded = []
-    for i in tqdm(range(0, len(documents), batch), desc="encode", unit="batch"):
-        texts = [d.text for d in documents[i : i + batch]]
+    for i in tqdm(range(0, len(documents), 256), desc="encode", unit="batch"):
+        texts = [d.text for d in documents[i : i + 256]]
         for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False):
             encoded.append(np.array([BOS, *encoding.ids], dtype=np.uint16))
     return encoded
@@ -251,10 +247,9 @@ def encode(tokenizer, documents: list[Document], batch: int = 256) -> list[np.nd
 def copy_oracle(tokens: np.ndarray, window: int = COPY_WINDOW) -> float:
     """Return the share of tokens that "what followed the current token last time follows again" predicts, within a window."""
     order = np.argsort(tokens[:-1], kind="stable")  # positions, grouped by token
-    same = tokens[order[1:]] == tokens[order[:-1]]
-    last, now = order[:-1][same], order[1:][same]
-    near = now - last <= window
-    return float((tokens[last[near] + 1] == tokens[now[near] + 1]).sum() / len(tokens))
+    last, now = order[:-1], order[1:]
+    again = (tokens[last] == tokens[now]) & (now - last <= window)
+    return float((tokens[last[again] + 1] == tokens[now[again] + 1]).sum() / len(tokens))
 
 
 def runs(tokens: np.ndarray, n: int) -> np.ndarray:
@@ -339,15 +334,10 @@ def ship(out: Path, data: Path) -> None:
     (data / "corpus.json").write_text(report)
 
 
-def build(documents: list[Document], out: Path, d_vocab: int, tokenizer_file: Path | None) -> dict:
+def build(documents: list[Document], out: Path, d_vocab: int) -> dict:
     """Split, tokenize, and pack documents into `out`; return the report that is also written there."""
-    from tokenizers import Tokenizer
-
     training, held_out = split(documents)
-    if tokenizer_file:
-        tokenizer = Tokenizer.from_file(str(tokenizer_file))
-    else:
-        tokenizer = train_tokenizer((d.text for d in training[:: max(1, len(training) // 6_000)]), d_vocab)
+    tokenizer = train_tokenizer((d.text for d in training[:: max(1, len(training) // 6_000)]), d_vocab)
     training = [training[i] for i in np.random.default_rng(0).permutation(len(training))]
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"))
@@ -360,10 +350,7 @@ def build(documents: list[Document], out: Path, d_vocab: int, tokenizer_file: Pa
         np.save(out / f"{side}.npy", packed[side])
         splits[side] = {"documents": len(chosen), "tokens": len(packed[side])}
         for document, array in zip(chosen, arrays):
-            about = {"source": document.source, "kind": document.kind, "path": document.path}
-            rows.append(
-                about | {"tokens": len(array), "side": side, "characters": len(document.text), "array": array}
-            )
+            rows.append(vars(document) | {"side": side, "tokens": len(array), "array": array})
     table = pd.DataFrame(rows)
     held = table[table["side"] == "held_out"]
     listing = held[["source", "kind", "path", "tokens"]].to_dict("records")
@@ -380,8 +367,9 @@ def build(documents: list[Document], out: Path, d_vocab: int, tokenizer_file: Pa
     table = table.sort_values(["source", "kind"], kind="stable")
     sources = []
     for (source, kind), group in table.groupby(["source", "kind"]):
-        about = {"source": source, "kind": kind, "documents": len(group)}
-        sources.append(about | {"characters": int(group["characters"].sum())} | measured(group))
+        characters = sum(map(len, group["text"]))
+        about = {"source": source, "kind": kind, "documents": len(group), "characters": characters}
+        sources.append(about | measured(group))
     size = tokenizer.get_vocab_size()
     report = {"d_vocab": size, "copy_window": COPY_WINDOW, "splits": splits, "sources": sources}
     report["kinds"] = {kind: measured(group) for kind, group in table.groupby("kind", sort=False)}
@@ -391,30 +379,24 @@ def build(documents: list[Document], out: Path, d_vocab: int, tokenizer_file: Pa
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder to write tokens, tokenizer and report to")
     add("--folder", type=Path, help="train on the text files below this folder instead")
     add("--dataset", help="train on this Hugging Face dataset instead (its column `text`)")
     add("--characters", type=int, default=250_000_000, help="how much of --dataset to take")
-    kinds = sorted({*KINDS.values(), "prose"})
-    add("--kinds", nargs="+", choices=kinds, default=kinds, help="only documents of these kinds")
     add("--d-vocab", type=int, default=4096)
-    add("--tokenizer", type=Path, help="use this tokenizer.json instead of training one")
     add("--ship", type=Path, help="also write what the book needs (tokenizer, held-out text, counts) there")
     args = parser.parse_args(argv)
-    if args.folder and not args.folder.is_dir():
-        parser.error(f"{args.folder} is not a folder")
     if args.folder:
+        if not args.folder.is_dir():
+            parser.error(f"{args.folder} is not a folder")
         documents = read_folder(args.folder)
     elif args.dataset:
         documents = read_dataset(args.dataset, args.characters)
     else:
         documents = read_sources(load_sources(), args.out / "downloads")
-    documents = [document for document in documents if document.kind in args.kinds]
-    report = build(documents, args.out, args.d_vocab, args.tokenizer)
+    report = build(list(documents), args.out, args.d_vocab)
     if args.ship:
         ship(args.out, args.ship)
     for kind, row in report["kinds"].items():

@@ -1,7 +1,4 @@
-"""What the trainer measures at each snapshot, on the plain module: the scores of `measures`, and losses by order.
-
-TransformerLens is not imported, so that a machine that only trains need not have it.
-"""
+"""What the trainer measures at each snapshot, on the plain module: the scores of `measures`, and losses by order."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ from transformer_circuits.models.architecture import Transformer
 def head_matrices(model: Transformer) -> dict[str, Tensor]:
     """Return W_Q, W_K, W_V [layer, head, d_model, d_head] and W_O [layer, head, d_head, d_model], in float32 on the CPU."""
     shape = (model.config.n_layers, model.config.n_heads, model.config.d_head, model.config.d_model)
-    out_in = {
-        part: torch.stack([getattr(block.attn, part).weight.detach().float().cpu() for block in model.layers])
-        for part in "qkvo"
-    }
-    reads = {f"W_{part.upper()}": out_in[part].reshape(shape).mT for part in "qkv"}
-    return reads | {"W_O": out_in["o"].mT.reshape(shape)}
+    found = {}
+    for part in "qkvo":
+        layers = [block.attn.get_submodule(part).weight.detach().float().cpu() for block in model.layers]
+        stacked = torch.stack(layers)  # [layer, output, input]
+        found[f"W_{part.upper()}"] = stacked.mT.reshape(shape) if part == "o" else stacked.reshape(shape).mT
+    return found
 
 
 def vocabulary_product(model: Transformer) -> Tensor:
@@ -64,11 +61,10 @@ def losses_by_order(model: Transformer, rows: Tensor) -> list[float]:
     orders = [embedding]  # entry n: what all paths through exactly n heads have written so far
     for block, pattern in zip(model.layers, patterns):
         attn = block.attn
-        heads = (attn.n_heads, attn.d_head)
-        moved = [
-            attn.o((pattern @ attn.v(x).unflatten(-1, heads).transpose(1, 2)).transpose(1, 2).flatten(-2))
-            for x in orders
-        ]
+        moved = []
+        for x in orders:
+            values = attn.v(x).unflatten(-1, (attn.n_heads, attn.d_head)).transpose(1, 2)
+            moved.append(attn.o((pattern @ values).transpose(1, 2).flatten(-2)))
         orders = [a + b for a, b in zip([*orders, 0.0], [0.0, *moved])]
 
     def loss(residual: Tensor) -> float:
@@ -97,19 +93,15 @@ class Evaluation:
         self.rows, self.few = held_out.rows(windows).to(device), config.few_windows
         text = torch.from_numpy(np.asarray(held_out.tokens, dtype=np.int64))
         n_ctx, shortest = held_out.n_ctx, min(SHORTEST, (held_out.n_ctx - 1) // 2)
-        self.repeated = [
-            repeated_random_tokens(d_vocab, n_ctx, config.repeats, shortest, config.seed, frequency).to(
-                device
-            )
+        drawn = (
+            repeated_random_tokens(d_vocab, n_ctx, config.repeats, shortest, config.seed, frequency)
             for frequency in (torch.ones(d_vocab), torch.bincount(text, minlength=d_vocab))
-        ]
+        )
+        self.repeated = [tokens.to(device) for tokens in drawn]
 
     def __call__(self, model: Transformer) -> dict[str, Any]:
         by_position = losses(model, self.rows)
-        scores: dict[str, Any] = {
-            "held_out": float(by_position.mean()),
-            "in_context": in_context_score(by_position),
-        }
+        scores = {"held_out": float(by_position.mean()), "in_context": in_context_score(by_position)}
         if not model.config.n_layers:
             return scores
         text = attention_patterns(model, self.rows[: self.few, :-1])
@@ -132,9 +124,7 @@ class Evaluation:
     @torch.autocast("cpu", enabled=False)
     def circuits(self, model: Transformer, induction: Tensor) -> dict[str, Any]:
         W = head_matrices(model)
-        found: dict[str, Any] = {
-            "positivity": factored_positivity(W["W_V"], W["W_O"] @ vocabulary_product(model))
-        }
+        found = {"positivity": factored_positivity(W["W_V"], W["W_O"] @ vocabulary_product(model))}
         if model.config.n_layers == 2:
             head = int(induction[1].argmax())
             ratio = composition(W)[SIDES.index("K"), head]
@@ -143,10 +133,6 @@ class Evaluation:
             W_E = model.tok_embed.weight.detach().float().cpu()
             OV = W["W_V"][0, writer] @ W["W_O"][0, writer]
             match = factored_positivity(W_E @ W["W_Q"][1, head], W["W_K"][1, head].T @ OV.T @ W_E.T)
-            found["pair"] = {
-                "induction": head,
-                "previous": writer,
-                "k_composition": ratio[writer],
-                "k_positivity": match,
-            }
+            pair = {"induction": head, "previous": writer}
+            found["pair"] = pair | {"k_composition": ratio[writer], "k_positivity": match}
         return found

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
@@ -52,8 +53,6 @@ def texts(data: Path, held_out: np.ndarray, shape: ModelConfig) -> list[np.ndarr
     if content is None:
         sentence = held_out[held_out != BOS]
     else:
-        from tokenizers import Tokenizer  # a run without a film does not need it
-
         sentence = Tokenizer.from_str(content).encode(NAMES, add_special_tokens=False).ids
     longest = min(LONGEST, shape.n_ctx) - 1
     draws = np.random.default_rng(0).permutation(np.arange(1, shape.d_vocab))
@@ -70,9 +69,7 @@ class Film:
                 "film must be false for a model without layers or with more than attention; set film=false"
             )
         self.folder, self.texts = folder, texts
-
-    def frame(self, step: int) -> Path:
-        return self.folder / f"{step:09}.npz"
+        folder.mkdir(parents=True, exist_ok=True)
 
     def record(self, step: int, tokens: int, model: Transformer, scores: dict[str, Any]) -> None:
         """Write the frame of one snapshot; `scores` is the row of the log."""
@@ -83,19 +80,19 @@ class Film:
         arrays |= {name: np.array(scores[name], dtype=np.float16) for name in SCORES}
         content = io.BytesIO()
         np.savez(content, **arrays)
-        self.folder.mkdir(exist_ok=True)
-        write_atomically(self.frame(step), lambda partial: partial.write_bytes(content.getvalue()))
+        path = self.folder / f"{step:09}.npz"
+        write_atomically(path, lambda partial: partial.write_bytes(content.getvalue()))
 
     def frames(self, steps: Iterable[int]) -> list[dict[str, np.ndarray]]:
         """Return the frames of these snapshots, in order. Raises ValueError for one that is missing or damaged."""
         found = []
-        for step in sorted(steps):
+        for path in [self.folder / f"{step:09}.npz" for step in sorted(steps)]:
             try:
-                with np.load(self.frame(step), allow_pickle=False) as file:
+                with np.load(path, allow_pickle=False) as file:
                     found.append(dict(file))
             except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
                 raise ValueError(
-                    f"{self.frame(step)} cannot be read ({error}); restore it, or delete the checkpoint to start over"
+                    f"{path} cannot be read ({error}); restore it, or delete the checkpoint to start over"
                 ) from error
         return found
 
@@ -134,13 +131,10 @@ def circuits(model: Transformer) -> dict[str, np.ndarray]:
     """Return what a frame contains of the weights: eigenvalues of the OV circuits and composition ratios."""
     W = head_matrices(model)
     found = torch.linalg.eigvals((W["W_O"] @ vocabulary_product(model) @ W["W_V"]).double())
-    order = found.abs().argsort(dim=-1, descending=True, stable=True)
-    found = found.gather(-1, order)
+    found = found.gather(-1, found.abs().argsort(dim=-1, descending=True, stable=True))
     scale = found[..., :1].abs()
-    arrays = {
-        "eigenvalues": torch.view_as_real(found / scale).numpy().astype(np.float16),
-        "eigenvalue_scale": scale[..., 0].numpy().astype(np.float32),
-    }
+    arrays = {"eigenvalues": torch.view_as_real(found / scale).numpy().astype(np.float16)}
+    arrays["eigenvalue_scale"] = scale[..., 0].numpy().astype(np.float32)
     if model.config.n_layers == 2:
         arrays["composition"] = composition(W).numpy().astype(np.float16)
     return arrays

@@ -10,7 +10,7 @@ predicts how it continues. `ideal_losses` are the losses of an observer who know
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -99,9 +99,7 @@ def ideal_losses(
     return losses
 
 
-def chances_of_new_notes(
-    notes: Int[np.ndarray, "melody note"], keeps_direction: float
-) -> Float[np.ndarray, "melody note"]:
+def chances_of_new_notes(notes: np.ndarray, keeps_direction: float) -> np.ndarray:
     """Return the probability of each note, given those before it, if it is not part of a recurring phrase."""
     moved, chances = steps(notes), np.full(notes.shape, 1 / KEYS)
     near = (np.abs(moved) <= OCTAVE) & (moved != 0)
@@ -126,12 +124,10 @@ def write(folder: Path, n_train: int = 40_000, keeps_direction: float = KEEPS_DI
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder to write the melodies to")
-    direction = "chance that a step goes on in the last one's direction"
-    parser.add_argument("--keeps-direction", type=float, default=KEEPS_DIRECTION, help=direction)
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder to write the melodies to")
+    add("--keeps-direction", type=float, default=KEEPS_DIRECTION, help="chance of keeping the direction")
     args = parser.parse_args(argv)
     write(args.out, keeps_direction=args.keeps_direction)
 

@@ -12,7 +12,6 @@ losses are those of an uninterrupted run), and at the end `model/`, the weights 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -23,6 +22,7 @@ import re
 import signal
 import time
 import tomllib
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -39,13 +39,7 @@ from tqdm import tqdm
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.shards import save_model, write_atomically
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
-from transformer_circuits.training.checkpoints import (
-    digest,
-    load_checkpoint,
-    parameter_groups,
-    read_log,
-    save_checkpoint,
-)
+from transformer_circuits.training.checkpoints import digest, load_checkpoint, read_log, save_checkpoint
 from transformer_circuits.training.evaluation import Evaluation
 from transformer_circuits.training.film import Film, texts
 from transformer_circuits.training.loss import linear_cross_entropy
@@ -55,8 +49,6 @@ CONFIGS = Path(__file__).parent / "configs"
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Memory = Annotated[float, Field(gt=0, lt=1)]
-
-
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -187,9 +179,9 @@ def flops_per_token(shape: ModelConfig) -> float:
 
 
 def optimizer_for(model: Transformer, config: TrainingConfig) -> torch.optim.Optimizer:
-    layers, embeddings = (list(group.values()) for group in parameter_groups(model))
+    embeddings = [*model.tok_embed.parameters(), *model.ln_out.parameters(), *model.head.parameters()]
     groups = [
-        {"params": layers, "weight_decay": config.weight_decay},
+        {"params": list(model.layers.parameters()), "weight_decay": config.weight_decay},
         {"params": embeddings, "weight_decay": config.weight_decay * config.decay_embeddings},
     ]
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
@@ -238,18 +230,16 @@ def train(
     if checkpoint.exists():
         stored = load_checkpoint(checkpoint, plain, optimizer)
         if stored["about"] != about:
-            raise ValueError(
-                f"{checkpoint} belongs to another configuration or corpus; choose another --out, or delete it"
-            )
+            raise ValueError(f"{checkpoint} belongs to another configuration or corpus; choose another --out")
         step, seconds = stored["step"], stored["seconds"]
     if is_main:
         out.mkdir(parents=True, exist_ok=True)
-        kept = read_log(log, step, snapshots) if step else []
-        recorded = {json.loads(line)["step"] for line in kept}
+        kept = read_log(log, step, snapshots) if step else {}
+        recorded = set(kept)
         if film:
             film.frames(recorded)  # those that are missing or damaged are named now
         header = json.dumps(about | {"hardware": hardware(accelerator)})
-        content = "".join(f"{line}\n" for line in [header, *kept])
+        content = "".join(f"{line}\n" for line in [header, *kept.values()])
         write_atomically(log, lambda partial: partial.write_text(content))
 
     evaluation = Evaluation(held_out, shape.d_vocab, config, accelerator.device)
@@ -302,9 +292,8 @@ def train(
                     f"a process was lost after step {step}; resume with the same command ({str(error)[:200]})"
                 ) from error
             if not math.isfinite(train_loss + largest_norm):
-                kept_at = f"; {checkpoint} contains the last good state" if checkpoint.exists() else ""
                 raise ValueError(
-                    f"training diverged at step {step} (loss {train_loss}, gradient norm {largest_norm}); lower lr{kept_at}"
+                    f"training diverged at step {step} (loss {train_loss}, gradient norm {largest_norm}); lower lr"
                 )
             optimizer.step()
             optimizer.zero_grad()
@@ -319,9 +308,7 @@ def train(
         keep()
         accelerator.wait_for_everyone()
     if stopped:
-        accelerator.print(
-            f"stopped at step {step} of {steps}; resume from {checkpoint} with the same command"
-        )
+        accelerator.print(f"stopped at step {step} of {steps}; the same command resumes from {checkpoint}")
         raise SystemExit(128 + stopped)
     if step == steps and is_main:
         frames = film.joined(snapshots) if film else None
@@ -346,17 +333,14 @@ def export(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--config", required=True, help="name of a shipped configuration, or a TOML file")
-    parser.add_argument("--name", help="name of the model (default: as its configuration)")
-    parser.add_argument(
-        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings that replace the configuration's"
-    )
-    parser.add_argument("--data", type=Path, required=True, help="folder with train.npy and held_out.npy")
-    parser.add_argument("--out", type=Path, required=True, help="folder for log, checkpoint and weights")
-    parser.add_argument("--stop-after", type=int, help="stop after this many steps; the same command resumes")
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--config", required=True, help="name of a shipped configuration, or a TOML file")
+    add("--name", help="name of the model (default: as its configuration)")
+    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="replace settings of the configuration")
+    add("--data", type=Path, required=True, help="folder with train.npy and held_out.npy")
+    add("--out", type=Path, required=True, help="folder for log, checkpoint and weights")
+    add("--stop-after", type=int, help="stop after this many steps; the same command resumes")
     args = parser.parse_args(argv)
     try:
         name, shape, training = read_config(args.config, args.set)
@@ -364,9 +348,7 @@ def main(argv: list[str] | None = None) -> None:
         with filelock.FileLock(args.out / ".lock", timeout=0) if is_main else contextlib.nullcontext():
             train(args.name or name, shape, training, args.data, args.out, args.stop_after)
     except filelock.Timeout as error:
-        raise SystemExit(
-            f"error: another trainer writes to {args.out}; wait for it, or choose another --out"
-        ) from error
+        raise SystemExit(f"error: another trainer writes to {args.out}; choose another --out") from error
     except (ValueError, OSError) as error:  # OSError: a full disk, a folder without write permission
         raise SystemExit(f"error: {error}") from error
 

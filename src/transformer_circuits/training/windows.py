@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +47,9 @@ class Windows:
             )
         self.n_ctx, self.seed, self.without_start, self.planted = n_ctx, seed, without_start, planted
         self.count = len(tokens) // n_ctx
-        self.epoch, self.order = -1, np.empty(0, dtype=np.int64)
+        self.epoch, self.order = -1, np.empty(0)
 
-    def rows(self, windows: np.ndarray | range) -> Tensor:
+    def rows(self, windows: Sequence[int]) -> Tensor:
         """Return windows by number, unchanged: the start token and the text."""
         rows = np.full((len(windows), self.n_ctx + 1), BOS, dtype=np.int64)
         for row, window in zip(rows, windows):
@@ -57,32 +58,27 @@ class Windows:
 
     def batch(self, start: int, size: int) -> Tensor:
         """Return rows start ... start + size of the endless stream of shuffled epochs."""
-        windows = []
-        for number in range(start, start + size):
+        numbers, windows = range(start, start + size), []
+        for number in numbers:
             epoch, place = divmod(number, self.count)
             if epoch != self.epoch:
                 self.epoch = epoch
                 self.order = np.random.default_rng((self.seed, epoch)).permutation(self.count)
             windows.append(self.order[place])
-        rows = self.rows(np.array(windows))
+        rows = self.rows(windows)
         if self.without_start or self.planted:
-            for number, window, row in zip(range(start, start + size), windows, rows):
+            for number, window, row in zip(numbers, windows, rows):
                 self.change(row, window, np.random.default_rng((self.seed, number, 1)))
         return rows
 
     def change(self, row: Tensor, window: int, random: np.random.Generator) -> None:
-        """Replace the start token by the text's previous token and plant a passage, each by chance."""
+        """Replace the start token by the text's previous token, and copy a passage to a later place, each by chance."""
         starts_in_text, has_passage = random.random(2) < (self.without_start, self.planted)
         if starts_in_text and window:
             row[0] = int(self.tokens[window * self.n_ctx - 1])
-        if has_passage:
-            plant(row[1:].numpy(), random)
-
-
-def plant(text: np.ndarray, random: np.random.Generator) -> None:
-    """Copy a passage to a later place in the same text, in place; length and places are drawn uniformly."""
-    shortest, longest = PASSAGE
-    length = int(random.integers(shortest, min(longest, len(text) // 2) + 1))
-    source = int(random.integers(len(text) - 2 * length + 1))
-    to = int(random.integers(source + length, len(text) - length + 1))
-    text[to : to + length] = text[source : source + length]
+        if has_passage:  # length and places are drawn uniformly
+            text, (shortest, longest) = row[1:], PASSAGE
+            length = random.integers(shortest, min(longest, len(text) // 2) + 1)
+            source = random.integers(len(text) - 2 * length + 1)
+            to = random.integers(source + length, len(text) - length + 1)
+            text[to : to + length] = text[source : source + length]
