@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import SimpleNamespace
+from typing import Any
 
+import nbformat
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -19,6 +22,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_circuits.circuits.heads import relative_error
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import wrap
+from transformer_circuits.paths import ROOT
 
 EXACT = 1e-10  # relative; an identity holds
 BROKEN = 1e-4  # relative; a broken one is off by at least this
@@ -96,6 +100,14 @@ PLAIN_CASES = [
     build(n_layers=n_layers, positions=positions, seed=seed)
     for seed, (n_layers, positions) in enumerate([(1, True), (2, True), (2, False), (3, True)])
 ]
+
+
+def defined_in(chapter: str, *cells: str, **imported: Any) -> SimpleNamespace:
+    """Return what these cells of a chapter define, given what the chapter imports: readers see the code that is tested."""
+    for cell in nbformat.read(ROOT / "notebooks" / f"{chapter}.ipynb", as_version=4).cells:
+        if cell.id in cells:
+            exec(cell.source, imported)
+    return SimpleNamespace(**imported)
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

@@ -1,13 +1,27 @@
-"""A1, A2, A4: convolution as attention, the residual connection as a head, biases as a dimension that is always one."""
+"""A1 to A4: convolution as attention, the residual connection as a head, layer normalization folded into the weights, and biases as
+a dimension that is always one. The folds are those that the appendices write out."""
+
+import copy
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from random_models import Case, cases, identity, random, same
+from random_models import Case, cases, defined_in, identity, random, same
 from torch import nn
+from transformer_lens.utilities import get_act_name
 
-from transformer_circuits.circuits.biases import collect_biases, with_one
-from transformer_circuits.models.bridge import from_matrices, matrices
+from transformer_circuits.models.architecture import ModelConfig, Transformer
+from transformer_circuits.models.bridge import from_matrices, matrices, wrap
+
+BIASES = defined_in("a3_convolution_identity_biases", "with-one", "collect-biases", torch=torch)
+FOLDS = defined_in(
+    "a4_layer_normalization",
+    "readers-writers",
+    "fold-model",
+    torch=torch,
+    copy=copy,
+    get_act_name=get_act_name,
+)
 
 
 @identity
@@ -34,6 +48,27 @@ def test_a2_with_the_identity_head_a_layer_is_a_sum_of_heads(case):
     same((x @ case.model.W_U)[None], case.logits)
 
 
+@identity
+@given(st.integers(0, 3), st.sampled_from([{}, {"d_mlp": 5}, {"smeared_keys": True}]), st.integers(0, 2**20))
+def test_a3_folded_models_give_the_same_logits_and_only_divide(n_layers, kind, seed):
+    plain = Transformer(ModelConfig(n_layers, 8, 2, 3, 11, 9, normalization="LN", **kind))
+    plain = plain.double().eval().requires_grad_(False)
+    for i, (name, parameter) in enumerate(plain.named_parameters()):
+        if name != "pos.weight":
+            parameter.copy_(random(*parameter.shape, seed=seed + i))
+    tokens, model = torch.tensor([[0, 3, 7, 3, 10, 1]]), wrap(plain)
+    logits, cache = FOLDS.fold(model).run_with_cache(tokens)
+    unfolded, original = model.run_with_cache(tokens)
+    same(logits, plain(tokens))
+    same(unfolded, plain(tokens))  # folding leaves the model as it was
+    for norm in [name.removesuffix(".hook_scale") for name in cache if name.endswith("hook_scale")]:
+        stream, scale = cache[f"{norm}.hook_in"], cache[f"{norm}.hook_scale"]
+        same(cache[f"{norm}.hook_out"], stream / scale)  # all that is left of a normalization
+        before = original[f"{norm}.hook_in"]
+        same(stream, before - before.mean(-1, keepdim=True))
+        same(scale, original[f"{norm}.hook_scale"])
+
+
 def with_biases(case: Case, seed: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Logits of the plain module after every linear map in it was given a random bias, and those biases."""
     cfg, linears = case.plain.config, []
@@ -54,7 +89,7 @@ def with_biases(case: Case, seed: int) -> tuple[torch.Tensor, dict[str, torch.Te
 @given(cases(min_layers=0), st.integers(0, 2**31))
 def test_a4_biases_are_a_dimension_that_is_always_one(case, seed):
     logits, b = with_biases(case, seed)
-    model = from_matrices(**with_one(matrices(case.model), b))
+    model = from_matrices(**BIASES.with_one(matrices(case.model), b))
     found, cache = model.run_with_cache(case.tokens)
     same(found, logits)
     for layer in range(model.cfg.n_layers):
@@ -65,7 +100,7 @@ def test_a4_biases_are_a_dimension_that_is_always_one(case, seed):
 @given(cases(min_layers=0), st.integers(0, 2**31))
 def test_a4_all_biases_become_one_on_queries_and_one_on_logits(case, seed):
     logits, b = with_biases(case, seed)
-    b_Q, b_U = collect_biases(matrices(case.model), b)
+    b_Q, b_U = BIASES.collect_biases(matrices(case.model), b)
     hooks = [
         (f"blocks.{layer}.attn.hook_q", lambda q, hook, bias=bias: q + bias) for layer, bias in enumerate(b_Q)
     ]

@@ -1,4 +1,4 @@
-"""E1 to E6: what copying is measured by, through thin factors, against the matrix over the whole vocabulary, and on known matrices."""
+"""E1 to E6: measures of copying through thin factors, against the matrix over the whole vocabulary, and on known matrices."""
 
 import pytest
 import torch
@@ -6,18 +6,8 @@ from hypothesis import given
 from random_models import EXACT, build, cases, differs, identity, same
 from transformer_lens import FactoredMatrix
 
-from transformer_circuits.circuits.copying import (
-    akin_pairs,
-    boost_within,
-    ginibre,
-    leading_eigenvectors,
-    self_boost,
-    token_sets,
-    untrained,
-)
+from transformer_circuits.circuits.copying import boost_within, leading_eigenvectors, self_boost
 from transformer_circuits.measures.weights import positivity
-from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.models.bridge import matrices, wrap
 
 # d_head is 3, so that rank is not full.
 SMALL_RANK = [build(n_layers=2, d_vocab=13, seed=seed) for seed in range(4)]
@@ -35,7 +25,6 @@ def test_e3_eigenvalues_of_the_small_product_sum_to_the_trace(case):
     trace = dense.diagonal(dim1=-2, dim2=-1).sum(-1)
     assert ((values.sum(-1) - trace).abs() / values.abs().sum(-1)).max() < EXACT
     assert torch.allclose((circuits.A * circuits.B.mT).sum((-2, -1)), trace)  # as the chapter sums it
-    assert (positivity(values) * values.abs().sum(-1) - trace).abs().max() < EXACT * values.abs().sum()
 
 
 @identity
@@ -76,39 +65,14 @@ def test_e6_leading_eigenvectors_over_the_vocabulary(case):
             differs(vectors @ dense.T, values[:, None] * vectors)  # the wrong side is no eigenvector
             assert torch.allclose(vectors.norm(dim=1), torch.ones_like(values)) and (values.diff() <= 0).all()
             assert torch.equal(vectors.amax(dim=1), vectors.abs().amax(dim=1))  # the sign
-            assert torch.equal(leading_eigenvectors(circuit, n=1).values, values[:1])
+            assert torch.equal(leading_eigenvectors(circuit, n=1)[0], values[:1])
 
 
 @pytest.mark.parametrize("case", SMALL_RANK)
 def test_e6_boost_within_sets_against_the_dense_block(case):
     circuit = circuits_of(case)[0, 0]
-    sets = token_sets(circuit.AB[:4], k=5)
+    sets = circuit.AB[:4].topk(5).indices
     for tokens, boost in zip(sets, boost_within(circuit, sets), strict=True):
         block = circuit.AB[tokens][:, tokens]
         expected = (block.sum() - block.trace()) / 20 / circuit.AB.std(unbiased=False)
         assert abs(boost - expected) < 1e-8
-
-
-def test_e6_akin_pairs():
-    akin = [frozenset({1}), frozenset({0}), frozenset(), frozenset()]
-    assert akin_pairs(torch.tensor([[0, 1, 2], [1, 2, 3]]), akin) == pytest.approx(1 / 6)
-
-
-@pytest.mark.parametrize(("size", "published"), [(16, 0.097), (32, 0.047), (64, 0.023)])
-def test_ginibre_spread(size, published):
-    values = ginibre(1500, size)
-    found = positivity(values)
-    assert found.std().item() == pytest.approx(published, rel=0.08)
-    assert abs(found.mean().item()) < 4 * published / 1500**0.5
-    # A disk of radius sqrt(size).
-    assert values.abs().square().mean().item() == pytest.approx(size / 2, rel=0.05)
-
-
-def test_e2_untrained_is_what_the_trainer_starts_from():
-    config = ModelConfig(1, d_model=64, n_heads=8, d_head=16, d_vocab=100, n_ctx=12)
-    like, state = wrap(Transformer(config)), torch.random.get_rng_state()
-    found = matrices(untrained(like, seed=3))
-    assert torch.equal(torch.random.get_rng_state(), state)
-    torch.manual_seed(3)  # as training/train.py does
-    expected = matrices(wrap(Transformer(config)))
-    assert all(torch.equal(found[name], expected[name]) for name in found)

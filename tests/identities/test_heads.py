@@ -1,4 +1,4 @@
-"""O1 to O6: heads add up, a head is A (x) W_OV, the basis is free, only W_QK and W_OV matter, virtual weights, subspaces."""
+"""O1 to O6, T3: heads add up, a head is A (x) W_OV, the basis is free, only W_QK and W_OV matter, virtual weights, subspaces."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from random_models import BROKEN, EXACT, PLAIN_CASES, cases, differs, identity, random, same
 
 from transformer_circuits.circuits.heads import relative_error
+from transformer_circuits.measures import weights
 from transformer_circuits.models.bridge import from_matrices, matrices
 
 seeds = st.integers(0, 2**32 - 1)
@@ -60,26 +61,27 @@ def test_o2_a_head_whose_pattern_is_free_is_not_linear(case):
     differs(3 * layer_of_plain(case, x) - 2 * layer_of_plain(case, y), free)
 
 
-def rotated(case, seed=0):
+def in_another_basis(case, seed=0):
     W, d_model = matrices(case.model), case.model.cfg.d_model
-    M = torch.linalg.qr(random(d_model, d_model, seed=seed)).Q
+    Q = torch.linalg.qr(random(d_model, d_model, seed=seed)).Q
+    M = Q * torch.linspace(-1, 1, d_model, dtype=torch.float64).exp() @ Q.T  # far from a rotation
     writes = {name: W[name] @ M for name in ("W_E", "W_pos", "W_O")}
-    return writes | {name: M.T @ W[name] for name in ("W_Q", "W_K", "W_V", "W_U")}
+    return writes | {name: torch.linalg.solve(M, W[name]) for name in ("W_Q", "W_K", "W_V", "W_U")}
 
 
 @identity
 @given(cases(min_layers=0), seeds)
 def test_o3_no_privileged_basis(case, seed):
-    other = rotated(case, seed)
+    other = in_another_basis(case, seed)
     differs(other["W_E"], case.model.W_E)
     assert error_with(case, **other) < EXACT
 
 
 @pytest.mark.parametrize("case", PLAIN_CASES)
 @pytest.mark.parametrize("name", ["W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_U"])
-def test_o3_fails_when_one_matrix_is_not_rotated(case, name):
+def test_o3_fails_when_one_matrix_stays_behind(case, name):
     if name != "W_pos" or case.model.W_pos.any():  # a model without positions has nothing to forget
-        assert error_with(case, **rotated(case) | {name: matrices(case.model)[name]}) > BROKEN
+        assert error_with(case, **in_another_basis(case) | {name: matrices(case.model)[name]}) > BROKEN
 
 
 @identity
@@ -103,6 +105,19 @@ def test_o5_virtual_weights_carry_all_that_a_later_head_reads(case, part):
     stream = cache["embed"] + layer_of_plain(case, cache["embed"])
     expected = getattr(case.plain.layers[1].attn, part.lower())(stream)
     same(read, expected[..., : case.model.cfg.d_head])
+
+
+@pytest.mark.parametrize("layers", [(0, 1), (0, 2), (1, 2)])
+def test_t3_ratios_are_norms_of_products_in_any_two_layers(layers):
+    model, norm = PLAIN_CASES[3].model, torch.linalg.matrix_norm
+    OV, QK, OV2 = model.OV[layers[0]], model.QK[layers[1]], model.OV[layers[1]]
+    found = weights.composition_ratios(OV, QK, OV2) / model.cfg.d_model**0.5
+    for side, read in enumerate((QK.AB, QK.AB.mT, OV2.AB)):
+        for reader, into in enumerate(read):
+            right, *wrong = (OV.AB @ into, into @ OV.AB, OV.AB @ into.T, OV.AB.mT @ into)
+            same(found[side, reader], norm(right) / norm(OV.AB) / norm(into), 1e-8)
+            for product in wrong:
+                differs(found[side, reader], norm(product) / norm(OV.AB) / norm(into))
 
 
 @identity

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given
 from random_models import Case, cases, identity, random, same
 
@@ -17,23 +16,16 @@ def circuits(case: Case, head: int) -> tuple[torch.Tensor, torch.Tensor]:
     return scores.T, boosts - boosts.mean(dim=1, keepdim=True)
 
 
-def grid(case: Case) -> st.Candidates:
-    every_token = torch.arange(case.model.cfg.d_vocab)
-    return st.Candidates.of(case.model, every_token.expand(case.model.cfg.n_heads, -1), 0.5)
-
-
 @identity
 @given(cases(min_layers=1, max_layers=2))
 def test_hits_are_the_top_of_the_multiplied_circuits(case):
-    n, hits, found = case.model.cfg.d_vocab, st.Hits.of(case.model, 0.5), grid(case)
-    pairs = torch.cartesian_prod(torch.arange(n), torch.arange(n))
-    attended, raised = hits.attended(*pairs.T), hits.raised(*pairs.T)
-    for head in range(case.model.cfg.n_heads):
-        both = zip(circuits(case, head), (attended, raised), (found.destinations, found.outs))
-        for matrix, marked, listed in both:
-            top = matrix.topk(n // 2).indices.sort(dim=1).values
-            assert torch.equal(listed[head].sort(dim=1).values, top)
-            assert torch.equal(marked[head].view(n, n).nonzero()[:, 1].view(n, -1), top)
+    n, every_token = case.model.cfg.d_vocab, torch.arange(case.model.cfg.d_vocab)
+    hits = st.Hits.of(case.model, 0.5)
+    triples = torch.cartesian_prod(every_token, every_token, every_token)
+    for head, found in enumerate(hits(*triples.T).view(-1, n, n, n)):
+        top = [matrix.topk(n // 2).indices for matrix in circuits(case, head)]
+        attended, raised = ((tokens[:, None] == every_token[:, None]).any(-1) for tokens in top)
+        assert torch.equal(found, attended[:, :, None] & raised[:, None])
 
 
 def subtracted(case: Case, found: st.Candidates, chosen: torch.Tensor) -> torch.Tensor:
@@ -53,7 +45,7 @@ def subtracted(case: Case, found: st.Candidates, chosen: torch.Tensor) -> torch.
 @identity
 @given(cases(min_layers=1, max_layers=1))
 def test_logits_without_triples_against_a_sum_position_by_position(case):
-    found = grid(case)
+    found = st.Hits.of(case.model, 0.5).grid
     boosts = [circuits(case, head)[1].gather(1, outs) for head, outs in enumerate(found.outs)]
     found = found._replace(boosts=torch.stack(boosts))  # in double precision
     chosen = random(*found.destinations.shape, found.outs.shape[-1], seed=1) > 0
@@ -68,20 +60,9 @@ def test_logits_without_triples_against_a_sum_position_by_position(case):
 def test_the_cost_of_one_boost_is_the_difference_that_it_makes_alone(p, amount, target):
     """Also for an out that is all but certain, where the normalizer that is left is exp(-60) of what it was."""
     logits = torch.tensor([[p, 1 - p]], dtype=torch.double).log().clamp(min=-745)
-    at = st.Boosts(torch.tensor([[0]]), torch.tensor([[0]]), torch.tensor([[amount]]), torch.tensor([[0]]))
+    zero = torch.tensor([[0]])
     without = logits - torch.tensor([[amount, 0.0]])
     expected = without.log_softmax(-1)[0, target] - logits.log_softmax(-1)[0, target]
+    at = st.Boosts(position=zero, out=zero, amount=torch.tensor([[amount]]), triples=None)
     found = st.cost_alone(logits, torch.tensor([target]), at)
     assert found.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-6)
-
-
-@identity
-@given(cases(min_layers=1, max_layers=2))
-def test_coordinates_keep_the_angles_of_columns(case):
-    for head in range(case.model.cfg.n_heads):
-        # A constant for each destination is not seen.
-        columns = circuits(case, head)[0] + random(case.model.cfg.d_vocab)
-        columns = F.normalize(columns - columns.mean(dim=0), dim=1)
-        coordinates = st.column_coordinates(case.model, head, torch.arange(case.model.cfg.d_vocab))
-        assert coordinates.shape[1] <= case.model.cfg.d_head
-        same(coordinates @ coordinates.T, columns @ columns.T, 1e-7)  # near zero length angles are rough

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from transformer_circuits.build import CHECKED
-from transformer_circuits.claims import ledger
 from transformer_circuits.exercises import EXERCISES
 
 MOST_CELLS, MOST_LINES = 30, 18  # cells; lines of code in any cell
@@ -20,14 +18,6 @@ SKIPS = {"nbval-skip", "nbval-ignore-output", "skip-execution", "raises-exceptio
 HEADLINE = "headline"  # the cells that the book also shows on top of the page
 MYST = re.compile(r"\{[a-z][a-z:_-]*\}`|^\s*(```+|:::+|~~~+)\s*\{|^:::|^\([\w-]+\)=\s*$", re.MULTILINE)
 FIGURE = re.compile(r"\bplt\.show\(")
-# At the beginning of a line: the last value of its cell.
-SHOWN = re.compile(r"^(?:claims\.)?verdicts\(", re.MULTILINE)
-
-
-def figure_labels(notebook: NotebookNode) -> list[str]:
-    """Names by which pages refer to this notebook's figures; across the book each may be given once."""
-    figures = (cell.metadata.get("mystnb", {}).get("figure", {}) for cell in notebook.cells)
-    return [figure["name"] for figure in figures if "name" in figure]
 
 
 def tags(cell: NotebookNode) -> list[str]:
@@ -140,8 +130,7 @@ def stubs(notebook: NotebookNode) -> list[tuple[int, ast.FunctionDef]]:
 def workbook(notebook: NotebookNode) -> Iterator[str]:
     """A stub has the signature and the docstring of its solution; its check follows, and then its help."""
     for i, stub in stubs(notebook):
-        solution = ast.parse(inspect.getsource(EXERCISES[stub.name].solution)).body[0]
-        stub.decorator_list, solution.decorator_list = [], []
+        solution = ast.parse(EXERCISES[stub.name].code).body[0]
         solution.body[1:] = ast.parse("raise NotImplementedError").body
         if ast.dump(stub) != ast.dump(solution):
             yield f"cell {i} must be the signature and the docstring of {stub.name}'s solution, and raise NotImplementedError"
@@ -158,15 +147,6 @@ CHECKS = (outputs, metadata, markdown, figures, headline, folded, length, skips,
 
 def problems(notebook: NotebookNode) -> list[str]:
     return [f"{check.__name__}: {problem}" for check in CHECKS for problem in check(notebook)]
-
-
-def claims(path: Path, notebook: NotebookNode) -> list[str]:
-    """A chapter with claims ("7 Induction heads" is notebooks/07_*) shows them in one cell."""
-    number = path.stem.split("_")[0].lstrip("0")
-    own = [claim.id for claim in ledger.load_claims().values() if claim.chapter.split()[0] == number]
-    cells = [i for i, cell in code_cells(notebook) if SHOWN.search(cell.source)]
-    wrong = f"{', '.join(own)} belong to this chapter: one cell ends with verdicts(...), not {len(cells)}"
-    return [wrong] if own and len(cells) != 1 else []
 
 
 def notebooks(root: Path) -> list[Path]:

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 
 import nbformat
 import pytest
-from conventions import claims, figure_labels, notebooks, problems, stubs
+from conventions import notebooks, problems, stubs
 
 from transformer_circuits.build import Book, is_generated
 from transformer_circuits.exercises import EXERCISES
 from transformer_circuits.paths import ROOT
 
-
-@pytest.fixture(scope="module")
-def stamp():
-    spec = importlib.util.spec_from_file_location("stamp", ROOT / ".ci" / "stamp.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+NOTEBOOKS = {path: nbformat.read(path, as_version=4) for path in notebooks(ROOT)}
+STAMP = runpy.run_path(str(ROOT / ".ci" / "stamp.py"))
 
 
-@pytest.mark.parametrize("path", notebooks(ROOT), ids=lambda p: p.stem)
-def test_conventions(path, stamp):
-    notebook = nbformat.read(path, as_version=4)
-    assert problems(notebook) + claims(path, notebook) == []
-    first = next(cell for cell in notebook.cells if cell.cell_type == "code")
-    assert (first.source, first.metadata) == (stamp.first_cell(), stamp.FOLDED), "run `make stamp`"
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_conventions(path):
+    assert problems(NOTEBOOKS[path]) == []
+    first = next(cell for cell in NOTEBOOKS[path].cells if cell.cell_type == "code")
+    assert (first.source, first.metadata) == (STAMP["first_cell"](), STAMP["FOLDED"]), "run `make stamp`"
 
 
 def test_every_figure_of_the_book_has_a_label_of_its_own():
-    labels = [name for path in notebooks(ROOT) for name in figure_labels(nbformat.read(path, as_version=4))]
-    assert {name for name in labels if labels.count(name) > 1} == set()
+    cells = [cell for notebook in NOTEBOOKS.values() for cell in notebook.cells]
+    labels = [cell.metadata.get("mystnb", {}).get("figure", {}).get("name") for cell in cells]
+    assert {name for name in labels if name and labels.count(name) > 1} == set()
 
 
 def test_every_exercise_has_one_stub():
-    found = [stub.name for path in notebooks(ROOT) for _, stub in stubs(nbformat.read(path, as_version=4))]
-    assert found == list(EXERCISES)
+    assert [stub.name for notebook in NOTEBOOKS.values() for _, stub in stubs(notebook)] == list(EXERCISES)
 
 
 def test_table_of_contents_lists_every_notebook():
     book = Book(ROOT)
-    assert sorted(book.notebooks()) == notebooks(ROOT)
+    assert sorted(book.notebooks()) == list(NOTEBOOKS)
     assert [f for f in book.files() if not is_generated(f) and not list(ROOT.glob(f"{f}.*"))] == []

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conventions import code_cells, notebooks, stubs
 
-from transformer_circuits.exercises import EXERCISES, helped
+from transformer_circuits.exercises import EXERCISES
 from transformer_circuits.paths import ROOT
 
 WORKBOOKS = [path for path in notebooks(ROOT) if stubs(nbformat.read(path, as_version=4))]
@@ -25,17 +25,13 @@ def nothing_stays(monkeypatch):
     plt.close("all")
 
 
-def solution(name: str) -> str:
-    return helped(EXERCISES[name].solution).data.partition("```python\n")[2].partition("```")[0]
-
-
 @pytest.mark.parametrize("path", WORKBOOKS, ids=lambda path: path.stem)
 def test_a_workbook_with_its_solutions_is_right(path, capsys):
     notebook = nbformat.read(path, as_version=4)
     written = dict(stubs(notebook))
     names, (_, *cells) = {"__name__": "__main__"}, code_cells(notebook)  # without the cell for Colab
     for i, cell in cells:
-        source = solution(written[i].name) if i in written else cell.source
+        source = EXERCISES[written[i].name].code if i in written else cell.source
         exec(compile(ast.parse(source), f"cell {i}", "exec"), names)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "is right" in line] == lines and len(lines) == len(written)

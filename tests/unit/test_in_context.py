@@ -8,15 +8,7 @@ import pytest
 import torch
 
 from transformer_circuits.circuits import in_context
-from transformer_circuits.circuits.in_context import (
-    best_of_heads,
-    kind_of_next,
-    met_from,
-    milestone,
-    predicted_emergence,
-    steepest_fall,
-    when_true,
-)
+from transformer_circuits.circuits.in_context import kind_of_next, met_from, steepest_fall, when_true
 from transformer_circuits.claims import ledger
 
 
@@ -29,29 +21,12 @@ def test_groups_against_a_slow_loop() -> None:
             assert kind == expected
 
 
-def test_a_token_may_complete_its_own_pair() -> None:
-    """In `a a a` the last pair has been seen, and its copy overlaps it."""
-    assert kind_of_next(torch.tensor([[0, 5, 5, 5]])).tolist() == [[0, 1, 2]]
-
-
 def test_met_from_is_the_start_of_the_last_stretch() -> None:
     tokens = [0, 1, 2, 4, 8]
     again = pd.Series([False, True, False, True, True], tokens)  # once met and missed again does not count
     assert met_from(again) == (4, 2)
     assert met_from(pd.Series([True] * 5, tokens)) == (0, 0)
     assert all(map(np.isnan, met_from(pd.Series([True, True, True, True, False], tokens))))
-
-
-def test_milestones_are_first_reaches_of_shares_of_the_final_value() -> None:
-    score = pd.Series([0.0, 0.05, 0.3, 0.9, 0.7, 0.5], [0, 1, 2, 4, 8, 16])
-    assert milestone(score, 0.1) == (1, 0)
-    assert milestone(score, 0.5) == (2, 1)  # of 0.5, not of the highest value 0.9
-    assert milestone(score, 0.9) == (4, 2)
-
-
-def test_best_of_heads_is_the_maximum_at_each_snapshot() -> None:
-    changing = [[[0.1, 0.2], [0.0, 0.3]], [[0.5, 0.2], [0.4, 0.1]]]
-    assert best_of_heads(changing).tolist() == [0.3, 0.5]
 
 
 def test_the_steepest_fall_is_measured_while_tokens_double() -> None:
@@ -95,7 +70,3 @@ def test_thresholds_of_single_claims_are_those_of_the_ledger() -> None:
     assert written["T8"].count(f">= {in_context.HALF}") == 3
     assert f"<= {in_context.VIRTUAL} * order_1" in written["T11"]
     assert f">= {in_context.HELPS}" in written["W1"]
-
-
-def test_the_law_of_emergence() -> None:
-    assert predicted_emergence(4, 512) == pytest.approx(22.68e6, rel=1e-3)

@@ -59,11 +59,7 @@ def test_every_import_is_a_direct_dependency(stamp):
     about = stamp.project()
     requirements = [*about["dependencies"], *sum(about["optional-dependencies"].values(), [])]
     direct = {stamp.normal(stamp.NAME.match(r)[0]) for r in requirements}
-    direct |= {
-        "ipython",
-        "matplotlib-inline",
-        "nbclient",
-    }  # parts of Jupyter, and matplotlib's own backend there
+    direct |= {"ipython", "matplotlib-inline", "nbclient", "markupsafe"}  # parts of Jupyter, and of jinja2
     providers = importlib.metadata.packages_distributions()
     top = {name.partition(".")[0] for path in MODULES for name in imports(path)}
     for name in sorted(top - sys.stdlib_module_names - {"transformer_circuits"}):

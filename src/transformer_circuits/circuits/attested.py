@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-from collections.abc import Iterator
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,12 +34,16 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformer_lens.model_bridge import TransformerBridge
 
+from transformer_circuits.circuits.bigrams import token_frequency
+from transformer_circuits.circuits.head_dump import head_dump
 from transformer_circuits.circuits.skip_trigrams import Candidates
 from transformer_circuits.data import BigramCounts, bigram_counts
+from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import matrices
 from transformer_circuits.paths import DATA
 
+FILE = "attested_skip_trigrams.npz"
 LEAST_SEEN = 5  # times, of a right triple
 N_SOURCES = 300  # for each head
 LEVELS = (30, 100, 300, 1000, 3000)  # minimum numbers of occasions that Attested.wrong accepts
@@ -47,12 +51,8 @@ OCCASIONS = 300  # of a wrong triple
 AT_A_TIME = 1_000_000  # positions counted together
 
 
-class AttestedError(RuntimeError):
-    """The stored counts cannot be used; the message says what to do."""
-
-
 class Attested(NamedTuple):
-    """How often every candidate triple occurs in the training text."""
+    """How often every candidate triple occurs in the training text, on the CPU."""
 
     candidates: Candidates
     level: Int[Tensor, "head source d"]  # how many of LEVELS the occasions reach
@@ -62,9 +62,6 @@ class Attested(NamedTuple):
     def wrong(self, least_occasions: int = OCCASIONS) -> Bool[Tensor, "head source d o"]:
         """Return which triples never occur in at least that many occasions. Raises ValueError unless the number is one of LEVELS."""
         return self.never & (self.level > LEVELS.index(least_occasions))[..., None]
-
-    def to(self, device: torch.device | str) -> Attested:
-        return Attested(*(part.to(device) for part in self))
 
 
 def fingerprint(model: TransformerBridge) -> str:
@@ -85,31 +82,24 @@ class Text:
         self.first = np.concatenate([[0], np.cumsum(np.bincount(tokens, minlength=d_vocab))])
         self.document_end = np.append(np.flatnonzero(tokens == BOS)[1:], len(tokens))
 
-    def behind(self, source: int, n_ctx: int) -> Iterator[np.ndarray]:
-        """Yield the positions that have this source before them in their document, at most n_ctx - 1 back; a million at a time.
-
-        A document's last position is left out, because nothing follows it.
-        """
-        where = self.places[self.first[source] : self.first[source + 1]].astype(np.int64)
-        ends = self.document_end[np.searchsorted(self.document_end, where, side="right")]
-        stop = np.minimum(where + n_ctx, ends - 1)  # exclusive
-        # positions that an earlier occurrence of the source reaches too are counted once
-        start = np.maximum(where + 1, np.concatenate([[0], stop[:-1]]))
-        start = np.minimum(start, stop)
-        lengths = stop - start
-        parts = np.flatnonzero(np.diff(lengths.cumsum() // AT_A_TIME)) + 1
-        for low, high in zip([0, *parts], [*parts, len(where)]):
-            n = lengths[low:high]
-            yield np.arange(n.sum()) + np.repeat(start[low:high] - (n.cumsum() - n), n)
-
     def count(
         self, source: int, destinations: np.ndarray, outs: np.ndarray, n_ctx: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return (occasions [d], seen [d, o]) of one source with these destinations and out tokens."""
+        where = self.places[self.first[source] : self.first[source + 1]].astype(np.int64)
+        # A document's last position is left out, because nothing follows it.
+        last = self.document_end[np.searchsorted(self.document_end, where, side="right")] - 1
+        stop = np.minimum(where + n_ctx, last)
+        # Positions that an earlier occurrence of the source reaches too are counted once.
+        start = np.minimum(np.maximum(where + 1, np.append(0, stop)[:-1]), stop)
         row, column = np.full(self.d_vocab, len(destinations)), np.full(self.d_vocab, len(outs))
         row[destinations], column[outs] = np.arange(len(destinations)), np.arange(len(outs))
         seen = np.zeros((len(destinations), len(outs) + 1), dtype=np.int64)
-        for places in self.behind(source, n_ctx):
+        step = max(1, AT_A_TIME // n_ctx)
+        for low in range(0, len(where), step):
+            part = slice(low, low + step)
+            n = stop[part] - start[part]
+            places = np.arange(n.sum()) + np.repeat(start[part] - (n.cumsum() - n), n)
             d = row[self.tokens[places]]
             at = np.flatnonzero(d < len(destinations))
             o = column[self.tokens[places[at] + 1]]
@@ -127,19 +117,14 @@ def attest(tokens: np.ndarray, candidates: Candidates, bigrams: BigramCounts, n_
     sources, destinations, outs = (part.numpy() for part in candidates[:3])
     level = np.zeros(destinations.shape, dtype=np.uint8)
     right, never = np.zeros((2, *destinations.shape, outs.shape[-1]), dtype=bool)
-    for source in tqdm(np.unique(sources), desc="sources", mininterval=10):
-        mine = np.nonzero(sources == source)
-        all_d, all_o = np.unique(destinations[mine]), np.unique(outs[mine])
-        n, seen = text.count(int(source), all_d, all_o, n_ctx)
-        rows = bigrams.dense(torch.from_numpy(all_d)).double().numpy()
+    for at in tqdm(np.ndindex(sources.shape), total=sources.size, desc="sources", mininterval=10):
+        n, seen = text.count(int(sources[at]), destinations[at], outs[at], n_ctx)
+        after = bigrams.dense(torch.from_numpy(destinations[at])).double().numpy()
         # n(s, d, o) / n(s, d) > n(d, o) / n(d), without a division by zero
-        likelier = seen * rows.sum(axis=1, keepdims=True) > rows[:, all_o] * n[:, None]
-        for at in zip(*mine):
-            cell = np.ix_(np.searchsorted(all_d, destinations[at]), np.searchsorted(all_o, outs[at]))
-            occasions = n[cell[0]]
-            level[at] = np.searchsorted(LEVELS, occasions[:, 0], side="right")
-            right[at] = (seen[cell] >= LEAST_SEEN) & likelier[cell]
-            never[at] = (seen[cell] == 0) & (occasions >= LEVELS[0])
+        likelier = seen * after.sum(axis=1, keepdims=True) > after[:, outs[at]] * n[:, None]
+        level[at] = np.searchsorted(LEVELS, n, side="right")
+        right[at] = (seen >= LEAST_SEEN) & likelier
+        never[at] = (seen == 0) & (n[:, None] >= LEVELS[0])
     return Attested(candidates, *map(torch.from_numpy, (level, right, never)))
 
 
@@ -155,24 +140,20 @@ def save(attested: Attested, model: TransformerBridge, file: Path) -> None:
     )
 
 
-def load(model: TransformerBridge, file: Path = DATA / "attested_skip_trigrams.npz") -> Attested:
-    """Load the counts for this model, on its device. Raises AttestedError if there are none, or if they belong to other weights."""
-    command = "python -m transformer_circuits.circuits.attested"
-    if not Path(file).is_file():
-        raise AttestedError(f"{file} is missing; make it from the packed training text with `{command}`")
+def load(model: TransformerBridge, file: Path = DATA / FILE) -> Attested:
+    """Load the counts for this model. Raises ValueError if they belong to other weights."""
     with np.load(file) as stored:
         if str(stored["weights_sha256"]) != fingerprint(model):
-            raise AttestedError(
-                f"{file} was counted for other weights; load the model that it was made for, or run `{command}` with this one"
+            raise ValueError(
+                f"{file} was counted for other weights; load the model that it was made for, or run `python -m {__name__}` with this one"
             )
         candidates = Candidates.of(model, torch.from_numpy(stored["sources"].astype(np.int64)))
         shape = (*candidates.destinations.shape, candidates.outs.shape[-1])
         right, never = (
-            np.unpackbits(stored[key], count=int(np.prod(shape))).reshape(shape).astype(bool)
+            np.unpackbits(stored[key], count=math.prod(shape)).reshape(shape).astype(bool)
             for key in ("right", "never")
         )
-        counted = Attested(candidates, *map(torch.from_numpy, (stored["level"], right, never)))
-    return counted.to(model.W_E.device)
+        return Attested(candidates, *map(torch.from_numpy, (stored["level"], right, never)))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -181,18 +162,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--model", default="attn-only-1l", help="a model that `load_model` knows")
     parser.add_argument("--ship", type=Path, default=DATA, help="folder to write to")
     args = parser.parse_args(argv)
-
-    from transformer_circuits.circuits.bigrams import SmoothedBigrams
-    from transformer_circuits.circuits.head_dump import head_dump
-    from transformer_circuits.models import load_model
-
     model, bigrams = load_model(args.model), bigram_counts()
-    listed = head_dump(model, SmoothedBigrams.of(bigrams).frequency, n_sources=N_SOURCES, k=1)
+    listed = head_dump(model, token_frequency(bigrams), n_sources=N_SOURCES, k=1)
     candidates = Candidates.of(model, torch.tensor(listed["source"].to_numpy()).view(model.cfg.n_heads, -1))
     attested = attest(np.load(args.corpus / "train.npy", mmap_mode="r"), candidates, bigrams, model.cfg.n_ctx)
-    file = args.ship / "attested_skip_trigrams.npz"
-    save(attested, model, file)
-    print(f"{file}: {attested.right.sum():,} right triples, {attested.never.sum():,} never seen")
+    save(attested, model, args.ship / FILE)
+    print(f"{args.ship / FILE}: {attested.right.sum():,} right triples, {attested.never.sum():,} never seen")
 
 
 if __name__ == "__main__":

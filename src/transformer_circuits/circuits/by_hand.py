@@ -1,4 +1,4 @@
-"""Heads written by hand: weights that move and look as an algorithm says, with no training.
+"""What heads written by hand are made of: content, positions, and a residual stream with room for both (chapter 9 writes the heads).
 
 Paper: the companion problem set (transformer-circuits.pub/2021/exercises); claims X1 to X3. Row vectors throughout, so that
 each matrix is the transpose of the one in the problem set's solutions.
@@ -65,8 +65,11 @@ def content_gap(content: Float[Tensor, "d_vocab components"]) -> float:
     return worst
 
 
-def sharpness(gap: float, n: int, leak: float = 1e-3) -> float:
-    """The factor at which softmax puts 1 - leak on the best of n sources if all others score `gap` less before it.
+LEAK = 1e-3  # the attention that a head may put elsewhere, whatever the tokens are
+
+
+def sharpness(gap: float, n: int) -> float:
+    """The factor at which softmax puts 1 - LEAK on the best of n sources if all others score `gap` less before it.
 
     Raises ValueError if there is no gap: no factor helps then.
     """
@@ -74,36 +77,16 @@ def sharpness(gap: float, n: int, leak: float = 1e-3) -> float:
         raise ValueError(
             f"the best source must score more than any other, not {-gap:g} less: no sharpness tells them apart"
         )
-    return math.log((n - 1) * (1 - leak) / leak) / gap
+    return math.log((n - 1) * (1 - LEAK) / LEAK) / gap
 
 
 class Head(NamedTuple):
-    """One head as it is written down: its score is just (x W_Q)(x W_K)^T, as `assemble` makes up for the division by sqrt(d_head)."""
+    """One head as it is written down: its score is just (x W_Q)(x W_K)^T, as `Stream.model` makes up for the division by sqrt(d_head)."""
 
     W_Q: Float[Tensor, "d_model d_match"]
     W_K: Float[Tensor, "d_model d_match"]
     W_V: Float[Tensor, "d_model d_moved"]
     W_O: Float[Tensor, "d_moved d_model"]
-
-
-def assemble(
-    W_E: Float[Tensor, "d_vocab d_model"],
-    W_pos: Float[Tensor, "n_ctx d_model"],
-    W_U: Float[Tensor, "d_model d_vocab"],
-    layers: Sequence[Sequence[Head]],
-    standard_positions: bool = False,
-) -> TransformerBridge:
-    """A hooked model of hand-written heads, each filled up with zeros to the widest; zeros match and move nothing.
-
-    `standard_positions`: positions go into the residual stream, instead of into queries and keys only. Each layer has the same number
-    of heads, at least one.
-    """
-    heads = [head._replace(W_O=head.W_O.T) for layer in layers for head in layer]
-    d_head = max(W.shape[1] for head in heads for W in head)
-    filled = [torch.stack([F.pad(W, (0, d_head - W.shape[1])) for W in part]) for part in zip(*heads)]
-    W_Q, W_K, W_V, W_O = (part.unflatten(0, (len(layers), len(layers[0]))) for part in filled)
-    Q = W_Q * d_head**0.5
-    return from_matrices(W_E, W_pos, Q, W_K, W_V, W_O.mT, W_U, standard_positions=standard_positions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +103,7 @@ class Stream:
     position: Float[Tensor, "d_model 2*pair"]  # block: where
     free: Float[Tensor, "d_model width"]  # block: empty, for the first layer
     out: Float[Tensor, "d_model components"]  # block: empty, for the second; all that the unembedding reads
-    beta_content: float  # the factors at which a head leaks at most 1 / 1000, whatever the tokens are
+    beta_content: float  # the factors at which a head leaks at most LEAK
     beta_position: float
     beta_copy: float  # of a content match that has to overcome a penalty of beta_position on near positions
     beta_logits: float  # of the match of the out block with every token of the vocabulary
@@ -144,49 +127,22 @@ class Stream:
         return block @ rotation(self.rates, steps).to(block)
 
     def model(self, layers: Sequence[Sequence[Head]], standard_positions: bool = False) -> TransformerBridge:
-        """These heads in this stream. Logits: how well the out block matches each token."""
-        W_pos = position_vectors(self.rates, self.n_ctx).to(self.tokens) @ self.position.T
-        W_U = self.beta_logits * self.out @ self.tokens.T
-        return assemble(self.tokens @ self.content.T, W_pos, W_U, layers, standard_positions)
+        """A hooked model of these heads, each filled up with zeros to the widest; zeros match and move nothing.
 
-
-def pointer_arithmetic(s: Stream, standard_positions: bool = True) -> TransformerBridge:
-    """Build induction by pointers (claim X2).
-
-    Fetch the position of the earlier copy, and look one token further.
-    """
-    pointer = s.free[:, : s.position.shape[1]]
-    find = Head(
-        W_Q=torch.cat([s.beta_copy * s.content, -s.beta_position * s.position], dim=1),
-        W_K=torch.cat([s.content, s.position], dim=1),  # the same content, but another place
-        W_V=s.position,  # the position there ...
-        W_O=pointer.T,  # ... is kept here
-    )
-    step = Head(
-        W_Q=s.beta_position * s.turned(pointer, +1),  # one token further
-        W_K=s.position,
-        W_V=s.content,
-        W_O=s.out.T,
-    )
-    return s.model([[find], [step]], standard_positions)
-
-
-def k_composition(s: Stream, standard_positions: bool = False) -> TransformerBridge:
-    """Build induction by K-composition (claim X3).
-
-    Fetch the content of the token before, and look for it in the keys.
-    """
-    before = s.free[:, : s.content.shape[1]]
-    fetch = Head(
-        W_Q=s.beta_position * s.turned(s.position, -1),
-        W_K=s.position,
-        W_V=s.content,
-        W_O=before.T,  # the content of the token before
-    )
-    look = Head(
-        W_Q=s.beta_content * s.content,  # the current token ...
-        W_K=before,  # ... against the token before the source
-        W_V=s.content,
-        W_O=s.out.T,
-    )
-    return s.model([[fetch], [look]], standard_positions)
+        Logits: how well the out block matches each token. `standard_positions`: positions go into the residual stream, instead of into
+        queries and keys only. Each layer has the same number of heads, at least one.
+        """
+        heads = [head._replace(W_O=head.W_O.T) for layer in layers for head in layer]
+        d_head = max(W.shape[1] for head in heads for W in head)
+        filled = [torch.stack([F.pad(W, (0, d_head - W.shape[1])) for W in part]) for part in zip(*heads)]
+        W_Q, W_K, W_V, W_O = (part.unflatten(0, (len(layers), len(layers[0]))) for part in filled)
+        return from_matrices(
+            W_E=self.tokens @ self.content.T,
+            W_pos=position_vectors(self.rates, self.n_ctx).to(self.tokens) @ self.position.T,
+            W_Q=W_Q * d_head**0.5,
+            W_K=W_K,
+            W_V=W_V,
+            W_O=W_O.mT,
+            W_U=self.beta_logits * self.out @ self.tokens.T,
+            standard_positions=standard_positions,
+        )

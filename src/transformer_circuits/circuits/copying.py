@@ -1,23 +1,19 @@
-"""Does a head copy? Measures of its OV circuit besides the eigenvalues, heads before training, and what eigenvectors contain.
+"""Does a head copy? Measures of its OV circuit besides the eigenvalues, and what eigenvectors contain.
 
-Paper: "Copying / Primitive In-Context Learning" and "Summarizing OV/QK Matrices" (claims E2, E4, E6). A circuit is
+Paper: "Copying / Primitive In-Context Learning" and "Summarizing OV/QK Matrices" (claims E4, E6). A circuit is
 W_E W_OV W_U, [source token, out token], as a FactoredMatrix: `(model.W_E @ model.OV @ model.W_U)[layer, head]`. Entries are logits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Complex, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens import FactoredMatrix
-from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.factored import entries, ranks
-from transformer_circuits.models.architecture import Transformer
-from transformer_circuits.models.bridge import wrap
 
 
 class SelfBoost(NamedTuple):
@@ -38,33 +34,10 @@ def self_boost(circuit: FactoredMatrix, k: int = 10) -> SelfBoost:
     return SelfBoost(*(found.float().mean().item() for found in (own > 0, larger < k, larger == 0)))
 
 
-def ginibre(n_matrices: int, size: int, seed: int = 0) -> Complex[Tensor, "matrix size"]:
-    """Return eigenvalues of real matrices with independent standard normal entries (the real Ginibre ensemble).
-
-    They fill a disk of radius sqrt(size). Their positivity is 0 with a standard deviation of about 1.5 / size: the trace
-    is normal with variance `size`, and the absolute values average two thirds of the radius.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    return torch.linalg.eigvals(torch.randn(n_matrices, size, size, generator=generator))
-
-
-def untrained(like: Any, seed: int) -> TransformerBridge:
-    """Return a model of the same shape before training, from this seed (claim E2). The global random state does not change."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Transformer(like.original_model.config)
-    return wrap(model.to(like.W_E).requires_grad_(False))
-
-
-class Eigenvectors(NamedTuple):
-    """Positive real eigenvalues, largest first, and their vectors over the vocabulary, of length one."""
-
-    values: Float[Tensor, " vector"]
-    vectors: Float[Tensor, "vector token"]
-
-
-def leading_eigenvectors(circuit: FactoredMatrix, n: int = 10) -> Eigenvectors:
-    """Return the n largest positive real eigenvalues, or as many as there are, with u M = lambda u (claim E6).
+def leading_eigenvectors(
+    circuit: FactoredMatrix, n: int = 10
+) -> tuple[Float[Tensor, " vector"], Float[Tensor, "vector token"]]:
+    """Return the n largest positive real eigenvalues, or as many as there are, and their vectors of length one, u M = lambda u (claim E6).
 
     u is a mixture of source tokens that raises the logits of that same mixture. With M = A B it is u = w B, w (B A) = lambda w: a
     small problem, solved in double precision. (Rows are sources: u is an eigenvector of the paper's W_U W_OV W_E, which is M
@@ -77,12 +50,7 @@ def leading_eigenvectors(circuit: FactoredMatrix, n: int = 10) -> Eigenvectors:
     lifted = vectors.real.T[real].to(circuit.B.device) @ circuit.B.double()
     largest = lifted.gather(1, lifted.abs().argmax(1, keepdim=True))
     lifted = lifted / largest.sign() / lifted.norm(dim=1, keepdim=True)
-    return Eigenvectors(values.real[real].to(lifted.device), lifted)
-
-
-def token_sets(vectors: Float[Tensor, "vector token"], k: int = 10) -> Int[Tensor, "set k"]:
-    """Return for each vector the k tokens with its largest entries, and the k with its most negative ones: two sets per vector."""
-    return torch.stack([vectors, -vectors], dim=1).flatten(0, 1).topk(k).indices
+    return values.real[real].to(lifted.device), lifted
 
 
 def boost_within(circuit: FactoredMatrix, sets: Int[Tensor, "set k"]) -> Float[Tensor, " set"]:
@@ -97,9 +65,3 @@ def boost_within(circuit: FactoredMatrix, sets: Int[Tensor, "set k"]) -> Float[T
     own = blocks.diagonal(dim1=-2, dim2=-1).sum(-1)
     variance = ((A.T @ A) * (B @ B.T)).sum() / n - (A.sum(0) @ B.sum(1) / n) ** 2
     return (blocks.sum((-2, -1)) - own) / (k * (k - 1)) / variance.sqrt()
-
-
-def akin_pairs(sets: Int[Tensor, "set k"], akin: Sequence[frozenset[int]]) -> float:
-    """Return the fraction of pairs of tokens within a set that are variants of each other (`words.akin_to`), over all sets (claim E6)."""
-    found = [b in akin[a] for row in sets.tolist() for i, a in enumerate(row) for b in row[i + 1 :]]
-    return sum(found) / len(found)

@@ -16,7 +16,6 @@ from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.measures import prediction
 from transformer_circuits.measures.attention import (
-    current_token_score,
     induction_score,
     over_draws,
     previous_token_score,
@@ -142,11 +141,6 @@ def previous_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[
 def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
     """Return the mean attention of every head to the start token; a head at RESTING or above is a resting head."""
     return _over_windows(model, windows, start_token_score)
-
-
-def current_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
-    """Return the mean attention of every head to the current token on these windows, the first two positions left out."""
-    return _over_windows(model, windows, current_token_score)
 
 
 def freeze(cache: Any) -> list[Hook]:

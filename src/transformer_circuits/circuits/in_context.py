@@ -46,12 +46,10 @@ class Milestone(NamedTuple):
 def met_from(met: pd.Series) -> Milestone:
     """From when on something holds at every snapshot to the end; NaN, NaN if it does not hold at the end."""
     failed = np.flatnonzero(~met.to_numpy(dtype=bool))
-    return _milestone(met, failed[-1] + 1 if len(failed) else 0)
-
-
-def milestone(score: pd.Series, share: float) -> Milestone:
-    """The first snapshot at which `score` is at least `share` of its FINAL value, which is above zero (claim W2)."""
-    return _milestone(score, np.argmax(score >= share * score.iloc[-1]))
+    first = failed[-1] + 1 if len(failed) else 0
+    if first == len(met):
+        return Milestone(np.nan, np.nan)
+    return Milestone(met.index[first], met.index[max(first - 1, 0)])
 
 
 def steepest_fall(score: pd.Series, factor: float = 2.0) -> Milestone:
@@ -67,11 +65,6 @@ def steepest_fall(score: pd.Series, factor: float = 2.0) -> Milestone:
         return Milestone(np.nan, np.nan)
     start = np.exp(starts[falls.argmax()])
     return Milestone(factor * start, start)
-
-
-def _milestone(log: pd.Series, at: int) -> Milestone:
-    tokens = log.index
-    return Milestone(tokens[at], tokens[max(at - 1, 0)]) if at < len(tokens) else Milestone(np.nan, np.nan)
 
 
 def best_of_heads(scores: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:

@@ -3,6 +3,7 @@
 Paper: "Interpretation as Skip-Trigrams" and the sections after it (claims S1 to S4, S6, S8). A head's QK circuit says which destinations
 attend to a source, and its OV circuit says which out tokens attending to that source raises. Both are read by source
 (`head_dump.by_source`). Positions are left out, although they can keep a head from attending where its tokens match.
+All arguments and results are on the CPU.
 """
 
 from __future__ import annotations
@@ -22,116 +23,87 @@ from torch import Tensor
 from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
 
-from transformer_circuits.circuits.factored import Ids, entries, ranks, row_blocks, top_k
+from transformer_circuits.circuits.factored import Ids, ranks, top_k
 from transformer_circuits.circuits.head_dump import by_source
-from transformer_circuits.circuits.heads import check_head
 from transformer_circuits.circuits.words import akin_to, word_of
-from transformer_circuits.data import BigramCounts
 
 SHARE = 0.01  # of the vocabulary: how far down a QK column or an OV row a hit may be
 LIFTED = 2.0  # times as likely after a destination as anywhere (claim S1)
-PAPER_LIST = Path(__file__).with_name("paper_skip_trigrams.yml")
 Forms = tuple[Sequence[int], ...]  # of source, destination, out: token ids with and without a leading space
+Ways = Int[Tensor, "3 way"]  # ways to split a word: ids of the whole, of its first piece, and of the rest
 
 
 # --- hits -------------------------------------------------------------------------------------------------------------------
 
 
-def top_count(d_vocab: int, share: float = SHARE) -> int:
-    """Return how many tokens are the top `share` of a vocabulary, rounded down."""
-    return int(share * d_vocab)
+def circuits(model: TransformerBridge) -> list[FactoredMatrix]:
+    """Return `by_source` in double precision: every machine finds the same hits in the same order."""
+    return [FactoredMatrix(circuit.A.cpu(), circuit.B.cpu()) for circuit in by_source(model, torch.float64)]
+
+
+class Candidates(NamedTuple):
+    """Some sources of each first-layer head, and all hits of each source: every destination goes with every out token.
+
+    That the hits of a head and source form a full grid is what the paper calls the factored form.
+    """
+
+    sources: Int[Tensor, "head source"]
+    destinations: Int[Tensor, "head source d"]  # the top share of the source's QK column, ascending ids
+    outs: Int[Tensor, "head source o"]  # the top share of its OV row, largest boost first
+    boosts: Float[Tensor, "head source o"]  # logits above the mean of that row
+
+    @classmethod
+    def of(
+        cls, model: TransformerBridge, sources: Int[Tensor, "head source"], share: float = SHARE
+    ) -> Candidates:
+        """Find all hits of these sources. Raises ValueError for a model without layers."""
+        count, (columns, rows) = int(share * model.cfg.d_vocab), circuits(model)
+        attending = [top_k(columns[h], count, mine).indices for h, mine in enumerate(sources)]
+        raised = [top_k(rows[h], count, mine) for h, mine in enumerate(sources)]
+        boosts, outs = map(torch.stack, zip(*raised))
+        return cls(sources, torch.stack(attending).sort(dim=-1).values, outs, boosts.float())
 
 
 class Hits(NamedTuple):
-    """Tells in which first-layer heads a skip-trigram is a hit. Arguments and results are on the CPU.
-
-    A hit: the destination is in the top `share` of the source's QK column, and the out token in the top `share` of its OV row.
-    """
+    """Tells in which first-layer heads a skip-trigram of any tokens is a hit."""
 
     columns: FactoredMatrix  # QK [head, source, destination]
     rows: FactoredMatrix  # OV [head, source, out]
-    least_score: Float[Tensor, "head d_vocab"]  # by source: the bound that hits exceed
-    least_boost: Float[Tensor, "head d_vocab"]
+    grid: Candidates  # of every token as a source
 
     @classmethod
     def of(cls, model: TransformerBridge, share: float = SHARE) -> Hits:
-        """Read both circuits of every head once. Raises ValueError for a model without layers."""
-        columns, rows = by_source(model)
-        count = top_count(model.cfg.d_vocab, share)
-        return cls(columns, rows, _bounds(columns, count), _bounds(rows, count))
+        every_token = torch.arange(model.cfg.d_vocab).expand(model.cfg.n_heads, -1)
+        return cls(*circuits(model), Candidates.of(model, every_token, share))
 
     def attended(self, sources: Ids, destinations: Ids) -> Bool[Tensor, "head n"]:
         """Return whether destination i is in the top share of source i's QK column."""
-        return by_head(entries, self.columns, sources, destinations) > self.least_score[:, sources]
-
-    def raised(self, sources: Ids, outs: Ids) -> Bool[Tensor, "head n"]:
-        """Return whether out token i is in the top share of source i's OV row."""
-        return by_head(entries, self.rows, sources, outs) > self.least_boost[:, sources]
+        return (self.grid.destinations[:, sources] == destinations[:, None]).any(dim=-1)
 
     def __call__(self, sources: Ids, destinations: Ids, outs: Ids) -> Bool[Tensor, "head n"]:
-        """Return whether skip-trigram i is a hit."""
-        return self.attended(sources, destinations) & self.raised(sources, outs)
-
-    def above(self, sources: Ids, destinations: Ids, outs: Ids) -> Float[Tensor, "2 head n"]:
-        """Return the share of tokens that rank above the destination in its column, and above the out token in its row (claim S4)."""
-        above_d = by_head(ranks, self.columns, sources, destinations)
-        above_o = by_head(ranks, self.rows, sources, outs)
-        return torch.stack([above_d, above_o]) / self.rows.rdim
+        """Return whether skip-trigram i is a hit: also, out token i is in the top share of source i's OV row."""
+        raised = (self.grid.outs[:, sources] == outs[:, None]).any(dim=-1)
+        return self.attended(sources, destinations) & raised
 
     def best_copier(self, sources: Ids) -> Ids:
         """Return for each source the head in whose OV row it ranks highest itself; of several, the one that raises it most (claim S1)."""
-        boost = by_head(entries, self.rows, sources, sources)
-        return (by_head(ranks, self.rows, sources, sources) - boost / (2 * boost.abs().max())).argmin(dim=0)
-
-    def top_outs(self, k: int) -> Int[Tensor, "head d_vocab k"]:
-        """Return the out tokens that each head raises most, by source, largest boost first (claim S2)."""
-        return torch.stack([top_k(self.rows[head], k).indices.cpu() for head in range(len(self.rows.A))])
+        boost = (self.rows.A[:, sources] * self.rows.B.mT[:, sources]).sum(dim=-1)
+        return (above(self.rows, sources, sources) - boost / (2 * boost.abs().max())).argmin(dim=0)
 
 
-def _bounds(circuits: FactoredMatrix, count: int) -> Float[Tensor, "head row"]:
-    """Return for each row the middle between its `count`-th largest entry and the next one, so that rounding moves neither across."""
-    bounds = []
-    for head in range(len(circuits.A)):
-        blocks = (block for _, block in row_blocks(circuits[head]))
-        bounds.append(torch.cat([block.topk(count + 1).values[:, -2:].mean(dim=1) for block in blocks]))
-    return torch.stack(bounds).cpu()
+def above(circuit: FactoredMatrix, rows: Ids, columns: Ids) -> Int[Tensor, "head n"]:
+    """Return in every head's circuit how many entries of row i are larger than the one in column i."""
+    return torch.stack([ranks(circuit[head], rows, columns) for head in range(len(circuit.A))])
 
 
-def by_head(
-    read: Callable[..., Ids], circuit: FactoredMatrix, rows: Ids, columns: Ids
-) -> Float[Tensor, "head n"]:
-    """Return `factored.entries` or `factored.ranks` of every head's circuit, on any device; ids and result are on the CPU."""
-    rows, columns = rows.to(circuit.A.device), columns.to(circuit.A.device)
-    return torch.stack([read(circuit[head], rows, columns).cpu() for head in range(len(circuit.A))])
+# --- copying (S2, S3) -------------------------------------------------------------------------------------------------------
 
 
-# --- copying (S1, S2, S3) ---------------------------------------------------------------------------------------------------
+def _ways(rows: Iterable[tuple[int, ...]]) -> Ways:
+    return torch.tensor(sorted(set(rows)), dtype=torch.long).reshape(-1, 3).T
 
 
-def lifts(counts: BigramCounts, after: Iterable[int]) -> Float[Tensor, " d_vocab"]:
-    """Return how many times as likely one of the tokens `after` is after each token as anywhere; 0 after a token never seen (claim S1)."""
-    d_vocab, pairs = len(counts.row_start) - 1, counts.count.double()
-    wanted = torch.isin(counts.following, torch.tensor(sorted(after)))
-    followed = torch.bincount(counts.preceding, pairs * wanted, minlength=d_vocab)
-    total = torch.bincount(counts.preceding, pairs, minlength=d_vocab)
-    anywhere = (followed.sum() / total.sum()).clamp(min=1e-300)
-    return (followed / total.clamp(min=1) / anywhere).float()
-
-
-class Splits(NamedTuple):
-    """Words that are one token in one place and two in another: whole = piece + rest. Token ids, one row for each way to split."""
-
-    whole: Ids
-    piece: Ids
-    rest: Ids
-
-    @classmethod
-    def of(cls, rows: Iterable[tuple[int, int, int]]) -> Splits:
-        """Collect each different (whole, piece, rest) once, by ids."""
-        return cls(*torch.tensor(sorted(set(rows)), dtype=torch.long).reshape(-1, 3).T.contiguous())
-
-
-def all_splits(names: Sequence[str]) -> Splits:
+def all_splits(names: Sequence[str]) -> Ways:
     """Return every way to cut a token, with or without its leading space, into two tokens; the first is not only a space (claim S2)."""
     ids = {name: i for i, name in enumerate(names)}
     rows = []
@@ -141,10 +113,10 @@ def all_splits(names: Sequence[str]) -> Splits:
                 piece, rest = text[:cut], text[cut:]
                 if piece.strip() and piece in ids and rest in ids:
                     rows.append((i, ids[piece], ids[rest]))
-    return Splits.of(rows)
+    return _ways(rows)
 
 
-def broken_words(names: Sequence[str], encode: Callable[[str], list[int]]) -> Splits:
+def broken_words(names: Sequence[str], encode: Callable[[str], list[int]]) -> Ways:
     """Return words that are one token after a space, and exactly two without the space or with the first letter's case changed (claim S3).
 
     `names`: the strings of all tokens, by id; `encode`: the tokenizer, without a start token.
@@ -155,7 +127,7 @@ def broken_words(names: Sequence[str], encode: Callable[[str], list[int]]) -> Sp
         if word != name and word_of(name) is not None:
             other = word[0].swapcase() + word[1:]
             rows += [(i, *pieces) for pieces in map(encode, (word, other, " " + other)) if len(pieces) == 2]
-    return Splits.of(rows)
+    return _ways(rows)
 
 
 # What claim S2 calls the four patterns of copying, and how the paper writes them.
@@ -175,31 +147,30 @@ def four_patterns(
     The first two: the source, or a variant of it, is among its out tokens. The last two: the rest b of a source (`all_splits`), or a
     variant of that rest, is, and the piece a attends to the source. `outs`: the k that each head raises most, by source.
     """
-    n, splits = len(names), all_splits(names)
+    n, own = len(names), torch.arange(len(names))
     variants = torch.tensor([a * n + b for a, others in enumerate(akin_to(names)) for b in others])
 
     def akin(tokens: Ids, outs: Int[Tensor, "head n k"]) -> Bool[Tensor, "head n k"]:
         return torch.isin(tokens[:, None] * n + outs, variants)
 
-    own, of_whole = torch.arange(n), outs[:, splits.whole]
-    exact, similar = (outs == own[:, None]).any(dim=-1), akin(own, outs).any(dim=-1)
-    found = torch.stack([exact, similar, torch.zeros_like(exact), torch.zeros_like(exact)])
-    attended = hits.attended(splits.whole, splits.piece)
-    for kind, raised in ((2, of_whole == splits.rest[:, None]), (3, akin(splits.rest, of_whole))):
-        head, way = (raised.any(dim=-1) & attended).nonzero(as_tuple=True)
-        found[kind, head, splits.whole[way]] = True
-    return found
+    found = [(outs == own[:, None]).any(dim=-1), akin(own, outs).any(dim=-1)]
+    whole, piece, rest = all_splits(names)
+    attended, of_whole = hits.attended(whole, piece), outs[:, whole]
+    for raised in (of_whole == rest[:, None], akin(rest, of_whole)):
+        ways = raised.any(dim=-1) & attended
+        found.append(torch.zeros(ways.shape[0], n).index_add_(1, whole, ways.float()) > 0)
+    return torch.stack(found)
 
 
 def exchanged_words(
-    hits: Hits, splits: Splits, frequency: Float[Tensor, " d_vocab"], shuffles: int
+    hits: Hits, ways: Ways, frequency: Float[Tensor, " d_vocab"], shuffles: int
 ) -> Float[Tensor, " shuffle"]:
     """Return the share of words found once each has the pieces and rests of another, similarly frequent word (claim S3).
 
     Words change places in a random cycle within groups of 20 neighbors in frequency. A piece stays with its rest.
     """
     generator, shares = torch.Generator().manual_seed(0), []
-    words, ways = splits.whole.unique(return_inverse=True)
+    words, word = ways[0].unique(return_inverse=True)
     groups = frequency[words].argsort(stable=True).split(20)
     for _ in range(shuffles):
         # owner[word]: the word whose pieces and rests it now has.
@@ -207,8 +178,8 @@ def exchanged_words(
         for group in groups:
             cycle = group[torch.randperm(len(group), generator=generator)]
             owner[cycle] = cycle.roll(1)
-        found = hits(words[owner[ways]], splits.piece, splits.rest).any(dim=0)
-        shares.append(len(owner[ways][found].unique()) / len(words))
+        found = hits(words[owner[word]], *ways[1:]).any(dim=0)
+        shares.append(len(owner[word][found].unique()) / len(words))
     return torch.tensor(shares)
 
 
@@ -216,38 +187,28 @@ def exchanged_words(
 
 
 def paper_examples() -> dict[str, Any]:
-    """Load the paper's examples: `copying` (S1), `split_words` (S3), `others` (S4), `bugs` (S6), and `kinds` of words (S8)."""
-    return yaml.safe_load(PAPER_LIST.read_text(encoding="utf8"))
+    """Load the paper's examples: `copying` (claim S1), `others` (S4), and `kinds` of words (S8)."""
+    return yaml.safe_load(Path(__file__).with_name("paper_skip_trigrams.yml").read_text(encoding="utf8"))
 
 
-class Triple(NamedTuple):
-    """One skip-trigram of the paper, in all the forms that our vocabulary has for it."""
-
-    group: str
-    paper: str  # as the paper writes it
-    forms: Forms
-    pieces: list[str]  # how the vocabulary splits the tokens that it lacks in either form: "str|ft|ime"
-
-
-def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> list[Triple]:
-    """Return the paper's skip-trigrams in our tokens (claim S4).
+def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> pd.DataFrame:
+    """Return the paper's skip-trigrams in our tokens (claim S4): `group`, `paper` (as the paper writes it), `forms`, and `pieces`.
 
     The paper does not show leading spaces, so both forms of each token count, where they are single tokens. A token that the vocabulary
-    splits in both forms is listed with its pieces, not dropped. `names`: the strings of all tokens; `encode`: the tokenizer, no start token.
+    splits in both forms is listed with its `pieces`, "str|ft|ime". `names`: the strings of all tokens; `encode`: the tokenizer, no start token.
     """
     ids, examples = {name: i for i, name in enumerate(names)}, paper_examples()
-    rows = [(group, *row) for group, rows in examples["others"].items() for row in rows]
     triples = []
-    for group, source, destination, outs in rows:
-        for out in outs:
-            texts = [examples["as"].get(text, text) for text in (source, destination, out)]
-            both = [[] if text is None else [text, " " + text] for text in texts]
-            forms = tuple(tuple(ids[form] for form in pair if form in ids) for pair in both)
-            split = [text for text, form in zip(texts, forms) if text is not None and not form]
-            pieces = ["|".join(names[i] for i in encode(text)) for text in dict.fromkeys(split)]
-            paper = f"{source} ... {destination or '(any)'} → {out}"
-            triples.append(Triple(group, paper, forms, pieces))
-    return triples
+    for group, rows in examples["others"].items():
+        for source, destination, outs in rows:
+            for out in outs:
+                texts = [examples["as"].get(text, text) for text in (source, destination, out)]
+                both = [[] if text is None else [text, " " + text] for text in texts]
+                forms = tuple(tuple(ids[form] for form in pair if form in ids) for pair in both)
+                split = [text for text, form in zip(texts, forms) if text is not None and not form]
+                pieces = ["|".join(names[i] for i in encode(text)) for text in dict.fromkeys(split)]
+                triples.append((group, f"{source} ... {destination or '(any)'} → {out}", forms, pieces))
+    return pd.DataFrame(triples, columns=["group", "paper", "forms", "pieces"])
 
 
 def count_hits(hits: Hits, forms: Sequence[Forms]) -> Bool[Tensor, "head triple"]:
@@ -281,58 +242,17 @@ def nearest(hits: Hits, forms: Sequence[Forms], names: Sequence[str]) -> pd.Data
     rows = {}
     for i, triple in enumerate(forms):
         if all(triple):
-            ways = torch.cartesian_prod(*map(torch.tensor, triple))
-            above = 100 * hits.above(*ways.T)  # [2, head, way]
-            head, way = divmod(int(above.amax(dim=0).argmin()), len(ways))
-            rows[i] = [names[token] for token in ways[way]], f"0.{head}", *above[:, head, way].tolist()
+            source, d, o = ways = torch.cartesian_prod(*map(torch.tensor, triple)).T
+            shares = torch.stack([above(hits.columns, source, d), above(hits.rows, source, o)])
+            shares = 100 * shares / hits.rows.rdim  # [2, head, way]
+            head, way = divmod(int(shares.amax(dim=0).argmin()), ways.shape[1])
+            rows[i] = [names[token] for token in ways[:, way]], f"0.{head}", *shares[:, head, way].tolist()
     columns = ["tokens", "head", "above d (%)", "above o (%)"]
     table = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
     return table.loc[table.iloc[:, 2:].max(axis=1).sort_values(kind="stable").index]
 
 
-# --- clusters of columns (S8) -----------------------------------------------------------------------------------------------
-
-
-def column_coordinates(model: TransformerBridge, head: int, sources: Ids) -> Float[Tensor, "n d_head"]:
-    """Return QK columns of first-layer sources, each of length one, in d_head coordinates that keep all their inner products (claim S8).
-
-    Columns are products Q k with Q = W_E W_Q. With Q = U S, orthonormal columns in U, the coordinates S k have the same lengths and
-    angles. From each destination's scores their mean over all sources is subtracted first, because softmax does not depend on it.
-    """
-    check_head(model, 0, head)
-    columns = by_source(model)[0][head]
-    keys = columns.A[sources] - columns.A.mean(dim=0)
-    return F.normalize(keys @ torch.linalg.qr(columns.B.T, mode="r").R.T, dim=1)
-
-
 # --- bugs (S6) --------------------------------------------------------------------------------------------------------------
-
-
-class Candidates(NamedTuple):
-    """Some sources of each first-layer head, and all hits of each source: every destination goes with every out token.
-
-    That the hits of a head and source form a full grid is what the paper calls the factored form.
-    """
-
-    sources: Int[Tensor, "head source"]
-    destinations: Int[Tensor, "head source d"]  # ascending ids
-    outs: Int[Tensor, "head source o"]  # largest boost first
-    boosts: Float[Tensor, "head source o"]  # logits above the mean of the source's OV row
-
-    @classmethod
-    def of(
-        cls, model: TransformerBridge, sources: Int[Tensor, "head source"], share: float = SHARE
-    ) -> Candidates:
-        """Find all hits of these sources, on the CPU and in double precision: every machine finds the same ones in the same order."""
-        count, sources = top_count(model.cfg.d_vocab, share), sources.cpu()
-        columns, rows = (FactoredMatrix(m.A.cpu(), m.B.cpu()) for m in by_source(model, torch.float64))
-        attending = [top_k(columns[h], count, mine).indices for h, mine in enumerate(sources)]
-        raised = [top_k(rows[h], count, mine) for h, mine in enumerate(sources)]
-        boosts, outs = map(torch.stack, zip(*raised))
-        return cls(sources, torch.stack(attending).sort(dim=-1).values, outs, boosts.float())
-
-    def to(self, device: torch.device | str) -> Candidates:
-        return Candidates(*(part.to(device) for part in self))
 
 
 def count_bugs(right: Bool[Tensor, "*batch d o"], wrong: Bool[Tensor, "*batch d o"]) -> Int[Tensor, "*batch"]:
@@ -354,22 +274,13 @@ def crossed(
     return wrong & (right.float() @ wrong.float().mT @ right.float() > 0.5)
 
 
-def partners_in_bugs(
-    right: Bool[Tensor, "n d o"], wrong: Bool[Tensor, "n d o"], d: Ids, o: Ids
-) -> tuple[Ids, Ids]:
-    """Return for `crossed` triples (d, o) the (d', o') of a bug that each is part of: (d, o') and (d', o) right, (d', o') wrong. On the CPU."""
-    i = torch.arange(len(d))
-    bugs = wrong & right[i, :, o][:, :, None] & right[i, d][:, None]
-    return torch.unravel_index(bugs.flatten(1).int().argmax(dim=1).cpu(), bugs.shape[1:])
-
-
 class Boosts(NamedTuple):
     """What triples add to the logits of a text: a row for each place of a destination and each head and source before it."""
 
     position: Int[Tensor, "place 1"]  # of the destination
     out: Int[Tensor, "place o"]
     amount: Float[Tensor, "place o"]  # logits, zero or above
-    triple: Int[Tensor, "place o"]  # index into the flattened grid [head, source, d, o]
+    triples: tuple[Ids, Ids, Ids]  # head, source, d: of a grid [head, source, d, o], the row o
 
 
 def find_boosts(
@@ -381,28 +292,22 @@ def find_boosts(
     the source before j. A token that attends to itself is not a skip-trigram. Boosts below zero count as zero.
     """
     kinds, kind_of = tokens.unique(return_inverse=True)
-    one_hot = F.one_hot(kind_of, len(kinds)).to(patterns)
     # [head, position, kind of token]: to earlier positions of this token
-    attention = patterns.tril(-1) @ one_hot
+    attention = patterns.tril(-1) @ F.one_hot(kind_of).to(patterns)
     head, source = torch.isin(candidates.sources, kinds).nonzero(as_tuple=True)
-    kind = torch.searchsorted(kinds, candidates.sources[head, source])
-    attending = candidates.destinations[head, source]  # [candidate source in this text, d]
-    d = torch.searchsorted(attending, tokens.expand(len(attending), -1).contiguous())
-    d = d.clamp(max=attending.shape[1] - 1)
-    is_destination = attending.gather(1, d) == tokens
-    here, place = (is_destination & (attention[head, :, kind] > 0)).nonzero(as_tuple=True)
-    head, source, kind, d = head[here], source[here], kind[here], d[here, place]
-    outs, boosts = candidates.outs[head, source], candidates.boosts[head, source].clamp(min=0)
-    row = (head * candidates.sources.shape[1] + source) * attending.shape[1] + d
-    triple = row[:, None] * outs.shape[1] + torch.arange(outs.shape[1], device=row.device)
-    return Boosts(place[:, None], outs, attention[head, place, kind, None] * boosts, triple)
+    attention = attention[head, :, torch.searchsorted(kinds, candidates.sources[head, source])]
+    attending = candidates.destinations[head, source][:, None] == tokens[:, None]
+    place, position, d = (attending & (attention > 0)[..., None]).nonzero(as_tuple=True)
+    triples = head[place], source[place], d
+    amount = attention[place, position, None] * candidates.boosts[triples[:2]].clamp(min=0)
+    return Boosts(position[:, None], candidates.outs[triples[:2]], amount, triples)
 
 
 def without(
     logits: Float[Tensor, "position d_vocab"], boosts: Boosts, chosen: Bool[Tensor, "head source d o"]
 ) -> Float[Tensor, "position d_vocab"]:
     """Return the logits minus what the chosen triples add to them, attention patterns unchanged."""
-    amount = boosts.amount * chosen.flatten()[boosts.triple]
+    amount = boosts.amount * chosen[boosts.triples]
     return logits.index_put((boosts.position, boosts.out), -amount, accumulate=True)
 
 

@@ -14,16 +14,13 @@ from torch import Tensor
 from transformer_lens import FactoredMatrix
 from transformer_lens.utilities import get_act_name
 
-from transformer_circuits.circuits import heads
-from transformer_circuits.circuits.composition import turned
 from transformer_circuits.circuits.heads import Head
 from transformer_circuits.data import held_out_windows, load_tokenizer
 from transformer_circuits.measures import weights
-from transformer_circuits.measures.repeats import Repeated, row_length
+from transformer_circuits.measures.repeats import row_length
 from transformer_circuits.models.public import start_token
 
 ROWS = 16  # windows of text
-CONTROLS = 3  # other heads that are removed for comparison
 
 
 def check(model: Any) -> None:
@@ -125,7 +122,7 @@ def _folded(
 def composition(W: Weights, reader: Head, chance: bool = False) -> Float[Tensor, "side=3 layer head"]:
     """Return the composition ratios of one head with all heads of all earlier layers (`weights.composition_ratios`).
 
-    `chance`: with a random rotation of the stream between the two heads, which keeps all singular values (`composition.turned`).
+    `chance`: with a random rotation of the stream between the two heads, which keeps all singular values (`weights.turned`).
     """
     generator = torch.Generator().manual_seed(0)
     layer, head = reader
@@ -135,33 +132,8 @@ def composition(W: Weights, reader: Head, chance: bool = False) -> Float[Tensor,
         written = W.OV[earlier]
         if chance:
             sizes = written.S.square()
-            sides = [turned(sizes, read.S.square(), len(W.W_U), generator) for read in (QK, QK, OV)]
+            sides = [weights.turned(sizes, read.S.square(), len(W.W_U), generator) for read in (QK, QK, OV)]
             found.append(torch.stack(sides)[:, 0])
         else:
             found.append(weights.composition_ratios(written, QK, OV)[:, 0])
     return torch.stack(found, dim=1)
-
-
-class Removal(NamedTuple):
-    """The best induction score in one layer, on one draw of repeated random tokens."""
-
-    intact: float
-    without: float  # without the head in question
-    controls: list[float]  # without one other head of the same layer
-
-
-def removal(model: Any, draw: Repeated, reader_layer: int, removed: Head, candidates: list[int]) -> Removal:
-    """Return what remains of the best induction score of `reader_layer` if a head of an earlier layer is replaced by its mean.
-
-    For comparison, up to CONTROLS of the `candidates`, heads of the same layer, are removed one at a time, evenly chosen.
-    """
-    layer, head = removed
-    means = {layer: heads.mean_z(model, draw.tokens, layer)}
-    others = [other for other in candidates if other != head]
-    others = others[:: -(-len(others) // CONTROLS) or 1]
-
-    def best(out: list[Head]) -> float:
-        hooks = heads.without_heads(out, means)
-        return heads.induction_scores(model, draw, hooks, reader_layer + 1)[reader_layer].max().item()
-
-    return Removal(best([]), best([removed]), [best([(layer, other)]) for other in others])

@@ -6,16 +6,13 @@ attention patterns frozen.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from scipy.stats import bootstrap
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformer_lens import FactoredMatrix
@@ -69,52 +66,6 @@ def losses_by_terms(model: Any, windows: Int[Tensor, "window pos"]) -> dict[str,
         for name, stream in _streams(model, tokens):
             found[name][part] = _nats(stream, model.W_U, targets).mean(dim=-1)
     return dict(found)
-
-
-def reductions(
-    losses: dict[str, Float[Tensor, " window"]], d_vocab: int
-) -> dict[str, Float[Tensor, " window"]]:
-    """Return by how much each kind of term reduces the loss of each window, in nats, under the names of claim T11.
-
-    Alone: added to the direct path. Given the other layer: added to the direct path and that layer's single heads. So virtual heads are in
-    `order_2` alone, and both ways through the layers add up to `order_1`.
-    """
-    pairs = {
-        "order_0": ("uniform", "order 0"),
-        "order_1": ("order 0", "order 1"),
-        "order_2": ("order 1", "order 2"),
-        "layer_1_alone": ("order 0", "layer 1"),
-        "layer_1_given_2": ("layer 2", "order 1"),
-        "layer_2_alone": ("order 0", "layer 2"),
-        "layer_2_given_1": ("layer 1", "order 1"),
-    }
-    losses = {"uniform": torch.full_like(losses["order 0"], math.log(d_vocab)), **losses}
-    return {name: losses[before] - losses[after] for name, (before, after) in pairs.items()}
-
-
-class Estimate(NamedTuple):
-    """A mean over windows, its standard error, and how far its 95% interval reaches below and above it."""
-
-    mean: float
-    standard_error: float
-    margins: tuple[float, float]
-
-
-NEIGHBORS = 17  # windows averaged before resampling: the 391 windows of 200,000 tokens make 23 such groups
-
-
-def estimate(differences: Float[Tensor, " window"], neighbors: int = NEIGHBORS) -> Estimate:
-    """Return the mean of a difference over windows, with its error from resampling the text.
-
-    Windows cut from one book are alike and lie next to each other. So `neighbors` of them in a row are averaged first, and these averages are
-    resampled. A shorter remainder at the end counts toward the mean only.
-    """
-    groups = len(differences) // neighbors
-    means = differences[: groups * neighbors].view(groups, neighbors).mean(dim=1).numpy(force=True)
-    drawn = bootstrap((means,), np.mean, method="basic", rng=0)
-    low, high = drawn.confidence_interval
-    margins = (means.mean() - low, high - means.mean())
-    return Estimate(float(differences.mean()), float(drawn.standard_error), margins)
 
 
 def _streams(

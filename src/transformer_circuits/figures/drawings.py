@@ -20,9 +20,7 @@ def residual_stream(n_layers: int, n_heads: int) -> Axes:
     _arrow(ax, (0, 0), (0, top), color="C0", lw=5, arrowstyle="-|>,head_width=0.6,head_length=0.9")
     ax.text(0, -0.2, "$W_E$: token embedding", ha="center", va="center", bbox=BOX)
     ax.text(0, top + 0.2, "$W_U$: logits", ha="center", va="center", bbox=BOX)
-    shown = [f"head {head}" for head in range(n_heads)]
-    if n_heads > 4:
-        shown[2:-1] = "…"
+    shown = ["head 0", "head 1", "…", f"head {n_heads - 1}"]
     for layer in range(n_layers):
         low, middle = 0.7 + 1.6 * layer, 1.25 + 1.6 * layer
         for y, color, says in ((low, "C2", "heads read"), (low + 1.1, "C1", "heads add")):

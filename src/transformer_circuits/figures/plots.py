@@ -80,16 +80,16 @@ def head_dots(
 
     `mark`: a line to compare with. Heads above `name_from` (default: `mark`) are named, and colored.
     """
-    if ax is None:
-        _, ax = plt.subplots(figsize=(6.4, 3.2))
-    name_from = mark if name_from is None else name_from
+    ax = ax or plt.subplots(figsize=(6.4, 3.2))[1]
+    if name_from is None:
+        name_from = np.inf if mark is None else mark
     ticks = []
     for model, values in scores.items():
         for layer, heads in enumerate(np.atleast_2d(np.asarray(values, dtype=float))):
             place = len(ticks)
             ticks.append(f"{model}\n{LAYERS[layer] if layer < 2 else f'layer {layer}'}")
-            spread = place + np.linspace(-0.36, 0.36, len(heads)) if len(heads) > 1 else np.array([place])
-            named = heads >= name_from if name_from is not None else np.zeros(len(heads), dtype=bool)
+            spread = place + (np.linspace(-0.36, 0.36, len(heads)) if len(heads) > 1 else np.zeros(1))
+            named = heads >= name_from
             ax.scatter(spread[~named], heads[~named], color="C0", s=22)
             ax.scatter(spread[named], heads[named], color=ACCENT, s=30)
             for head in np.flatnonzero(named):
@@ -120,14 +120,11 @@ def by_layer(
     values, faded = np.asarray(values, dtype=float), np.asarray(faded)
     layers, heads = values.shape
     x = np.arange(layers)[:, None] + np.linspace(-0.3, 0.3, heads)
-    highest = np.argsort(np.where(faded, -np.inf, values), axis=None)[::-1][:named]
-    shown = [np.unravel_index(i, values.shape) for i in highest if values.flat[i] >= mark]
-    accented = np.zeros(values.shape, dtype=bool)
-    for head in shown:
-        accented[head] = True
+    awake = np.where(faded, -np.inf, values)
+    accented = (awake >= mark) & (awake >= np.sort(awake, axis=None)[-named:][0])
     for which, color in ((faded, "0.65"), (~faded & ~accented, "C0"), (accented, ACCENT)):
         ax.scatter(x[which], values[which], color=color, s=18)
-    for layer, head in shown:
+    for layer, head in np.argwhere(accented):
         at = x[layer, head], values[layer, head]
         ax.annotate(f"{layer}.{head}", at, (4, 2), textcoords="offset points", fontsize=9)
     ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)
@@ -150,8 +147,7 @@ def bars(
 ) -> Axes:
     """Bars with their names. `errors`: half-widths, or [2, bar] below and above; `accent`: bars that the figure is about; `reference`: a
     line to compare with; `paper`: the paper's values, drawn beside ours."""
-    if ax is None:
-        _, ax = plt.subplots(figsize=(6.4, 3.2))
+    ax = ax or plt.subplots(figsize=(6.4, 3.2))[1]
     place, values = np.arange(len(names)), np.asarray(values, dtype=float)
     width, shift = (0.7, 0.0) if paper is None else (0.4, 0.2)
     colors = [ACCENT if i in accent else "C0" for i in place]

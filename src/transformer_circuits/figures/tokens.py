@@ -5,19 +5,17 @@ from __future__ import annotations
 import html
 import math
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-VISIBLE = str.maketrans({" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍", "\x0b": "␋", "\x0c": "␌", "\xa0": "⍽"})
-
-
+VISIBLE = str.maketrans({" ": "·", "\n": "↵", "\t": "⇥", "\xa0": "⍽", "\x7f": "␡"})
 # Control and format characters, separators, private use, surrogates, unassigned: a page shows nothing for them, or a box.
 UNSEEN = frozenset(["Cc", "Cf", "Zs", "Zl", "Zp", "Co", "Cs", "Cn"])
-# Letters and marks by category, but blank: joiners, fillers, the empty braille cell.
-BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-VARIATION_SELECTORS = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
+# Letters and marks by category, but blank: joiners, fillers, the empty braille cell, variation selectors.
+SELECTORS = frozenset(map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]))
+BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | SELECTORS
 
 
 def show_token(token: str) -> str:
@@ -26,27 +24,34 @@ def show_token(token: str) -> str:
     Control characters become the pictures that Unicode has for them, others that cannot be seen their code points. The result is
     plain text, not HTML.
     """
-    return "".join(_visible(character) for character in token.translate(VISIBLE))
+    return "".join(map(_visible, token.translate(VISIBLE)))
 
 
 def _visible(character: str) -> str:
-    code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "␡"
-    selects = any(code in part for part in VARIATION_SELECTORS)
-    blank = unicodedata.category(character) in UNSEEN or character in BLANK or selects
-    return f"<U+{code:04X}>" if blank else character
+    if character < " ":
+        return chr(0x2400 + ord(character))
+    unseen = unicodedata.category(character) in UNSEEN or character in BLANK
+    return f"<U+{ord(character):04X}>" if unseen else character
 
 
 class Table:
-    """An HTML table that a notebook displays, and that prints as plain text."""
+    """A table for a notebook, from a DataFrame, a list of rows, or columns: HTML, or plain text. Everything in it appears literally.
+
+    Cells contain strings, numbers, or lists of either (a list of tokens is shown as one token after another); NaN is left blank. `tokens`
+    names the columns whose strings are tokens, shown with visible whitespace (default: every column). `digits`: decimals of numbers that
+    are not whole.
+    """
 
     def __init__(
-        self, frame: pd.DataFrame, tokens: Collection[str], digits: int, caption: str | None
+        self,
+        rows: pd.DataFrame | Sequence[Mapping[str, object]] | Mapping[str, Sequence[object]],
+        tokens: Iterable[str] | None = None,
+        digits: int = 2,
+        caption: str | None = None,
     ) -> None:
-        self.frame, self.tokens, self.digits, self.caption = frame.astype(object), tokens, digits, caption
+        frame = pd.DataFrame(rows).rename(columns=str)
+        self.frame, self.digits, self.caption = frame.astype(object), digits, caption
+        self.tokens = list(frame if tokens is None else tokens)
         self.kinds = [" class=number" if is_numeric_dtype(values) else "" for _, values in frame.items()]
 
     def _shown(self, plain: Callable[[str], str], token: Callable[[str], str], between: str) -> pd.DataFrame:
@@ -76,21 +81,8 @@ class Table:
         return self._shown(str, show_token, "  ").to_string(index=False)
 
 
+token_table = Table  # a table of tokens: the last value of a cell
+
+
 def as_code(token: str) -> str:
     return f'<code class="token">{html.escape(show_token(token))}</code>'
-
-
-def token_table(
-    rows: pd.DataFrame | Sequence[Mapping[str, object]],
-    tokens: Iterable[str] | None = None,
-    digits: int = 2,
-    caption: str | None = None,
-) -> Table:
-    """Return a table for a notebook, from a DataFrame or a list of rows; everything in it appears literally.
-
-    Cells contain strings, numbers, or lists of either (a list of tokens is shown as one token after another); NaN is left blank. `tokens`
-    names the columns whose strings are tokens, shown with visible whitespace (default: every column). `digits`: decimals of numbers that
-    are not whole.
-    """
-    frame = pd.DataFrame(rows).rename(columns=str)
-    return Table(frame, list(frame if tokens is None else tokens), digits, caption)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -23,17 +22,6 @@ def previous_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Te
     Destinations 0 and 1 are left out, because they can attend to little else.
     """
     return patterns.diagonal(offset=-1, dim1=-2, dim2=-1)[..., 1:].mean(dim=-1)
-
-
-def current_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
-    """Return the mean attention of each token to itself, destinations 0 and 1 left out."""
-    return patterns.diagonal(dim1=-2, dim2=-1)[..., 2:].mean(dim=-1)
-
-
-def recent_tokens_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
-    """Return the mean attention to the five tokens before the current one; destinations before the fifth are left out."""
-    back = [patterns.diagonal(offset=-k, dim1=-2, dim2=-1)[..., 5 - k :] for k in range(1, 6)]
-    return torch.stack(back).sum(dim=0).mean(dim=-1)
 
 
 def start_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:

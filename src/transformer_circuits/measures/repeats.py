@@ -1,4 +1,4 @@
-"""Random tokens that occur twice: the text on which induction heads are found (paper: "Induction Heads"; claims T8, T9, T14)."""
+"""Tokens that occur again: where induction heads should attend, and random text that shows it (paper: "Induction Heads")."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from transformer_circuits.measures.prediction import BATCH
@@ -123,3 +123,15 @@ def repeated_draws(d_vocab: int, n_ctx: int, device: torch.device | str = "cpu")
     shortest = min(SHORTEST, (n_ctx - 1) // 2)
     draws = (repeated_random_tokens(d_vocab, n_ctx, shortest=shortest, seed=seed) for seed in range(DRAWS))
     return [draw.to(device) for draw in draws]
+
+
+def after_earlier(tokens: Int[Tensor, "*row pos"]) -> Bool[Tensor, "*row dest src"]:
+    """Return whether each source comes right after an earlier occurrence of the destination's token (claims T6, T7)."""
+    same = tokens[..., :, None] == tokens[..., None, :]
+    return torch.nn.functional.pad(same.tril(-1)[..., :-1], (1, 0))
+
+
+def last_target(tokens: Int[Tensor, "*row pos"]) -> Int[Tensor, "*row pos"]:
+    """Return the position after the last earlier occurrence of each token, -1 for a token that is new."""
+    after = after_earlier(tokens)
+    return torch.where(after, torch.arange(tokens.shape[-1], device=tokens.device), -1).amax(dim=-1)

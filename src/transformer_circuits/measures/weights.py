@@ -1,4 +1,4 @@
-"""Scores that are read from weights alone: positivity, composition ratios, and what random heads give for both.
+"""Scores that are read from weights alone: positivity, composition ratios, and what chance gives for both.
 
 A head's circuits are products of two thin matrices, as TransformerLens's FactoredMatrix holds them: OV = `A @ B` with A = W_V and
 B = W_O, QK with A = W_Q and B = W_K^T. Only small products are formed.
@@ -6,7 +6,7 @@ B = W_O, QK with A = W_Q and B = W_K^T. Only small products are formed.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Complex, Float
@@ -102,3 +102,28 @@ def _random_heads(d_model: int, d_head: int, seed: int) -> Product:
     generator = torch.Generator().manual_seed(seed)
     shapes = ((RANDOM_HEADS, d_model, d_head), (RANDOM_HEADS, d_head, d_model))
     return Product(*(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes))
+
+
+def turned_at_random(model: Any) -> Float[Tensor, "side reader writer"]:
+    """Return the ratios of the first two layers with a random rotation of the stream between the two heads of each pair."""
+    generator, d_model = torch.Generator().manual_seed(0), model.cfg.d_model
+    OV, QK, OV2 = (circuit.S.square() for circuit in (model.OV[0], model.QK[1], model.OV[1]))
+    return torch.stack([turned(OV, read, d_model, generator) for read in (QK, QK, OV2)])
+
+
+def turned(
+    written: Float[Tensor, "writer d_head"],
+    read: Float[Tensor, "reader d_head"],
+    d_model: int,
+    generator: torch.Generator,
+) -> Float[Tensor, "reader writer"]:
+    """Return the ratios of heads with these squared singular values and a random rotation of the stream between them.
+
+    A rotation R enters |W_OV R W_in| through the squares of its corner alone: with u and w the squared singular values of both, scaled
+    to sum 1, the squared norm is sum_ij u_i R_ij^2 w_j.
+    """
+    shape = (len(read), len(written), d_model, written.shape[-1])
+    corner = torch.linalg.qr(torch.randn(shape, generator=generator)).Q[..., : written.shape[-1], :]
+    shares = [values / values.sum(-1, True) for values in (written, read)]
+    square = torch.einsum("wi,rwij,rj->rw", shares[0], corner.square().to(written), shares[1])
+    return (d_model * square).sqrt()
