@@ -34,9 +34,8 @@ _SWITCHED_OFF = (
     "attn_scores_soft_cap output_logits_soft_cap scale_attn_by_inverse_layer_idx use_local_attn use_qk_norm final_rms "
     "post_embedding_ln use_normalization_before_and_after"
 ).split()
-_SUPPORTED = dict.fromkeys(
-    _SWITCHED_OFF, (False, None, 0, -1)
-) | {  # settings that change what a model computes, and the values at which it computes what ours does
+# Settings that change what a model computes, and the values at which it computes what ours does.
+_SUPPORTED = {
     "positional_embedding_type": ("shortformer",),
     "normalization_type": (None, "LN", "LNPre"),
     "attn_only": (True,),
@@ -44,6 +43,7 @@ _SUPPORTED = dict.fromkeys(
     "use_attn_scale": (True,),
     "eps": (1e-5,),
     "ln_eps": (1e-5,),
+    **dict.fromkeys(_SWITCHED_OFF, (False, None, 0, -1)),
 }
 _OUR_NAMES = dict(embed="tok_embed", pos_embed="pos", blocks="layers", ln_final="ln_out", unembed="head")
 
