@@ -57,9 +57,8 @@ def lift_headline(app, doctree) -> None:
             continue
         found = [copied for output in node.findall(is_output) for copied in copies(output)]
         if not found:
-            logger.warning(
-                "this cell is tagged `headline`, but shows no picture and no Markdown", location=node
-            )
+            trouble = "this cell is tagged `headline`, but shows no picture and no Markdown"
+            logger.warning(trouble, location=node)
         lifted.extend(found)
         figure = figure or next(node.findall(nodes.figure), None)
     if not lifted.children:
@@ -94,20 +93,11 @@ def copies(output: nodes.container) -> list[nodes.Node]:
 
 def link_to(app, figure: nodes.figure) -> nodes.paragraph:
     """Return a line that leads from the copy of a figure to the original."""
+    target = {"refdomain": "std", "reftype": "numref", "reftarget": figure["names"][0]}
+    target |= {"refexplicit": False, "refwarn": True, "refdoc": app.env.docname}
     text = nodes.inline("", "%s", classes=["std", "std-numref"])
-    number = addnodes.pending_xref(
-        "",
-        text,
-        refdomain="std",
-        reftype="numref",
-        reftarget=figure["names"][0],
-        refexplicit=False,
-        refwarn=True,
-        refdoc=app.env.docname,
-    )
-    return nodes.paragraph(
-        "", "", nodes.Text("Computed below: "), number, nodes.Text("."), classes=["tc-origin"]
-    )
+    parts = [nodes.Text("Computed below: "), addnodes.pending_xref("", text, **target), nodes.Text(".")]
+    return nodes.paragraph("", "", *parts, classes=["tc-origin"])
 
 
 def number_by_page(app, env) -> None:

@@ -230,9 +230,8 @@ def execute(book: Book, path: Path) -> tuple[NotebookNode, float, str]:
     except (CellControlSignal, RuntimeError) as error:  # a failed cell, one that took too long, a dead kernel
         trouble = str(error)
         if not any(output.output_type == "error" for cell in cells for output in cell.outputs):
-            name = type(error).__name__
-            said = nbformat.v4.new_output("error", ename=name, evalue=trouble, traceback=[trouble])
-            cells[-1].outputs = [said]
+            said = {"ename": type(error).__name__, "evalue": trouble, "traceback": [trouble]}
+            cells[-1].outputs = [nbformat.v4.new_output("error", **said)]
     return notebook, time.monotonic() - start, trouble
 
 
@@ -308,8 +307,8 @@ def report_changes(book: Book, recorded: dict[str, list[ledger.Record]]) -> None
     now = {record.id: record.verdict for found in recorded.values() for record in found}
     write_whole(book.build / "verdicts.json", json.dumps(now))
     for id, old, new in ledger.changed(now, ledger.read_accepted(book.root / "book" / "verdicts.yml")):
-        where = f"read notebooks/{notebooks.get(id, '…')}.ipynb again"
-        print(f"{id} is now '{new}', accepted was '{old}': {where}", flush=True)
+        notebook = notebooks.get(id, "…")
+        print(f"{id} is now '{new}', accepted was '{old}': read notebooks/{notebook}.ipynb again", flush=True)
 
 
 def made(book: Book, cache: Cache, name: str) -> Path:
@@ -457,13 +456,11 @@ def measured() -> Iterator[None]:
                 processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
                 peak = max(peak, sum(process.memory_info().rss for process in processes))
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
         done.set()
-        thread.join()
         print(f"{time.monotonic() - start:.0f} s wall time, {peak / 2**30:.1f} GiB peak memory", flush=True)
 
 

@@ -12,6 +12,7 @@ import json
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy import sparse
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
@@ -52,9 +53,9 @@ def held_out_windows(n: int, n_ctx: int, d_vocab: int = D_VOCAB) -> Int[Tensor, 
     available = len(tokens) // n_ctx
     if not 0 < n <= available:
         raise ValueError(f"the held-out text holds 1 to {available} windows of {n_ctx} tokens, not {n}")
-    starts = np.linspace(0, available - 1, n).astype(int) * n_ctx
-    rows = np.stack([tokens[start : start + n_ctx] for start in starts]).astype(np.int64)
-    return torch.from_numpy(np.concatenate([np.full((n, 1), BOS), rows], axis=1))
+    windows = tokens[: available * n_ctx].reshape(available, n_ctx)
+    rows = windows[np.linspace(0, available - 1, n).astype(int)].astype(np.int64)
+    return torch.from_numpy(np.insert(rows, 0, BOS, axis=1))
 
 
 def held_out_documents() -> list[tuple[dict[str, str | int], Int[Tensor, "pos"]]]:
@@ -72,11 +73,6 @@ class BigramCounts:
     following: Int[Tensor, "pair"]  # token ids, ascending within a row
     count: Int[Tensor, "pair"]
 
-    def __getitem__(self, token: int) -> tuple[Int[Tensor, "successor"], Int[Tensor, "successor"]]:
-        """(tokens that followed, how often each)."""
-        row = slice(int(self.row_start[token]), int(self.row_start[token + 1]))
-        return self.following[row], self.count[row]
-
     @functools.cached_property
     def preceding(self) -> Int[Tensor, "pair"]:
         """The first token of every pair, beside `following`."""
@@ -84,24 +80,19 @@ class BigramCounts:
 
     def dense(self, tokens: Int[Tensor, "row"]) -> Float[Tensor, "row d_vocab"]:
         """Counts of all successors for some tokens."""
-        table = torch.zeros(len(tokens), len(self.row_start) - 1)
-        for row, token in zip(table, tokens.tolist(), strict=True):
-            following, count = self[token]
-            row[following] = count.float()
-        return table
+        d_vocab = len(self.row_start) - 1
+        table = sparse.csr_array((self.count, self.following, self.row_start), shape=(d_vocab, d_vocab))
+        return torch.from_numpy(table[tokens.tolist()].toarray()).float()
 
 
 @functools.cache
 def bigram_counts() -> BigramCounts:
     """The complete table of the training text, every pair that occurs."""
     stored = np.load(DATA / "bigrams.npz")
-    successors = stored["successors"].astype(np.int64)
-    row_start = np.concatenate([[0], np.cumsum(successors)])
-    sums = np.cumsum(stored["gap"].astype(np.int64))
-    before_row = np.concatenate([[0], sums])[row_start[:-1]]  # undo the sum at the start of each row
-    following = sums - np.repeat(before_row, successors)
-    parts = row_start, following, stored["count"].astype(np.int64)
-    return BigramCounts(*map(torch.from_numpy, parts))
+    row_start = np.concatenate([[0], np.cumsum(stored["successors"], dtype=np.int64)])
+    rows = np.split(stored["gap"].astype(np.int64), row_start[1:-1])
+    following = np.concatenate([np.cumsum(row) for row in rows])
+    return BigramCounts(*map(torch.from_numpy, (row_start, following, stored["count"].astype(np.int64))))
 
 
 def passage(name: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from live_page import opened
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from transformer_circuits.paths import ROOT
@@ -84,6 +85,12 @@ def watched(browser) -> Iterator[Watched]:
         yield watched
         assert watched.complaints == []
         assert watched.requests == [], "the page asks the network for these"
+
+
+@pytest.fixture
+def page(watched, site) -> Page:
+    """A live page, whose module has the fixture `site`, ready for use."""
+    return opened(watched.page, site.as_uri())
 
 
 @pytest.fixture

@@ -1,11 +1,7 @@
-"""A small book in its own folder, with the real one's configuration: two notebooks, a page, and nothing that takes long to run.
-
-And a site of a single page, such as Play, as it is made; without the theme around it.
-"""
+"""A small book in its own folder, with the real one's configuration: two notebooks, a page, and nothing that takes long to run."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
@@ -57,33 +53,3 @@ def runs(root: Path) -> int:
 
 def soup(path: Path) -> BeautifulSoup:
     return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
-
-
-HEAD = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-HARMS = ("missing", "cut short", "one letter changed")
-
-
-def make_site(root: Path, name: str, *more: str) -> Path:
-    """Complete what the page's module wrote to `root/NAME.md` and `root/_static`: the page as HTML, and the files written by hand."""
-    for file in (f"{name}.js", f"{name}.css", "../dom.js", *more):
-        shutil.copy(ROOT / "book" / "_static" / name / file, root / "_static" / name / file)
-    markdown = (root / f"{name}.md").read_text()
-    markup = re.search(r"^```\{raw\} html\n(.*?)\n```$", markdown, re.DOTALL | re.MULTILINE)[1]
-    (root / "book").mkdir()
-    (root / "book" / f"{name}.html").write_text(f"{HEAD}<body>{markup}")
-    return root
-
-
-def harmed(site: Path, copy: Path, file: str, harm: str) -> Path:
-    """Copy a site, with one of HARMS done to a file of it."""
-    shutil.copytree(site, copy, dirs_exist_ok=True)
-    text = (copy / file).read_text()
-    middle = 3 * len(text) // 4
-    if harm == "missing":
-        (copy / file).unlink()
-    elif harm == "cut short":
-        (copy / file).write_text(text[:middle])
-    else:
-        other = "B" if text[middle] == "A" else "A"
-        (copy / file).write_text(text[:middle] + other + text[middle + 1 :])
-    return copy

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 import torch
-from bs4 import BeautifulSoup
 from playwright.sync_api import expect
-from small_book import list_pages, make_book, soup
+from small_book import list_pages, make_book, soup, write
 
 from transformer_circuits import build
 from transformer_circuits.pages import dump_pages
@@ -37,16 +36,17 @@ def dump() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Return the folder of a built book that has only a head dump, put where the build keeps it."""
+    """Return the folder of a built book that has a head dump, put where the build keeps it."""
     root = make_book(tmp_path_factory.mktemp("built") / "book")
-    list_pages(root, "book/head_dump")
+    write(root / "notebooks" / "04_skip_trigrams.ipynb", "4")  # the index links to it
+    list_pages(root, "book/head_dump", "notebooks/04_skip_trigrams")
     book = build.Book(root)
     folder = build.Cache(book).made / "head_dump"
     folder.mkdir(parents=True)
     rest = {"some-model": torch.tensor([0.25, 1.0])}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dump_pages, "N_SOURCES", SHOWN)
-        dump_pages.write_pages(folder / "head_dump.md", {"some-model": dump()}, rest, TOKENS)
+        dump_pages.write_pages(folder / "head_dump.md", {"some-model": dump()}, rest, TOKENS, LISTED)
     return build.build(book).parent / "book"
 
 
@@ -82,8 +82,8 @@ def test_the_index_links_every_head_and_a_file_with_all_sources(pages):
         assert [list(row) for row in frame[strings]] == [[TOKENS[i] for i in row] for row in frame[ids]]
 
 
-def test_the_papers_skip_trigrams_say_where_they_come_nearest():
-    table = BeautifulSoup(dump_pages.paper_table(LISTED), "html.parser")
+def test_the_papers_skip_trigrams_say_where_they_come_nearest(pages):
+    table = soup(pages / "head_dump.html").select(".head-dump")[-1]
     found, split = ([cell.text for cell in row.select("td")] for row in table.select("tbody tr"))
     assert found == ["for ... in → range", "·for in range", "hit", "0.1", "0.02", "0.50"]
     assert split == ["'</ ... (any) → >'", "'|</", "split", "", "", ""]
@@ -147,10 +147,8 @@ def test_the_table_scrolls_and_not_the_page(pages, watched):
     watched.page.set_viewport_size({"width": 320, "height": 800})
     page = watched.open(pages / "head_dump" / "some-model" / "0_0.html")
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 320
-    boxes = (
-        "e => e.filter(b => b.scrollWidth > b.clientWidth && getComputedStyle(b).overflowX === 'auto').length"
-    )
-    assert page.locator(".head-dump, .head-dump :has(table)").evaluate_all(boxes) >= 1
+    wider = "e => e.some(b => b.scrollWidth > b.clientWidth && getComputedStyle(b).overflowX === 'auto')"
+    assert page.locator(".head-dump, .head-dump :has(table)").evaluate_all(wider)
 
 
 def test_without_scripts_the_table_is_there(pages, unscripted):

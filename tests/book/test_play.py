@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import re
 
 import numpy as np
 import pytest
 import torch
+from live_page import LivePage, make_site, opened
 from playwright.sync_api import expect
-from small_book import HARMS, harmed, make_site
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import held_out_documents, held_out_windows
@@ -24,20 +23,10 @@ HOSTILE = [
 ]  # fmt: skip
 LAST = 64  # positions that are compared, at the end of a text: a whole context would be 30 MB to hand over
 CALL = """async ([text, edits, last]) => {
-  const base64 = (array) => {
-    const bytes = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
-    let text = "";
-    for (let i = 0; i < bytes.length; i += 30000) text += String.fromCharCode(...bytes.subarray(i, i + 30000));
-    return btoa(text);
-  };
-  const found = await play.run(text, edits);
-  const { n } = found, first = Math.max(0, n - last), rows = (all, width) => {
-    const heads = all.length / n / width, kept = new Float32Array(heads * (n - first) * width);
-    for (let h = 0; h < heads; h++) kept.set(all.subarray((h * n + first) * width, (h + 1) * n * width), h * (n - first) * width);
-    return base64(kept);
-  };
-  const logits = rows(found.logits[0], found.logits[0].length / n);
-  return { ids: found.ids, logits, patterns: found.patterns.map((layer) => rows(layer, n)), losses: base64(found.losses) };
+  const { ids, n, logits, patterns, losses } = await play.run(text, edits);
+  const kept = (all, width) => Array.from({ length: all.length / n / width },
+    (_, i) => all.slice(((i + 1) * n - Math.min(n, last)) * width, (i + 1) * n * width));
+  return { ids, logits: kept(logits[0], logits[0].length / n), patterns: patterns.map((layer) => kept(layer, n)), losses };
 }"""
 
 
@@ -58,17 +47,6 @@ def site(tmp_path_factory):
     return make_site(root, "play", "engine.js")
 
 
-def opened(watched, site):
-    watched.page.goto((site / "book" / "play.html").as_uri())
-    watched.page.wait_for_selector("#play[data-ready]")
-    return watched.page
-
-
-@pytest.fixture
-def page(watched, site):
-    return opened(watched, site)
-
-
 def reference(two, tokens, means, off=(), mean=False, cut="", frozen=False, **rest):
     """Logits and patterns of TransformerLens's hooks for the edits of engine.js."""
     off, side, hooks = [tuple(head) for head in off], rest.get("from", ""), []
@@ -76,10 +54,11 @@ def reference(two, tokens, means, off=(), mean=False, cut="", frozen=False, **re
     everywhere = [head for head in off if not side or head[0] == 1]
     hooks += heads.without_heads(everywhere, means)
     if side and side not in cut and any(layer == 0 for layer, _ in off):
-        hooks += play.hidden_from(two, off, side, means)
+        hooks += play.hidden_from(two, side, off, means)
     for each in cut:
-        hooks += play.embedding_alone(two, each)
-    hooks = hooks + play.frozen(two, tokens) if frozen else hooks
+        hooks += play.hidden_from(two, each)
+    if frozen:
+        hooks += heads.freeze(two.run_with_cache(tokens)[1])
     return two.run_with_hooks(tokens, fwd_hooks=hooks)[0], heads.patterns(two, tokens, hooks)[:, 0]
 
 
@@ -108,7 +87,7 @@ def passages(two, n, length=60):
 
 
 def difference(found, wanted):
-    return np.abs(np.frombuffer(base64.b64decode(found), np.float32) - wanted.numpy().ravel()).max()
+    return np.abs(np.concatenate(found) - wanted.numpy().ravel()).max()
 
 
 def test_token_ids_are_those_of_python(page, two):
@@ -130,13 +109,13 @@ def test_logits_and_patterns_are_those_of_transformer_lens(page, two, means):
         apart += map(difference, found["patterns"], patterns[..., -LAST:, :])
         losses = torch.nn.functional.cross_entropy(logits[:-1], tokens[0, 1:], reduction="none")
         if len(losses):
-            apart.append(difference(found["losses"], losses) / scale)
+            apart.append(difference([found["losses"]], losses) / scale)
         assert max(apart) < 1e-3, (text[:60], edit, apart)
 
 
 def test_without_workers_and_webassembly_it_computes_the_same(site, watched, two, means):
     watched.page.add_init_script("delete window.Worker; delete window.WebAssembly;")
-    page = opened(watched, site)
+    page = opened(watched.page, site.as_uri())
     text = passages(two, 1, 40)[0]
     tokens = torch.tensor([two.tokenizer.encode(text)])
     logits, _ = reference(two, tokens, means, cut="K")
@@ -146,12 +125,8 @@ def test_without_workers_and_webassembly_it_computes_the_same(site, watched, two
     expect(page.locator(".play-token")).to_have_count(len(two.tokenizer.encode(shown)))
 
 
-def runs(page):
-    return int(page.locator("#play").get_attribute("data-runs"))
-
-
 def type_in(page, text):
-    before = runs(page)
+    before = int(page.locator("#play").get_attribute("data-runs"))
     page.get_by_label("Your text").fill(text)
     page.wait_for_function("(before) => document.getElementById('play').dataset.runs > before", arg=before)
 
@@ -194,9 +169,7 @@ def test_keyboard_and_pointer_choose_tokens_and_heads(page):
     page.locator(".play-pick").first.click()
     page.keyboard.press("ArrowDown")
     expect(page.get_by_role("radio", checked=True)).to_have_attribute("aria-label", re.compile(r"Head 1\.0"))
-    before = runs(page)
     page.keyboard.press("x")
-    page.wait_for_function("(before) => document.getElementById('play').dataset.runs > before", arg=before)
     expect(page.locator(".play-edits")).to_have_text("off: 1.0")
     expect(page.get_by_role("button", name="Head 1.0", exact=True)).to_have_attribute("aria-pressed", "false")
     expect(page.locator(".play-summary thead")).to_contain_text("intact")
@@ -225,43 +198,21 @@ def test_the_steps_and_prepared_texts_do_what_they_say(page):
     expect(page.locator(".play-lasttime")).to_have_count(1)
 
 
-def test_a_link_brings_back_what_was_there(page, site):
+def test_a_link_brings_back_what_was_there(page):
     type_in(page, "a & b = c\n#1")
     page.locator(".play-power").nth(3).click()
     page.get_by_label("keys", exact=True).uncheck()
     page.get_by_role("button", name="Link to this").click()
-    address = page.url
-    page.goto("about:blank")
-    page.goto(address)
-    page.wait_for_selector("#play[data-ready]")
+    opened(page, page.url)
     assert page.get_by_label("Your text").input_value() == "a & b = c\n#1"
     edits = "off: 0.3; keys of the second layer read the embedding alone"
     expect(page.locator(".play-edits")).to_have_text(edits)
 
 
-@pytest.mark.parametrize("harm", HARMS)
-def test_a_model_that_is_missing_or_damaged_is_said_to_be(harm, site, tmp_path, watched):
-    harmed(site, tmp_path, "_static/play/model.js", harm)
-    watched.page.goto((tmp_path / "book" / "play.html").as_uri())
-    said = re.compile(r"^The model is (missing|damaged).*build the book again \(make book\)\.$")
-    expect(watched.page.locator(".play-status")).to_have_text(said)
-    watched.complaints.clear()
+class TestPlay(LivePage):
+    data, says = "play/model.js", r"^The model is (missing|damaged).*build the book again \(make book\)\.$"
 
-
-def test_without_scripts_there_is_a_picture_and_a_sentence(site, unscripted):
-    unscripted.goto((site / "book" / "play.html").as_uri())
-    expect(unscripted.locator("noscript img")).to_be_visible()
-    assert unscripted.evaluate("document.querySelector('noscript img').naturalWidth") > 500
-
-
-def test_on_a_phone_nothing_is_wider_than_the_screen(page):
-    page.set_viewport_size({"width": 400, "height": 800})
-    page.get_by_role("button", name="Python").click()
-    page.locator("button[data-do]").first.click()
-    expect(page.locator(".play-edits")).not_to_have_text("all heads on")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    small = page.evaluate(  # in one go: predictions may be drawn anew between two calls
-        """() => [...document.querySelectorAll('.play-app button, .play-app input, .play-app select')].filter(b => b.checkVisibility()
-            && Math.max(b.offsetHeight, b.closest('label')?.offsetHeight ?? 0) < 22).map(b => b.outerHTML)"""
-    )
-    assert small == [], "too small for a finger"
+    def use(self, page):
+        page.get_by_role("button", name="Python").click()
+        page.locator("button[data-do]").first.click()
+        expect(page.locator(".play-edits")).not_to_have_text("all heads on")

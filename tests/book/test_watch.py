@@ -8,8 +8,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from live_page import LivePage, make_site, opened
 from playwright.sync_api import expect
-from small_book import HARMS, harmed, make_site
 
 from transformer_circuits import paths
 from transformer_circuits.circuits import heads
@@ -50,13 +50,6 @@ def site(shelf, tmp_path_factory):
     return make_site(root, "watch")
 
 
-@pytest.fixture
-def page(watched, site):
-    watched.page.goto((site / "book" / "watch.html").as_uri())
-    watched.page.wait_for_selector("#watch[data-ready]")
-    return watched.page
-
-
 def moment(page):
     return int(page.locator("#watch").get_attribute("data-at"))
 
@@ -85,11 +78,8 @@ def test_the_last_moment_shows_the_patterns_and_predictions_of_the_film(page):
         for layer, head, place in ((0, 4, 5), (1, 0, len(best) - 1), (1, 3, 12)):
             choose(page, layer, head)
             page.locator(f"#watch-token-{place}").click()
-            pattern = watch.pattern(FILMED, k, -1, layer, head)[place]
-            assert (
-                np.abs(drawn(page, ".watch-token", "+e.style.getPropertyValue('--a')") - pattern).max()
-                < ROUNDED
-            )
+            attention = drawn(page, ".watch-token", "+e.style.getPropertyValue('--a')")
+            assert np.abs(attention - watch.pattern(FILMED, k, -1, layer, head)[place]).max() < ROUNDED
             bars = drawn(page, ".watch-next rect", "e.getAttribute('width') / 100")
             assert np.abs(bars - chance[place]).max() < ROUNDED
             words = page.locator(".watch-next code").all_text_contents()
@@ -200,17 +190,15 @@ def test_the_film_plays_to_its_end_and_rests_if_motion_is_unwanted(page):
     assert np.nanmax(moving) == 0
 
 
-def test_a_link_brings_back_the_moment_and_the_head(page, watched, site):
+def test_a_link_brings_back_the_moment_and_the_head(page):
     page.get_by_role("slider").focus()
     for _ in range(3):
         page.keyboard.press("ArrowLeft")
     choose(page, 0, 2)
     page.get_by_role("button", name="Link to this moment").click()
-    address, there = page.url, moment(page)
-    assert re.search(r"#t=[\d.]+M&head=0\.2", address)
-    page.goto("about:blank")
-    page.goto(address)
-    page.wait_for_selector("#watch[data-ready]")
+    there = moment(page)
+    assert re.search(r"#t=[\d.]+M&head=0\.2", page.url)
+    opened(page, page.url)
     assert moment(page) == there
     expect(page.get_by_role("radio", checked=True)).to_have_attribute("aria-label", re.compile(r"Head 0\.2"))
     page.evaluate("location.hash = '#t=0&head=9.9&text=7&at=x'")  # what does not exist is left out
@@ -218,34 +206,16 @@ def test_a_link_brings_back_the_moment_and_the_head(page, watched, site):
     expect(page.get_by_role("radio", checked=True)).to_have_count(1)
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(page):
-    page.set_viewport_size({"width": 400, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    buttons = page.locator(".watch-app button, .watch-app input")
-    small = buttons.evaluate_all("all => all.filter(b => b.offsetHeight < 22).map(b => b.outerHTML)")
-    assert small == [], "too small for a finger"
-
-
-def test_without_scripts_there_are_six_pictures(site, unscripted):
-    unscripted.goto((site / "book" / "watch.html").as_uri())
-    expect(unscripted.locator("noscript img")).to_be_visible()
-    assert unscripted.evaluate("document.querySelector('noscript img').naturalWidth") > 1000
-
-
 # ---- what can be missing ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("harm", HARMS)
-def test_a_film_that_is_missing_or_damaged_is_said_to_be(harm, site, tmp_path, watched):
-    harmed(site, tmp_path, f"_static/watch/films/{NAME}.js", harm)
-    watched.page.goto((tmp_path / "book" / "watch.html").as_uri())
-    said = re.compile(rf"^The film of {NAME} cannot be shown \(.*\); build the book again \(make book\)\.$")
-    expect(watched.page.locator(".watch-status")).to_have_text(said)
-    watched.complaints.clear()
+class TestWatch(LivePage):
+    data = f"watch/films/{NAME}.js"
+    says = rf"^The film of {NAME} cannot be shown \(.*\); build the book again \(make book\)\.$"
 
 
 def test_a_model_without_a_film_is_left_out_and_no_page_is_made_with_a_damaged_one(shelf, site, tmp_path):
-    text = (site / "watch.md").read_text()
+    text = (site.parents[1] / "watch.md").read_text()
     assert f"`{NAME}`" in text and WITHOUT not in text
     shutil.copytree(shelf, tmp_path / "weights")
     film = tmp_path / "weights" / NAME / FILM

@@ -17,6 +17,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
+from transformer_lens import ActivationCache
 from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.heads import relative_error
@@ -52,6 +53,10 @@ class Case:
     def logits(self) -> Tensor:
         """The reference: the plain forward pass, [1, position, d_vocab]."""
         return self.plain(self.tokens).detach()
+
+    @property
+    def cache(self) -> ActivationCache:
+        return self.model.run_with_cache(self.tokens)[1]
 
 
 def build(

@@ -40,7 +40,7 @@ def test_a1_heads_at_fixed_offsets_are_a_convolution(case):
 @identity
 @given(cases())
 def test_a2_with_the_identity_head_a_layer_is_a_sum_of_heads(case):
-    _, cache = case.model.run_with_cache(case.tokens)
+    cache = case.cache
     x = case.model.W_E[case.tokens[0]]
     for layer in range(case.model.cfg.n_layers):
         heads = (cache["pattern", layer][0] @ x @ case.model.OV[layer].AB).sum(0)

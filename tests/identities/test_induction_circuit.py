@@ -1,16 +1,19 @@
 """T6, T7, T10, T15: targets, the circuit is a part of the score, effects are those of removal and of autograd."""
 
+import itertools
 import math
 
 import pytest
 import torch
-from random_models import build, differs, random, same
+from random_models import build, defined_in, differs, random, same
+from transformer_lens.utilities import get_act_name
 
-from transformer_circuits.circuits import heads
+from transformer_circuits.measures import attention
 from transformer_circuits.measures.repeats import after_earlier, last_target, repeated_random_tokens
 from transformer_circuits.measures.weights import positivity
 
 REPEATED = repeated_random_tokens(20, 30, rows=11, shortest=4)  # more rows than run together
+IMPORTED = {"torch": torch, "itertools": itertools, "get_act_name": get_act_name, "attention": attention}
 MODELS = [
     build(d_vocab=20, length=30, n_heads=3, positions=positions, seed=seed).model
     for seed, positions in enumerate((True, False))
@@ -53,26 +56,18 @@ def effect_on_logit(model, row, to, at, reader, writer, mean, amount):
     return (A - intact) @ seen[: to + 1] @ model.OV[reader].AB @ model.W_U[:, REPEATED.tokens[row, at]]
 
 
-def effects_of_a_key(model, best, previous, mean):
-    """(p, removal, gradient) for each token of the second copies, in the lines of chapter 7."""
-    rows, at, target = REPEATED.rows, REPEATED.destinations, REPEATED.targets
-    _, cache = model.run_with_cache(REPEATED.tokens)
-    part = (cache["z", 0][rows, target, previous] - mean) @ model.W_O[0, previous]
-    delta = (cache["q", 1][rows, at, best] * (part @ model.W_K[1, best])).sum(dim=-1) / model.cfg.d_head**0.5
-    p = cache["pattern", 1][rows, best, at, target]
-    p_without = p / (p + (1 - p) * delta.exp())
-    reading = model.W_U.mT[REPEATED.tokens[rows, target]] @ model.W_O[1, best].mT
-    u = (cache["v", 1][rows, target, best] * reading).sum(dim=-1)
-    u_mean = (cache["z", 1][rows, at, best] * reading).sum(dim=-1)
-    return p, (p - p_without) / (1 - p) * (u - u_mean), p * (u - u_mean) * delta
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_effects_of_a_key_are_those_of_removal_and_of_autograd(model):
     reader, writer, mean = (1, 2), (0, 0), random(model.cfg.d_head)
-    p, removal, gradient = effects_of_a_key(model, reader[1], writer[1], mean)
-    attention = heads.patterns(model, REPEATED.tokens)[1, :, reader[1]]
-    same(p, attention[REPEATED.rows, REPEATED.destinations, REPEATED.targets])
+    given = {
+        "two": model,
+        "draws": [REPEATED],
+        "best": reader[1],
+        "previous": writer[1],
+        "mean_z": mean[None],
+    }
+    chapter = defined_in("07_induction_heads", "effects", **given, **IMPORTED)
+    removal, gradient = chapter.effects.values()
     for n in range(0, len(REPEATED.rows), 23):
         row, to, at = (int(x[n]) for x in (REPEATED.rows, REPEATED.destinations, REPEATED.targets))
         amount = torch.zeros((), dtype=torch.float64, requires_grad=True)

@@ -10,7 +10,7 @@ from random_models import PLAIN_CASES, cases, differs, identity, same
 @given(cases())
 def test_the_reading_after_the_first_layer_is_the_sum_of_its_paths(case):
     """The direct path, and one through each head of the first layer."""
-    _, cache = case.model.run_with_cache(case.tokens)
+    cache = case.cache
     through = torch.einsum("bhqk,bkd,hde->bqe", cache["pattern", 0], cache["embed"], case.model.OV[0].AB)
     readings = cache.accumulated_resid() @ case.model.W_U
     same((cache["embed"] + through) @ case.model.W_U, readings[1])
@@ -21,8 +21,7 @@ def test_the_reading_after_the_first_layer_is_the_sum_of_its_paths(case):
 def test_key_lens_is_the_score_of_the_query_token(case):
     """Recorded scores, once with the query's stream replaced by its token and the key's as it is, positions left out."""
     model, name = case.model, "blocks.1.attn.{}.hook_in"
-    _, cache = model.run_with_cache(case.tokens)
-    x, embed = cache.accumulated_resid(), case.plain.tok_embed(case.tokens).detach()
+    x, embed = case.cache.accumulated_resid(), case.plain.tok_embed(case.tokens).detach()
     hooks = [(name.format("q"), lambda _, hook: embed), (name.format("k"), lambda _, hook: x[1])]
     recorded = []
     hooks.append(("blocks.1.attn.hook_attn_scores", lambda scores, hook: recorded.append(scores.clone())))

@@ -12,7 +12,7 @@ from transformer_circuits.circuits.heads import freeze, relative_error
 
 def all_paths(case):
     """What every path adds to the logits, [path, row, position, d_vocab], with the patterns of the run."""
-    _, cache = case.model.run_with_cache(case.tokens)
+    cache = case.cache
     terms = cache["embed"][None]
     for layer in range(case.model.cfg.n_layers):
         x = terms[:, :, None] @ case.model.W_V[layer]
@@ -31,7 +31,7 @@ def test_p1_t1_paths_add_up_to_the_logits(case):
 
 @pytest.mark.parametrize("case", [case for case in PLAIN_CASES if case.model.cfg.n_layers > 1])
 def test_a_virtual_head_is_a_product_of_patterns_times_an_ov_circuit(case):
-    model, (_, cache) = case.model, case.model.run_with_cache(case.tokens)
+    model, cache = case.model, case.cache
     A = cache["pattern", 1][0, 1] @ cache["pattern", 0][0, 0]
     circuit = model.W_E @ (model.OV[0, 0] @ model.OV[1, 1]) @ model.W_U
     wrong = model.W_E @ (model.OV[1, 1] @ model.OV[0, 0]) @ model.W_U
@@ -44,7 +44,7 @@ def test_a_virtual_head_is_a_product_of_patterns_times_an_ov_circuit(case):
 
 def score_terms(case, layer, head=0):
     """Scores of a head by what query and key are made of: the position, the embedding, each earlier head."""
-    model, (_, cache) = case.model, case.model.run_with_cache(case.tokens)
+    model, cache = case.model, case.cache
     parts = [model.W_pos[None, : case.tokens.shape[1]], cache["embed"]]
     if layer:
         parts += list(cache.stack_head_results(layer=layer))
@@ -72,14 +72,6 @@ def test_p2_t2_terms_add_up_to_the_scores(case):
         same(score_terms(case, layer).sum((0, 1)), scores_of_plain(case, layer))
 
 
-@identity
-@given(cases())
-def test_recorded_scores_are_the_plain_modules_below_the_diagonal(case):
-    recorded = case.model.run_with_cache(case.tokens)[1]["attn_scores", 0][0, 0]
-    assert torch.equal(recorded.isfinite(), torch.ones_like(recorded, dtype=torch.bool).tril())
-    same(recorded.tril(), scores_of_plain(case, 0).tril())
-
-
 def mixing_error(case, hooks):
     """The logits of a mixture of embeddings against the mixture of the logits."""
 
@@ -96,7 +88,7 @@ def mixing_error(case, hooks):
 @identity
 @given(cases(min_layers=0))
 def test_p3_frozen_attention_is_linear_and_gives_the_run_itself(case):
-    hooks = freeze(case.model.run_with_cache(case.tokens)[1])
+    hooks = freeze(case.cache)
     assert len(hooks) == case.model.cfg.n_layers
     assert mixing_error(case, hooks) < EXACT
     same(case.model.run_with_hooks(case.tokens, fwd_hooks=hooks), case.logits)
@@ -104,6 +96,6 @@ def test_p3_frozen_attention_is_linear_and_gives_the_run_itself(case):
 
 @pytest.mark.parametrize("case", PLAIN_CASES)
 def test_p3_fails_with_free_patterns_or_one_free_layer(case):
-    hooks = freeze(case.model.run_with_cache(case.tokens)[1])
+    hooks = freeze(case.cache)
     assert mixing_error(case, []) > BROKEN
     assert mixing_error(case, hooks[1:]) > BROKEN

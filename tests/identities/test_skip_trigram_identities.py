@@ -31,7 +31,7 @@ def test_hits_are_the_top_of_the_multiplied_circuits(case):
 def subtracted(case: Case, found: st.Candidates, chosen: torch.Tensor) -> torch.Tensor:
     """What the chosen triples add to the logits [position, d_vocab], place by place; patterns are those of the hooked model."""
     tokens, taken = case.tokens[0], torch.zeros_like(case.logits[0])
-    patterns = case.model.run_with_cache(case.tokens)[1]["pattern", 0][0]
+    patterns = case.cache["pattern", 0][0]
     for head in range(len(patterns)):
         boosts = circuits(case, head)[1].clamp(min=0)
         for j in range(len(tokens)):
@@ -49,7 +49,7 @@ def test_logits_without_triples_against_a_sum_position_by_position(case):
     boosts = [circuits(case, head)[1].gather(1, outs) for head, outs in enumerate(found.outs)]
     found = found._replace(boosts=torch.stack(boosts))  # in double precision
     chosen = random(*found.destinations.shape, found.outs.shape[-1], seed=1) > 0
-    at = st.find_boosts(case.tokens[0], case.model.run_with_cache(case.tokens)[1]["pattern", 0][0], found)
+    at = st.find_boosts(case.tokens[0], case.cache["pattern", 0][0], found)
     expected = case.logits[0] - subtracted(case, found, chosen)
     same(st.without(case.logits[0], at, chosen), expected)
 

@@ -7,9 +7,9 @@ import warnings
 
 import pytest
 import torch
-from test_architecture import random_model
+from torch import nn
 
-from transformer_circuits.models.architecture import BOS
+from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
 from transformer_circuits.models.bridge import matrices, wrap
 from transformer_circuits.models.tokenizer import as_pretrained
 
@@ -19,9 +19,24 @@ SHAPES = [
     {"n_layers": 2},
     {"n_layers": 0, "normalization": "LN"},
     {"n_layers": 2, "normalization": "LN", "d_mlp": 24},
+    {"n_layers": 2, "smeared_keys": True},
+    {"n_layers": 2, "standard_positions": True},
 ]
 ids = pytest.mark.parametrize("shape", SHAPES, ids=str)
 TWO = SHAPES[1]
+
+
+def random_model(n_layers: int, dtype: torch.dtype = torch.float64, **options) -> Transformer:
+    """Return a model with weights of order one, so that no term can hide; d_model, heads times d_head and d_head all differ."""
+    torch.manual_seed(n_layers)
+    model = Transformer(
+        ModelConfig(n_layers, d_model=32, n_heads=3, d_head=8, d_vocab=D_VOCAB, n_ctx=N_CTX, **options)
+    )
+    for name, parameter in model.named_parameters():
+        if name != "pos.weight":
+            fan_in = parameter.shape[-1] if "embed" not in name and parameter.ndim == 2 else 1
+            nn.init.normal_(parameter, std=fan_in**-0.5)
+    return model.to(dtype).eval().requires_grad_(False)
 
 
 def some_tokens(batch: int = 2, n: int = 11) -> torch.Tensor:
@@ -63,17 +78,24 @@ def test_cached_activations_are_those_of_an_explicit_computation(shape):
     if shape["n_layers"]:
         bridge.set_use_attn_result(True)
     logits, cache = bridge.run_with_cache(tokens)
-    n, residual = tokens.shape[1], model.tok_embed.weight[tokens]
-    close(cache["hook_embed"], residual)
-    close(cache["positions.hook_out"], model.W_pos[None, :n])
+    n, embedding = tokens.shape[1], model.tok_embed.weight[tokens]
+    residual, positions = embedding, model.W_pos[:n]
+    if in_stream := "standard_positions" in shape:
+        residual, positions = embedding + positions, 0
+    close(cache["hook_embed"], embedding)
+    close(cache["hook_pos_embed" if in_stream else "positions.hook_out"][0], model.W_pos[:n])
     for i, layer in enumerate(model.layers):
         close(cache["resid_pre", i], residual)
         read = layer.ln1(residual)
         q, k, v = (
             (x @ getattr(layer.attn, part).weight.T).reshape(2, n, 3, 8)
-            for part, x in zip("qkv", (read + model.W_pos[:n], read + model.W_pos[:n], read), strict=True)
+            for part, x in zip("qkv", (read + positions, read + positions, read), strict=True)
         )
-        scores = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(8)
+        keys = k
+        if "smeared_keys" in shape:
+            own = layer.attn.smear.sigmoid()[:, None]  # [head, 1]
+            keys = torch.cat([k[:, :1], own * k[:, 1:] + (1 - own) * k[:, :-1]], dim=1)
+        scores = torch.einsum("bihd,bjhd->bhij", q, keys) / math.sqrt(8)
         scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), -math.inf)
         pattern = scores.softmax(-1)
         z = torch.einsum("bhij,bjhd->bihd", pattern, v)
@@ -89,18 +111,7 @@ def test_cached_activations_are_those_of_an_explicit_computation(shape):
     close(logits, model.ln_out(residual) @ model.head.weight.T)
     parts, labels = cache.decompose_resid(return_labels=True)
     close(parts.sum(0), residual)
-    assert "pos_embed" not in labels and "hook_pos_embed" not in cache.keys()
-
-
-def test_standard_positions_are_a_part_of_the_residual_stream():
-    model, tokens = random_model(**TWO, standard_positions=True), some_tokens()
-    bridge = wrap(model)
-    logits, cache = bridge.run_with_cache(tokens)
-    close(logits, model(tokens))
-    close(cache["resid_pre", 0], model.tok_embed.weight[tokens] + model.W_pos[: tokens.shape[1]])
-    parts, names = cache.decompose_resid(return_labels=True)
-    assert names[:2] == ["embed", "pos_embed"]
-    close(parts.sum(dim=0), cache["resid_post", 1])
+    assert ("pos_embed" in labels) == ("hook_pos_embed" in cache.keys()) == in_stream
 
 
 @pytest.mark.parametrize("how", ["hook_pattern", "hook_attn_scores", "hook_z", "hook_result"])

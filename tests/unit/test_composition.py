@@ -1,6 +1,5 @@
 """A random rotation between two heads, and how composition is drawn."""
 
-import pytest
 import torch
 
 from transformer_circuits.figures import head_graph
@@ -25,21 +24,15 @@ def test_turning_at_random_is_a_rotation_between_the_two_heads():
     assert abs(found.std() / expected.std() - 1) < 0.2 and found.std() > 0.4
 
 
-def test_lines_are_as_wide_as_the_excess_and_dark_from_the_threshold_on():
+def test_lines_join_writers_to_readers_as_wide_as_the_excess():
     panels = {"keys": [[1.0, 3.0], [2.0, 0.5]], "values": [[1.5, 1.0], [1.0, 1.0]]}
     panels = {side: torch.tensor(ratios) for side, ratios in panels.items()}
 
-    def lines(ax):
-        return {tuple(line.get_xdata()): line for line in ax.lines if len(line.get_xdata()) == 2}
+    def widths(panel, **options):
+        axes = head_graph.network(panels, **{"kinds": {}, "resting": ()} | options).axes
+        lines = [line for line in axes[panel].lines if len(line.get_xdata()) == 2]
+        return {tuple(line.get_xdata()): line.get_linewidth() for line in lines}
 
-    fig = head_graph.network(panels, kinds={(0, 1): "previous token"})
-    keys, values = map(lines, fig.axes)
-    assert set(keys) == {(1, 0), (0, 1)}  # (writer, reader); at chance and below there is no line
-    assert keys[1, 0].get_linewidth() == pytest.approx(2 * keys[0, 1].get_linewidth())
-    assert values[0, 0].get_linewidth() == pytest.approx(keys[0, 1].get_linewidth() / 2)
-    assert keys[1, 0].get_color() != values[0, 0].get_color()
-    own = lines(head_graph.network(panels, one_scale=False).axes[1])
-    assert own[0, 0].get_linewidth() == keys[1, 0].get_linewidth()
-    without = lines(head_graph.network(panels, resting={(1, 0)}).axes[0])
-    assert set(without) == {(0, 1)}  # the widest line led to a resting head
-    assert without[0, 1].get_linewidth() == keys[1, 0].get_linewidth()
+    assert widths(0) == {(1, 0): 9, (0, 1): 4.5}  # (writer, reader); at chance and below there is no line
+    assert widths(1) == {(0, 0): 2.25} and widths(1, one_scale=False) == {(0, 0): 9}
+    assert widths(0, resting={(1, 0)}) == {(0, 1): 9}  # the widest line led to a resting head

@@ -1,16 +1,21 @@
-"""Finding models by name: shipped, in a folder, on the hub, in the old TransformerLens layout; or one clear sentence."""
+"""Finding models by name: shipped, in a folder, on the hub, in the formats of others; or one clear sentence. Without the network."""
 
 import json
 import math
 import shutil
-from fnmatch import fnmatch
 
+import huggingface_hub
 import pytest
 import safetensors.torch
 import torch
+from huggingface_hub.utils import filter_repo_objects
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from transformer_circuits.circuits import heads
+from transformer_circuits.measures.repeats import repeated_random_tokens
 from transformer_circuits.models import list_models, load_model, shards
 from transformer_circuits.models.architecture import ModelConfig, Transformer
+from transformer_circuits.models.bridge import start_token
 from transformer_circuits.models.registry import training_log
 from transformer_circuits.models.shards import MANIFEST, WeightsError, save_model
 
@@ -29,7 +34,7 @@ def assert_is(bridge, seed: int) -> None:
 
 @pytest.fixture(autouse=True)
 def repository(tmp_path, monkeypatch, tiny_tokenizer_file):
-    """A repository with two shipped models and the tiny tokenizer, in place of the real one; without the network."""
+    """A repository with two shipped models and the tiny tokenizer, in place of the real one, on a machine that never saw the network."""
     root = tmp_path / "repository"
     monkeypatch.setattr(shards, "SHARD_BYTES", 20_000)
     for seed, name in enumerate(["shipped-a", "shipped-b"]):
@@ -40,9 +45,11 @@ def repository(tmp_path, monkeypatch, tiny_tokenizer_file):
     monkeypatch.setattr("transformer_circuits.paths.DATA", root / "data")
 
     def no_network(*_, **__):
-        raise OSError("the network is not there")
+        raise OSError("the network is not there\nmore lines")
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", no_network)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", no_network)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     return root
 
 
@@ -59,10 +66,9 @@ def test_a_shipped_model_is_ready_to_read():
 
 
 @pytest.mark.parametrize("name, message", [
-    ("attn-only-9l", "there is no model 'attn-only-9l'; there are: shipped-a, shipped-b "),
+    ("attn-only-9l", "^unknown model 'attn-only-9l': .* shipped-a, shipped-b, .* hub: the network is not there$"),
     ("", "has no model"),
     ("../weights", "has no model"),
-    ("someone/circuits", "^'someone/circuits' is not on this machine .* Face hub: the network is not there$"),
 ])  # fmt: skip
 def test_a_name_that_is_not_found(name, message):
     with pytest.raises(WeightsError, match=message):
@@ -124,20 +130,16 @@ def hub(tmp_path, monkeypatch):
     """`snapshot_download` from a folder; remembers which files it was asked for."""
     fetched = []
 
-    def snapshot_download(name, allow_patterns, ignore_patterns):
+    def snapshot_download(name, **patterns):
         source, target = tmp_path / "hub" / name, tmp_path / "cache" / name
-        if not source.is_dir():
-            raise OSError(f"404: no repository {name}\nmore lines")
-        for path in source.rglob("*"):
-            relative = str(path.relative_to(source))
-            wanted = any(fnmatch(relative, pattern) for pattern in allow_patterns)
-            if path.is_file() and wanted and not any(fnmatch(relative, p) for p in ignore_patterns):
-                (target / relative).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, target / relative)
-                fetched.append(relative)
+        target.mkdir(parents=True, exist_ok=True)
+        files = [str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()]
+        for file in filter_repo_objects(files, **patterns):
+            shutil.copy(source / file, target / file)
+            fetched.append(file)
         return str(target)
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     return tmp_path / "hub", fetched
 
 
@@ -158,8 +160,63 @@ def test_hub_models_that_cannot_be_loaded_are_not_fetched(hub):
     with pytest.raises(WeightsError, match="only causal attention-only Shortformer models"):
         load_model("big/llm")
     assert fetched == ["config.json"]
-    with pytest.raises(WeightsError, match="^'some/thing' is not .* hub: 404: no repository some/thing$"):
-        load_model("some/thing")
+
+
+# --- models of others --------------------------------------------------------------------------------------------------
+
+
+def test_a_gpt2_gives_the_scores_that_transformers_own_patterns_give(tmp_path):
+    """The measurement of claim W7, recomputed entry by entry without any hook; random weights, far from uniform attention."""
+    torch.manual_seed(0)
+    plain = GPT2LMHeadModel(
+        GPT2Config(n_layer=2, n_head=4, n_embd=32, n_positions=96, attn_implementation="eager")
+    ).eval()
+    for block in plain.transformer.h:
+        torch.nn.init.normal_(block.attn.c_attn.weight, std=0.5)
+        torch.nn.init.normal_(block.attn.c_attn.bias, std=0.5)
+    plain.save_pretrained(tmp_path / "gpt2")
+    bridge = load_model(tmp_path / "gpt2", "cpu")
+    start = start_token(bridge)
+    assert start == 50256  # not that of its tokenizer, which is an empty one
+    assert not bridge.training and not any(p.requires_grad for p in bridge.parameters())
+    repeated = repeated_random_tokens(50257, 96, rows=3).with_start(start)
+    found = heads.induction_scores(bridge, repeated)
+    with torch.no_grad():
+        A = torch.stack(
+            plain(repeated.tokens, output_attentions=True).attentions
+        )  # [layer, row, head, destination, source]
+    each = []
+    for row, (start, length) in enumerate(zip(repeated.start.tolist(), repeated.length.tolist())):
+        each += [A[:, row, :, i, i - length + 1] for i in range(start + length, start + 2 * length)]
+    torch.testing.assert_close(found, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
+    assert (found - found.flip(1)).abs().max() > 1e-3  # heads differ, so a mix-up would be seen
+
+
+@pytest.mark.parametrize("shortformer", [False, True])
+def test_a_hub_name_goes_to_the_loader_that_knows_its_positions(hub, monkeypatch, shortformer):
+    """`NeelNanda/...`: TransformerLens's own loader, ours for Shortformer."""
+    name, shape = (
+        "NeelNanda/Some_Model",
+        dict(d_model=32, n_layers=2, d_mlp=64, n_heads=3, n_ctx=20, d_vocab=50),
+    )
+    settings = {"act_fn": "gelu", "attn_only": True, "shortformer_pos": shortformer, "normalization": "LN"}
+    state = old_state(normalization=True)
+    folder = write_old(hub[0] / name, state, shape | settings | {"d_head": 8}, "model_final.pth")
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repo, file: str(folder / file))
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_: ["model_final.pth"])
+    bridge = load_model(name, "cpu")
+    torch.testing.assert_close(bridge.W_E, state["embed.W_E"])
+    assert bridge.cfg.positional_embedding_type == ("shortformer" if shortformer else "standard")
+    if not shortformer:
+        with pytest.raises(ValueError, match="names no start token"):  # it has no tokenizer here
+            start_token(bridge)
+
+
+def test_what_transformer_lens_cannot_load_is_one_sentence(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "none"}')
+    with pytest.raises(WeightsError, match="' could not be loaded: ") as error:
+        load_model(tmp_path)
+    assert "\n" not in str(error.value)
 
 
 # --- old TransformerLens checkpoints -----------------------------------------------------------------------------------

@@ -158,6 +158,8 @@ def test_a_malformed_manifest_is_rejected(saved, text):
     (lambda m: m["config"].update(d_model=10**9, n_ctx=1 << 17), "do not fit its configuration"),
     (lambda m: m["config"].update(n_layers=2.0), "not a readable manifest .*n_layers"),
     (lambda m: m.pop("shards"), "it has no shards"),
+    (lambda m: m["shards"][0].pop("sha256"), "a shard has no file or no sha256"),
+    (lambda m: m.update(shards=[3]), "not a readable manifest"),
 ])  # fmt: skip
 def test_a_manifest_that_does_not_fit_its_tensors_is_rejected(saved, change, message):
     edit_manifest(saved, change)

@@ -11,11 +11,11 @@ import torch
 import transformers
 from test_registry import OLD, old_state, write_old
 
-from transformer_circuits import data
+from transformer_circuits import data, models
 from transformer_circuits.circuits import survey
 from transformer_circuits.circuits.heads import relative_error
 from transformer_circuits.measures import weights
-from transformer_circuits.models import load_model, public
+from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.shards import save_model
 from transformer_circuits.paths import ROOT
@@ -60,8 +60,7 @@ def tiny(tmp_path_factory, tiny_tokenizer_file):
 
 def run_chapter(name: str, monkeypatch, dtype: torch.dtype = torch.float32) -> dict:
     """Run the chapter's cells with another name, and return their variables."""
-    load = functools.partial(public.load_public, device="cpu", dtype=dtype)
-    monkeypatch.setattr(public, "load_public", load)
+    monkeypatch.setattr(models, "load_model", functools.partial(load_model, device="cpu", dtype=dtype))
     cells = json.loads((ROOT / "notebooks" / "15_your_own_model.ipynb").read_text(encoding="utf8"))["cells"]
     found: dict = {}
     with torch.no_grad(), plt.rc_context({"backend": "agg"}):
@@ -98,7 +97,7 @@ def test_random_models_of_other_architectures_are_at_chance_in_every_row(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_normalizations_are_folded_as_transformer_lens_folds_them(kind, tiny):
-    model = public.load_public(tiny(kind), "cpu")
+    model = load_model(tiny(kind), "cpu")
     W = survey.read_weights(model)
     with torch.no_grad():
         model.process_weights(
@@ -126,7 +125,7 @@ def test_an_old_checkpoint_and_a_folder_of_the_trainer_go_through_the_chapter(tm
     ("attn-only-0l", "attention in 0 of its 0 layers"),
 ])  # fmt: skip
 def test_a_model_that_cannot_be_asked_is_one_sentence(kind, got, tiny):
-    model = public.load_public(tiny(kind) if kind in SIZES else kind, "cpu")
+    model = load_model(tiny(kind) if kind in SIZES else kind, "cpu")
     with pytest.raises(ValueError, match=f"with attention heads in every layer, got {got}; choose"):
         survey.check(model)
 
@@ -145,7 +144,7 @@ def test_the_books_models_are_read_as_in_the_chapters():
 
 
 def test_other_models_read_the_same_text_in_their_own_tokens(tiny):
-    model = public.load_public(tiny("GPT2"), "cpu")
+    model = load_model(tiny("GPT2"), "cpu")
     tokens = survey.text(model)
     assert tokens.shape == (survey.ROWS, 97) and (tokens[:, 0] == 0).all()
     windows = data.held_out_windows(survey.ROWS, 512)

@@ -18,16 +18,10 @@ def token_frequency(counts: BigramCounts) -> Float[Tensor, " d_vocab"]:
 def similarly_frequent(
     frequency: Float[Tensor, " d_vocab"], tokens: Int[Tensor, "*shape"], within: int = 50, seed: int = 0
 ) -> Int[Tensor, "*shape"]:
-    """Return for each token a random other one, at most `within` ranks of frequency away.
-
-    Raises ValueError if the vocabulary does not have more than 2 * within tokens.
-    """
-    n = len(frequency)
-    if n <= 2 * within:
-        raise ValueError(f"within must be below half of the {n} tokens, got {within}")
+    """Return for each token a random other one, at most `within` ranks of frequency away (of more than twice as many tokens)."""
     by_rank = frequency.cpu().argsort(descending=True, stable=True)
     own = by_rank.argsort()[tokens.cpu()]
     # The window of 2 * within + 1 ranks stays inside the vocabulary.
-    low = (own - within).clamp(0, n - 1 - 2 * within)
+    low = (own - within).clamp(0, len(frequency) - 1 - 2 * within)
     other = low + torch.randint(2 * within, own.shape, generator=torch.Generator().manual_seed(seed))
     return by_rank[other + (other >= own).long()].to(tokens.device)  # any but the token itself

@@ -15,10 +15,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
 
-from transformer_circuits.circuits.factored import row_blocks
 from transformer_circuits.models.bridge import from_matrices
 
 
@@ -51,18 +49,11 @@ def rotation(rates: Float[Tensor, "pair"], steps: float) -> Float[Tensor, "2*pai
     return torch.cat([torch.cat([cos, -sin], dim=1), torch.cat([sin, cos], dim=1)])
 
 
-def position_match(rates: Float[Tensor, "pair"], n: int) -> Float[Tensor, "distance"]:
-    """p_i . p_j at the distances 0 to n - 1: the sum of cos(rate * distance) over the pairs, largest at 0."""
-    return (torch.arange(n, dtype=torch.float64)[:, None] * rates).cos().sum(dim=1)
-
-
 def content_gap(content: Float[Tensor, "d_vocab components"]) -> float:
     """By how much a token matches itself better than any other does: the worst case over all pairs of tokens."""
-    own, worst = content.square().sum(dim=1), math.inf
-    for part, block in row_blocks(FactoredMatrix(content, content.T)):
-        block.diagonal(part.start).fill_(-math.inf)  # not itself
-        worst = min(worst, float((own[part] - block.amax(dim=1)).min()))
-    return worst
+    match = content @ content.T
+    own = match.diagonal().clone()
+    return float((own - match.fill_diagonal_(-math.inf).amax(dim=1)).min())
 
 
 LEAK = 1e-3  # the attention that a head may put elsewhere, whatever the tokens are
@@ -114,7 +105,8 @@ class Stream:
         turn, components = rates(pairs), tokens.shape[1]
         widths = [components, 2 * pairs, max(components, 2 * pairs), components]
         blocks = torch.eye(sum(widths), dtype=tokens.dtype, device=tokens.device).split(widths, dim=1)
-        gap, match = content_gap(tokens), position_match(turn, n_ctx)
+        gap, positions = content_gap(tokens), position_vectors(turn, n_ctx)
+        match = positions @ positions[0]  # at each distance
         content, position = sharpness(gap, n_ctx), sharpness(float(match[0] - match[1:].max()), n_ctx)
         # The most that the penalty can differ between two places.
         most = position * float(match[1:].max() - match.min())

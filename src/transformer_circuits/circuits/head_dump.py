@@ -13,7 +13,6 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.factored import top_k
-from transformer_circuits.circuits.heads import check_head
 
 EXPONENT = 0.1  # of a token's frequency: a hundred times rarer counts 0.63 times as much
 
@@ -21,12 +20,11 @@ EXPONENT = 0.1  # of a token's frequency: a hundred times rarer counts 0.63 time
 def by_source(
     model: TransformerBridge, dtype: torch.dtype | None = None
 ) -> tuple[FactoredMatrix, FactoredMatrix]:
-    """Return both circuits of all first-layer heads, a row for each source token; ValueError for a model without layers.
+    """Return both circuits of all first-layer heads, a row for each source token.
 
     QK [head, source, destination]: scores over sqrt(d_head), as softmax receives them. OV [head, source, out]: boosts of logits
     above their mean over all outs, since softmax ignores what is added to every logit equally.
     """
-    check_head(model, 0, 0)
     layer = (model.W_E, model.W_U, model.W_Q[0], model.W_K[0], model.W_V[0], model.W_O[0])
     W_E, W_U, Q, K, V, O = (W.to(dtype) for W in layer)
     boosts = O @ (W_U - W_U.mean(dim=-1, keepdim=True))
@@ -46,12 +44,13 @@ def head_dump(
     columns, rows = by_source(model)
     heads = []
     for head in range(model.cfg.n_heads):
-        to, out = top_k(columns[head], k), top_k(rows[head], k)
-        scores = to.values[:, 0] * out.values[:, 0] * frequency.to(to.values) ** EXPONENT
+        matches, destinations = top_k(columns[head], k)
+        boosts, outs = top_k(rows[head], k)
+        scores = matches[:, 0] * boosts[:, 0] * frequency.to(boosts) ** EXPONENT
         order = scores.argsort(descending=True, stable=True)[:n_sources]
         tensors = {"source": order, "score": scores[order]}
-        tensors |= {"destinations": to.indices[order], "destination_scores": to.values[order]}
-        tensors |= {"outs": out.indices[order], "out_boosts": out.values[order]}
+        tensors |= {"destinations": destinations[order], "destination_scores": matches[order]}
+        tensors |= {"outs": outs[order], "out_boosts": boosts[order]}
         listed = {name: column.tolist() for name, column in tensors.items()}
         heads.append(pd.DataFrame({"layer": 0, "head": head, "rank": range(1, len(order) + 1)} | listed))
     return pd.concat(heads, ignore_index=True)

@@ -23,7 +23,7 @@ from transformer_circuits.measures.attention import (
 )
 from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.measures.repeats import Repeated, repeated_draws, row_length
-from transformer_circuits.models.public import start_token
+from transformer_circuits.models.bridge import start_token
 
 Head = tuple[int, int]
 Hook = tuple[str, Callable[..., Any]]  # a hook point's name, and what is done to the activation there
@@ -31,15 +31,6 @@ Hook = tuple[str, Callable[..., Any]]  # a hook point's name, and what is done t
 
 def head_name(head: Head) -> str:
     return f"{head[0]}.{head[1]}"
-
-
-def check_head(model: Any, layer: int, head: int) -> None:
-    """Raise ValueError if the model has no such head."""
-    layers, heads = model.cfg.n_layers, model.cfg.n_heads
-    if not (0 <= layer < layers and 0 <= head < heads):
-        raise ValueError(
-            f"unknown head {layer}.{head}; this model has {layers} layers of {heads} heads, both counted from 0"
-        )
 
 
 def relative_error(measured: Tensor, expected: Tensor) -> float:
@@ -101,7 +92,8 @@ def induction_scores(
 ) -> Float[Tensor, "layer head"]:
     """Return the induction score of every head (of the first `n_layers`) on one draw of repeated random tokens."""
     total = 0.0
-    for part in repeated.batches():
+    for rows in torch.arange(len(repeated.tokens)).split(BATCH):
+        part = repeated.select(rows)
         each = pattern_scores(model, part.tokens, partial(induction_score, repeated=part), hooks, n_layers)
         total = total + each * len(part.targets)
     return total / len(repeated.targets)

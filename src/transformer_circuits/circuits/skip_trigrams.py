@@ -56,9 +56,9 @@ class Candidates(NamedTuple):
     def of(
         cls, model: TransformerBridge, sources: Int[Tensor, "head source"], share: float = SHARE
     ) -> Candidates:
-        """Find all hits of these sources. Raises ValueError for a model without layers."""
+        """Find all hits of these sources."""
         count, (columns, rows) = int(share * model.cfg.d_vocab), circuits(model)
-        attending = [top_k(columns[h], count, mine).indices for h, mine in enumerate(sources)]
+        attending = [top_k(columns[h], count, mine)[1] for h, mine in enumerate(sources)]
         raised = [top_k(rows[h], count, mine) for h, mine in enumerate(sources)]
         boosts, outs = map(torch.stack, zip(*raised))
         return cls(sources, torch.stack(attending).sort(dim=-1).values, outs, boosts.float())
@@ -211,12 +211,13 @@ def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> pd.D
     return pd.DataFrame(triples, columns=["group", "paper", "forms", "pieces"])
 
 
+def _combined(triple: Forms) -> Int[Tensor, "3 way"]:
+    return torch.tensor([*itertools.product(*triple)], dtype=torch.long).reshape(-1, 3).T
+
+
 def count_hits(hits: Hits, forms: Sequence[Forms]) -> Bool[Tensor, "head triple"]:
     """Return in which heads each triple is a hit, in at least one of its forms; in none if it has no form."""
-    rows = [(i, *combination) for i, triple in enumerate(forms) for combination in itertools.product(*triple)]
-    owner, *tokens = torch.tensor(rows, dtype=torch.long).reshape(-1, 4).T
-    found = hits(*tokens)
-    return torch.zeros(len(found), len(forms)).index_add_(1, owner, found.float()) > 0
+    return torch.stack([hits(*_combined(triple)).any(dim=1) for triple in forms], dim=1)
 
 
 def exchanged_hits(hits: Hits, forms: Sequence[Forms], shuffles: int) -> Float[Tensor, " shuffle"]:
@@ -242,7 +243,7 @@ def nearest(hits: Hits, forms: Sequence[Forms], names: Sequence[str]) -> pd.Data
     rows = {}
     for i, triple in enumerate(forms):
         if all(triple):
-            source, d, o = ways = torch.cartesian_prod(*map(torch.tensor, triple)).T
+            source, d, o = ways = _combined(triple)
             shares = torch.stack([above(hits.columns, source, d), above(hits.rows, source, o)])
             shares = 100 * shares / hits.rows.rdim  # [2, head, way]
             head, way = divmod(int(shares.amax(dim=0).argmin()), ways.shape[1])

@@ -1,7 +1,7 @@
 """What chapter 15 needs to put the paper's questions to any model that TransformerLens bridges.
 
 Everything else that the chapter computes comes from `heads` and `measures`, as in chapters 5 to 8. All functions take a bridge as
-`models.public.load_public` returns it. Weights are read in single precision, whatever the model's own.
+`load_model` returns it. Weights are read in single precision, whatever the model's own.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from transformer_circuits.circuits.heads import Head
 from transformer_circuits.data import held_out_windows, load_tokenizer
 from transformer_circuits.measures import weights
 from transformer_circuits.measures.repeats import row_length
-from transformer_circuits.models.public import start_token
+from transformer_circuits.models.bridge import start_token
 
 ROWS = 16  # windows of text
 
 
 def check(model: Any) -> None:
     """Raise ValueError, in one sentence, unless the model is a decoder with attention heads in every layer."""
-    layers = [
-        layer for layer in range(model.cfg.n_layers) if get_act_name("pattern", layer) in model.hook_dict
-    ]
-    direction = getattr(model.cfg, "attention_dir", None) or "causal"
-    if layers and len(layers) == model.cfg.n_layers and direction == "causal":
-        return
-    got = f"attention in {len(layers)} of its {model.cfg.n_layers} layers"
+    n_layers, direction = model.cfg.n_layers, getattr(model.cfg, "attention_dir", None) or "causal"
+    attending = sum(get_act_name("pattern", layer) in model.hook_dict for layer in range(n_layers))
     if direction != "causal":
         got = f"{direction} attention, as in an encoder"
+    elif attending < max(1, n_layers):
+        got = f"attention in {attending} of its {n_layers} layers"
+    else:
+        return
     raise ValueError(
         f"{model.cfg.model_name!r} must be a decoder with attention heads in every layer, got {got}; choose another model"
     )
@@ -124,16 +123,12 @@ def composition(W: Weights, reader: Head, chance: bool = False) -> Float[Tensor,
 
     `chance`: with a random rotation of the stream between the two heads, which keeps all singular values (`weights.turned`).
     """
-    generator = torch.Generator().manual_seed(0)
     layer, head = reader
-    QK, OV = (FactoredMatrix(M.A[layer, head, None], M.B[layer, head, None]) for M in (W.QK, W.OV))
-    found = []
-    for earlier in range(layer):
-        written = W.OV[earlier]
-        if chance:
-            sizes = written.S.square()
-            sides = [weights.turned(sizes, read.S.square(), len(W.W_U), generator) for read in (QK, QK, OV)]
-            found.append(torch.stack(sides)[:, 0])
-        else:
-            found.append(weights.composition_ratios(written, QK, OV)[:, 0])
-    return torch.stack(found, dim=1)
+    QK, OV = W.QK[layer, [head]], W.OV[layer, [head]]
+    written = FactoredMatrix(W.OV.A[:layer].flatten(0, 1), W.OV.B[:layer].flatten(0, 1))
+    ratios = weights.composition_ratios(written, QK, OV)
+    if chance:
+        generator, sizes = torch.Generator().manual_seed(0), written.S.square()
+        sides = [weights.turned(sizes, read.S.square(), len(W.W_U), generator) for read in (QK, QK, OV)]
+        ratios = torch.stack(sides)
+    return ratios[:, 0].unflatten(1, (layer, -1))

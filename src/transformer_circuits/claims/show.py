@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import jinja2
 import markupsafe
@@ -163,20 +162,10 @@ TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     undefined=jinja2.StrictUndefined,
-    loader=jinja2.DictLoader(
-        {
-            path.stem: path.read_text(encoding="utf-8")
-            for path in Path(__file__).with_name("templates").glob("*.html")
-        }
-    ),
+    loader=jinja2.PackageLoader("transformer_circuits.claims"),
 )
-TEMPLATES.filters.update(
-    show_number=show_number,
-    show_values=show_values,
-    subscripts=subscripts,
-    css_class=css_class,
-    unmet_conditions=unmet_conditions,
-)
+for function in (show_number, show_values, subscripts, css_class, unmet_conditions):
+    TEMPLATES.filters[function.__name__] = function
 TEMPLATES.globals.update(symbols=SYMBOLS, edges=EDGES)
 
 
@@ -201,7 +190,7 @@ class Verdicts:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
         return {
             "text/plain": repr(self),
-            "text/html": html(TEMPLATES.get_template("list"), records=self.records),
+            "text/html": html(TEMPLATES.get_template("list.html"), records=self.records),
             MIME: [record.model_dump(mode="json") for record in self.records],
         }
 

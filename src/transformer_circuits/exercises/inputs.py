@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterator
 
 import torch
@@ -11,17 +12,11 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.models import load_model
-from transformer_circuits.models.bridge import from_matrices
+from transformer_circuits.models.bridge import MATRICES, from_matrices
 
-AXES = {  # of what `from_matrices` takes
-    "W_E": ("d_vocab", "d_model"),
-    "W_pos": ("n_ctx", "d_model"),
-    "W_Q": ("layer", "head", "d_model", "d_head"),
-    "W_K": ("layer", "head", "d_model", "d_head"),
-    "W_V": ("layer", "head", "d_model", "d_head"),
-    "W_O": ("layer", "head", "d_head", "d_model"),
-    "W_U": ("d_model", "d_vocab"),
-}
+# The axes of what `from_matrices` takes
+_parameters = inspect.signature(from_matrices, eval_str=True).parameters
+AXES = {name: _parameters[name].annotation.dim_str.split() for name in MATRICES}
 # Of random models. No two are alike, so that axes can be told apart.
 SIZES = {"d_vocab": 19, "n_ctx": 24, "head": 5, "d_head": 6, "d_model": 12}
 SHIPPED = "small-2l"  # the trained model of every check: small enough that a slow function still ends

@@ -13,25 +13,23 @@ from torch import Tensor
 
 from transformer_circuits.measures.weights import COMPOSES
 
-# Kinds of heads: a mark and a color each. These two are as on the page "Watch it learn".
-MARKS = {"previous token": ("D", "#2b7d4f"), "induction": ("^", "C2")}
-OTHER_MARKS = ("s", "C1"), ("v", "C5"), ("P", "C9")
+# Kinds of heads: a mark and a color each. The first two are as on the page "Watch it learn".
+MARKS = {"previous token": ("D", "#2b7d4f"), "induction": ("^", "C2"), "last several tokens": ("s", "C1")}
 
 
 def network(
     panels: Mapping[str, Float[Tensor, "reader writer"]],
-    kinds: Mapping[tuple[int, int], str] = {},
-    resting: Collection[tuple[int, int]] = (),
+    kinds: Mapping[tuple[int, int], str],
+    resting: Collection[tuple[int, int]],
     one_scale: bool = True,
 ) -> Figure:
     """Draw the writers of layer 0 and the readers of layer 1, joined by lines as wide as their ratio is above chance, which is 1; blue
     from COMPOSES on.
 
-    `kinds`: heads to mark, (layer, head) to a word; at most three besides those of MARKS. `resting`: heads that are faded and have no
-    lines. `one_scale`: widths compare between panels.
+    `kinds`: heads to mark, (layer, head) to a word of MARKS. `resting`: heads that are faded and have no lines. `one_scale`: widths
+    compare between panels.
     """
-    others = iter(OTHER_MARKS)
-    looks = {kind: MARKS[kind] if kind in MARKS else next(others) for kind in dict.fromkeys(kinds.values())}
+    looks = {kind: MARKS[kind] for kind in dict.fromkeys(kinds.values())}
     arrays = {title: panel.numpy(force=True).copy() for title, panel in panels.items()}
     for ratios in arrays.values():
         for layer, head in resting:

@@ -142,19 +142,14 @@ def bars(
     errors: ArrayLike | None = None,
     accent: Sequence[int] = (),
     reference: float | None = None,
-    paper: ArrayLike | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Bars with their names. `errors`: half-widths, or [2, bar] below and above; `accent`: bars that the figure is about; `reference`: a
-    line to compare with; `paper`: the paper's values, drawn beside ours."""
+    line to compare with."""
     ax = ax or plt.subplots(figsize=(6.4, 3.2))[1]
-    place, values = np.arange(len(names)), np.asarray(values, dtype=float)
-    width, shift = (0.7, 0.0) if paper is None else (0.4, 0.2)
+    place = np.arange(len(names))
     colors = [ACCENT if i in accent else "C0" for i in place]
-    ax.bar(place - shift, values, width, yerr=errors, color=colors, label="here", error_kw={"linewidth": 1})
-    if paper is not None:
-        ax.bar(place + shift, np.asarray(paper, dtype=float), width, color="0.65", label="paper")
-        ax.legend()
+    ax.bar(place, np.asarray(values, dtype=float), 0.7, yerr=errors, color=colors, error_kw={"linewidth": 1})
     if reference is not None:
         ax.axhline(reference, color="0.4", linestyle="--", linewidth=1)
     room = ax.get_position().width * ax.figure.get_figwidth()  # inches; a character takes about 0.07 of one
@@ -169,14 +164,9 @@ def name_points(x: ArrayLike, y: ArrayLike, names: Sequence[str], *, column: flo
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     low, high = ax.get_ylim()
     gap = (high - low) / 17
-    order = np.argsort(y, kind="stable")
-    places = y[order]
-    for i in range(1, len(places)):
-        places[i] = max(places[i], places[i - 1] + gap)
-    highest = high - gap / 2
-    for i in reversed(range(len(places))):
-        places[i] = min(places[i], highest)
-        highest = places[i] - gap
+    order, steps = np.argsort(y, kind="stable"), gap * np.arange(len(y))
+    places = np.maximum.accumulate(y[order] - steps) + steps  # at least a gap above the one below
+    places = np.minimum(places, high - gap / 2 - steps[::-1])  # all of them below the top
     line = {"arrowstyle": "-", "color": "0.7", "lw": 0.7, "shrinkB": 4}
     for point, place in zip(order, places):
         at, to = (x[point], y[point]), (column, place)

@@ -84,18 +84,18 @@ def attention_heads(
     *,
     label: str,
     names: Sequence[str] | None = None,
-    max_value: float | None = None,
+    max_value: float = 1.0,
 ) -> Widget:
     """Return heat maps of attention, one per head: hover over a head to enlarge it, click to keep it; hover over a cell for its number.
 
-    `max_value` is the number shown in full color (default 1, for probabilities; value-weighted attention needs its own maximum).
+    `max_value` is the number shown in full color.
     """
     properties = {
         "attention": patterns,
         "tokens": [show_token(token) for token in tokens],
         "attentionHeadNames": names,
         "maxValue": max_value,
-        "minValue": None if max_value is None else -max_value,
+        "minValue": -max_value,
     }
     return Widget("AttentionHeads", properties, label)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.models.architecture import BOS
 
 SHORTEST = 20  # tokens of the shortest segment
@@ -67,11 +65,6 @@ class Repeated(NamedTuple):
         """Return some of the rows."""
         return Repeated(*(part[rows] for part in self))
 
-    def batches(self) -> Iterator[Repeated]:
-        """Yield as many rows at a time as models run together."""
-        for rows in torch.arange(len(self.tokens)).split(BATCH):
-            yield self.select(rows)
-
     def with_start(self, start: int) -> Repeated:
         """Return the same rows for a model whose start token is `start`, which changes places with BOS: it comes first and nowhere else."""
         tokens = torch.where(self.tokens == start, BOS, torch.where(self.tokens == BOS, start, self.tokens))
@@ -112,7 +105,7 @@ def repeated_random_tokens(
         free = min(n_ctx - 1 - 2 * length, different - length)
         before = int(torch.randint(free + 1, (), generator=generator))
         drawn = torch.multinomial(weights, before + length, generator=generator)
-        row[1 : 1 + before + 2 * length] = torch.cat([drawn[:before], drawn[before:], drawn[before:]])
+        row[1 : 1 + before + 2 * length] = torch.cat([drawn, drawn[before:]])
         starts.append(1 + before)
         lengths.append(length)
     return Repeated(tokens, torch.tensor(starts), torch.tensor(lengths))

@@ -13,6 +13,7 @@ implementation, trained and analyzed alike.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Annotated, Literal
 
@@ -125,9 +126,7 @@ class Attention(nn.Module):
         super().__init__()
         self.n_heads, self.d_head = config.n_heads, config.d_head
         d_heads = config.n_heads * config.d_head
-        self.q = nn.Linear(config.d_model, d_heads, bias=False)
-        self.k = nn.Linear(config.d_model, d_heads, bias=False)
-        self.v = nn.Linear(config.d_model, d_heads, bias=False)
+        self.q, self.k, self.v = (nn.Linear(config.d_model, d_heads, bias=False) for _ in "qkv")
         self.o = nn.Linear(d_heads, config.d_model, bias=False)
         self.smear = nn.Parameter(torch.zeros(config.n_heads)) if config.smeared_keys else None
 
@@ -166,16 +165,6 @@ class Attention(nn.Module):
         return self.o(z.transpose(1, 2).flatten(-2)), pattern
 
 
-class MLP(nn.Module):
-    def __init__(self, d_model: int, d_mlp: int):
-        super().__init__()
-        self.fc_in = nn.Linear(d_model, d_mlp)
-        self.fc_out = nn.Linear(d_mlp, d_model)
-
-    def forward(self, residual: Tensor) -> Tensor:
-        return self.fc_out(F.gelu(self.fc_in(residual)))
-
-
 def normalization(config: ModelConfig) -> nn.Module:
     return nn.LayerNorm(config.d_model) if config.normalization else nn.Identity()
 
@@ -187,7 +176,8 @@ class Block(nn.Module):
         self.attn = Attention(config)
         if config.d_mlp:
             self.ln2 = normalization(config)
-            self.mlp = MLP(config.d_model, config.d_mlp)
+            fc_in, fc_out = nn.Linear(config.d_model, config.d_mlp), nn.Linear(config.d_mlp, config.d_model)
+            self.mlp = nn.Sequential(OrderedDict(fc_in=fc_in, gelu=nn.GELU(), fc_out=fc_out))
         self.attn_only = not config.d_mlp
 
     def forward(self, residual: Tensor, positions: Tensor) -> tuple[Tensor]:

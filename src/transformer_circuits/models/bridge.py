@@ -39,7 +39,7 @@ from transformer_lens.model_bridge.generalized_components import (
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import PreTrainedTokenizerFast
 
-from .architecture import ModelConfig, Transformer
+from .architecture import BOS, ModelConfig, Transformer
 
 SIZES = ("n_layers", "d_model", "n_heads", "d_head", "d_vocab", "n_ctx", "d_mlp")
 MATRICES = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_U")
@@ -166,3 +166,21 @@ def _adapt(adapter: ArchitectureAdapter) -> None:
     adapter.supports_batched_generation = False  # it would pad prompts of unequal length on the left
     adapter.supports_hf_output_attentions = False  # patterns come through hooks
     adapter.supports_compatibility_mode = False  # its centering changes logits if there is no normalization
+
+
+def start_token(model: TransformerBridge) -> int:
+    """Return the token that the model's texts begin with, the first one in every prompt of this book. GPT-2's is 50256.
+
+    It comes from the model's own configuration before its tokenizer, because transformers gives a GPT-2 folder without a tokenizer
+    an empty one, whose start token is 0. Old Shortformer checkpoints have token 0, as our own models do. A model that names no start
+    token has its texts separated by the end token. Raises ValueError if the vocabulary has neither.
+    """
+    inner = getattr(model, "original_model", None)
+    if isinstance(inner, Transformer):
+        return BOS
+    for name in ("bos_token_id", "eos_token_id"):
+        for source in (getattr(inner, "config", None), getattr(model, "tokenizer", None)):
+            token = getattr(source, name, None)
+            if isinstance(token, int) and 0 <= token < model.cfg.d_vocab:
+                return token
+    raise ValueError(f"{model.cfg.model_name!r} names no start token; set model.tokenizer to one that does")

@@ -1,9 +1,6 @@
 """Attention-only Shortformer checkpoints in the layout of TransformerLens before 4.0, which TransformerLens 4 does not load.
 
-Public ones are `callummcdougall/attn_only_2L_half` and `NeelNanda/Attn-Only-2L512W-Shortformer-6B-big-lr`. TransformerLens's own
-`boot_tl_legacy` loads the other models of that layout.
-
-A folder contains `config.json` and one state dict; those that are not safetensors are read with `weights_only=True`, which runs no code.
+Public ones are `callummcdougall/attn_only_2L_half` and `NeelNanda/Attn-Only-2L512W-Shortformer-6B-big-lr`. A folder contains `config.json` and one state dict; those that are not safetensors are read with `weights_only=True`, which runs no code.
 TransformerLens's `convert_tl_checkpoint` names the tensors and their shapes.
 """
 
@@ -18,7 +15,7 @@ import safetensors.torch
 import torch
 
 from .architecture import ModelConfig, Transformer
-from .shards import WeightsError, build
+from .shards import WeightsError, build, said
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 PUBLISHED_WITHOUT_CONFIG = {  # what the authors' tutorial (ARENA 1.2) says of it
@@ -55,8 +52,7 @@ def read_legacy(folder: Path, normalization: str | None) -> Transformer:
     """
     from transformer_lens.utilities.tl_checkpoint_conversion import convert_tl_checkpoint  # slow
 
-    files = state_dicts(folder)
-    if len(files) != 1:
+    if len(files := state_dicts(folder)) != 1:
         raise WeightsError(f"{folder} must contain one state dict ({', '.join(SUFFIXES)}), got {len(files)}")
     file = files[0]
     try:
@@ -70,8 +66,7 @@ def read_legacy(folder: Path, normalization: str | None) -> Transformer:
         sizes = SimpleNamespace(n_heads=n_heads, n_key_value_heads=n_heads, d_model=d_model, d_head=d_head)
         converted = convert_tl_checkpoint(state, sizes)
     except Exception as error:  # unpickling a malformed file can raise any exception
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise WeightsError(f"{file} is not a Shortformer's state dict of tensors: {first}") from error
+        raise WeightsError(f"{file} is not a Shortformer's state dict of tensors: {said(error)}") from error
     tensors = {}
     for key, tensor in converted.items():
         part, _, rest = key.partition(".")

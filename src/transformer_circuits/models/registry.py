@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import json
-import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ import torch
 
 from .. import paths
 from . import legacy
-from .shards import FILM, MANIFEST, TOKENIZER, WeightsError, read_manifest, read_model, sha256, verified
+from .shards import FILM, MANIFEST, TOKENIZER, WeightsError, read_manifest, read_model, said, sha256, verified
 from .tokenizer import as_pretrained
 
 if TYPE_CHECKING:
@@ -27,17 +27,7 @@ if TYPE_CHECKING:
 
 def list_models() -> list[str]:
     """Return the names of the shipped models."""
-    return sorted(path.name for path in paths.WEIGHTS.iterdir() if is_model(path))
-
-
-def is_model(folder: str | Path) -> bool:
-    """Return whether `folder` has a manifest, or is an old TransformerLens checkpoint (transformers' folders name a model type)."""
-    folder = Path(folder)
-    if (folder / MANIFEST).is_file():
-        return True
-    config = folder / "config.json"
-    of_transformers = config.is_file() and b'"model_type"' in config.read_bytes()
-    return bool(legacy.state_dicts(folder)) and not of_transformers
+    return sorted(path.parent.name for path in paths.WEIGHTS.glob(f"*/{MANIFEST}"))
 
 
 def load_model(
@@ -45,28 +35,48 @@ def load_model(
 ) -> TransformerBridge:
     """Return the model called `name` as a TransformerBridge with tokenizer, in eval mode, without gradients.
 
-    `name` is that of a model in `weights/`, a folder that the trainer wrote (`runs/mine/model`), or "owner/name" on the Hugging Face
-    hub. A model is a manifest with shards (`shards`), or an old TransformerLens Shortformer checkpoint (`legacy`). `device`: None takes
-    CUDA where there is one. The tokenizer is the model's own `tokenizer.json` if it has one, else the repository's; it is None where
-    neither fits (set `bridge.tokenizer`).
+    `name` is that of a model in `weights/`, a folder, or a name on the Hugging Face hub ("gpt2", "owner/name"). There may be a manifest
+    with shards, which the trainer writes (`shards`), an old TransformerLens checkpoint (Shortformer ones: `legacy`), or a model in the
+    format of the transformers library. Weights are as published: no layer normalization is folded in, and nothing is centered. `device`:
+    None takes CUDA where there is one. The tokenizer of our own formats is the model's `tokenizer.json` if it has one, else the
+    repository's; it is None where neither fits (set `bridge.tokenizer`).
 
     Raises WeightsError, in one sentence, for an unknown name, for missing, damaged, or unsuitable weights, and for a tokenizer that is
     not the model's; SHA-256 sums are checked before anything is built.
     """
-    source = _find(str(name))
-    if (source / MANIFEST).is_file():
-        model, manifest = read_model(source)
-        title, tokenizer = manifest["name"], _tokenizer(source, model.config.d_vocab)
+    from transformer_lens.model_bridge import TransformerBridge  # slow
+    from transformer_lens.model_bridge.sources.tl_legacy import TL_LEGACY_PREFIXES
+
+    from .bridge import wrap
+
+    name, device = str(name), device or ("cuda" if torch.cuda.is_available() else "cpu")
+    folder = _folder(name)
+    local = folder.is_dir()
+    if not local:  # weights follow once it is known how to load them
+        folder = _fetched(name, MANIFEST, "config.json", TOKENIZER)
+    config = folder / "config.json"
+
+    if (folder / MANIFEST).is_file():
+        model, manifest = read_model(folder if local else _fetched(name, "weights-*.safetensors"))
+        title, tokenizer = manifest["name"], _tokenizer(folder, model.config.d_vocab)
+    elif config.is_file() and b'"model_type"' in config.read_bytes():  # only the transformers library's
+        return _booted(TransformerBridge.boot_transformers, str(folder) if local else name, device, dtype)
+    elif local and not legacy.state_dicts(folder):
+        raise WeightsError(
+            f"{folder} has no model (a {MANIFEST} with its shards, or a state dict with config.json); fetch that folder again"
+        )
     else:
-        settings = legacy.read_settings(source, str(name))
-        model, title = legacy.read_legacy(source, settings["normalization_type"]), str(name)
-        tokenizer = _tokenizer(source, model.config.d_vocab) or _named(settings.get("tokenizer_name"))
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    model = model.to(device=device, dtype=dtype).eval().requires_grad_(False)
+        try:
+            settings = legacy.read_settings(folder, name)
+        except WeightsError:  # not a Shortformer
+            if local or not name.startswith(TL_LEGACY_PREFIXES):
+                raise
+            return _booted(TransformerBridge.boot_tl_legacy, name, device, dtype)
+        folder = folder if local else _fetched(name, *(f"*{suffix}" for suffix in legacy.SUFFIXES))
+        model, title = legacy.read_legacy(folder, settings["normalization_type"]), name
+        tokenizer = _tokenizer(folder, model.config.d_vocab) or _named(settings.get("tokenizer_name"))
 
-    from .bridge import wrap  # slow: imports TransformerLens
-
-    return wrap(model, tokenizer, title)
+    return wrap(model.to(device=device, dtype=dtype).eval().requires_grad_(False), tokenizer, title)
 
 
 def training_log(name: str) -> pd.DataFrame:
@@ -77,7 +87,7 @@ def training_log(name: str) -> pd.DataFrame:
     """
     import pandas as pd  # not needed to load a model
 
-    path = _find(name) / "training.jsonl"
+    path = _folder(name) / "training.jsonl"
     if not path.is_file():
         raise WeightsError(f"{name!r} has no training.jsonl; use a model that came with it")
     return pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf8").splitlines()[1:]])
@@ -88,49 +98,40 @@ def training_film(name: str) -> dict[str, np.ndarray] | None:
 
     Raises WeightsError for an unknown name and for a film that is missing or damaged.
     """
-    folder = _find(name)
+    folder = _folder(name)
     if not (expected := read_manifest(folder).get("film")):
         return None
     with np.load(io.BytesIO(verified(folder / FILM, expected["sha256"]))) as file:
         return dict(file)
 
 
-def _find(name: str) -> Path:
-    """Return the folder with the weights of `name`, fetched from the hub if need be."""
-    for folder in (paths.WEIGHTS / name, Path(name).expanduser()):
-        if is_model(folder):
-            return folder
-        if folder.is_dir():
-            raise WeightsError(
-                f"{folder} has no model (a {MANIFEST} with its shards, or an old state dict with config.json); fetch that folder again"
-            )
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        return _from_hub(name)
-    raise WeightsError(
-        f"there is no model {name!r}; there are: {', '.join(list_models())} "
-        "(others: a folder, or a Hugging Face name like owner/name)"
-    )
+def _folder(name: str) -> Path:
+    """Return the folder in `weights/` called `name`, or else the folder `name`, which may not exist."""
+    shipped = paths.WEIGHTS / name
+    return shipped if shipped.is_dir() else Path(name).expanduser()
 
 
-def _from_hub(name: str) -> Path:
-    """Return a local copy of a hub repository, fetched only after its manifest or config.json says that it can be loaded."""
+def _fetched(name: str, *patterns: str) -> Path:
+    """Return the folder of a hub repository, with these files if it has them; those in subfolders are other checkpoints."""
     from huggingface_hub import snapshot_download
 
-    def fetch(*patterns: str) -> Path:
-        try:  # files of subfolders are other checkpoints
-            return Path(snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
-        except Exception as error:  # the hub's client raises its own, the HTTP library's and OSErrors
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise WeightsError(
-                f"{name!r} is not on this machine ({', '.join(list_models())} are) and could not be fetched "
-                f"from the Hugging Face hub: {first}"
-            ) from error
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
+    except Exception as error:  # the hub's client raises its own, the HTTP library's and OSErrors
+        raise WeightsError(
+            f"unknown model {name!r}: it is not one of {', '.join(list_models())}, not a folder, and could not be fetched from the "
+            f"Hugging Face hub: {said(error)}"
+        ) from error
 
-    folder = fetch(MANIFEST, "config.json", TOKENIZER)
-    if (folder / MANIFEST).is_file():
-        return fetch("weights-*.safetensors")
-    legacy.read_settings(folder, name)
-    return fetch(*(f"*{suffix}" for suffix in legacy.SUFFIXES))
+
+def _booted(
+    boot: Callable[..., TransformerBridge], name: str, device: str | torch.device, dtype: torch.dtype
+) -> TransformerBridge:
+    """Return a model that TransformerLens itself loads."""
+    try:
+        return boot(name, device=device, dtype=dtype).eval().requires_grad_(False)
+    except Exception as error:  # of the hub's client, the HTTP library, transformers, TransformerLens
+        raise WeightsError(f"{name!r} could not be loaded: {said(error)}") from error
 
 
 def _tokenizer(source: Path, d_vocab: int) -> PreTrainedTokenizerFast | None:

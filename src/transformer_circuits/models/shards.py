@@ -113,7 +113,7 @@ def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
     tensors = {}
     for content in contents:
         tensors |= {key: tensor.float() for key, tensor in safetensors.torch.load(content).items()}
-    return build(ModelConfig(**manifest["config"]), tensors, where=str(folder)), manifest
+    return build(ModelConfig(**manifest["config"]), tensors, str(folder)), manifest
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -126,9 +126,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         ModelConfig(**manifest["config"])
         if missing := {"name", "training", "shards"} - manifest.keys():
             raise ValueError(f"it has no {min(missing)}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        said = " ".join(repr(error).split())
-        raise WeightsError(f"{path} is not a readable manifest ({said}); fetch or export it again") from error
+        if not all({"file", "sha256"} <= shard.keys() for shard in manifest["shards"]):
+            raise ValueError("a shard has no file or no sha256")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = " ".join(repr(error).split())
+        raise WeightsError(f"{path} is not a readable manifest ({why}); fetch or export it again") from error
     return manifest
 
 
@@ -168,6 +170,11 @@ def verified(path: Path, expected: str) -> bytes:
             "fetch it again (git checkout, or download)"
         )
     return content
+
+
+def said(error: Exception) -> str:
+    """Return what an exception says, without its further lines; its type if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def sha256(content: bytes) -> str:

@@ -80,16 +80,13 @@ def pieces(tokenizer: dict[str, Any], d_vocab: int) -> list[list[int]]:
 
 def narrow(tokens: np.ndarray, table: Sequence[Sequence[int]]) -> np.ndarray:
     """Tokens with each replaced by its `pieces`."""
-    lengths = np.array([len(row) for row in table])
-    flat = np.concatenate([np.asarray(row, dtype=tokens.dtype) for row in table])
-    starts = np.cumsum(lengths) - lengths
-    narrowed = []
+    nothing = np.iinfo(tokens.dtype).max  # no token; fills the rows of tokens with few pieces
+    rows = np.full((len(table), max(map(len, table))), nothing, tokens.dtype)
+    for row, parts in zip(rows, table):
+        row[: len(parts)] = parts
     # In blocks: a corpus would fill the memory.
-    for block in np.split(tokens, range(4_000_000, len(tokens), 4_000_000)):
-        n = lengths[block]
-        within = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
-        narrowed.append(flat[np.repeat(starts[block], n) + within])
-    return np.concatenate(narrowed)
+    blocks = (rows[block] for block in np.split(tokens, range(1_000_000, len(tokens), 1_000_000)))
+    return np.concatenate([block[block != nothing] for block in blocks])
 
 
 def packed(folder: Path, side: str, d_vocab: int) -> Path:

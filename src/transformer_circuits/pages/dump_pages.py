@@ -11,7 +11,6 @@ import html
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from jaxtyping import Float
@@ -90,9 +89,8 @@ def head_page(model: str, rows: pd.DataFrame, rest: float, names: Sequence[str],
 
 def example(dump: pd.DataFrame, names: Sequence[str]) -> str:
     """Return one row as a sentence: the highest score among words whose first out token is the word itself (among all rows if there is none)."""
-    own = dump[
-        [row.outs[0] == row.source and word_of(names[row.source]) is not None for row in dump.itertuples()]
-    ]
+    is_word = pd.Series([word_of(name) is not None for name in names])
+    own = dump[(dump["outs"].str[0] == dump["source"]) & dump["source"].map(is_word)]
     row = (dump if own.empty else own).nlargest(1, "score").iloc[0]
     source = token(names[row["source"]])
     return (
@@ -118,18 +116,8 @@ def overview(
     return f"<p><strong>{model}</strong></p>\n{table(pd.DataFrame(lines))}"
 
 
-def looked_up(model: Any, names: Sequence[str]) -> pd.DataFrame:
-    """Return the paper's skip-trigrams, which are hits, and where each comes nearest to one (claim S4)."""
-    listed = pd.DataFrame(
-        paper_list(names, lambda text: model.tokenizer.encode(text, add_special_tokens=False))
-    )
-    hits = Hits.of(model)
-    listed["hit"] = count_hits(hits, listed.forms).any(0)
-    return listed.join(nearest(hits, listed.forms, names))
-
-
 def paper_table(listed: pd.DataFrame) -> str:
-    """Return the skip-trigrams of `looked_up` as an HTML table."""
+    """Return the paper's skip-trigrams as an HTML table: which are hits, and where each comes nearest to one (claim S4)."""
     rows = []
     for row in listed.to_dict("records"):
         found = isinstance(row["tokens"], list)  # NaN if a token is split
@@ -149,12 +137,11 @@ def write_pages(
     dumps: Mapping[str, pd.DataFrame],
     rest: Mapping[str, Float[Tensor, " head"]],
     names: Sequence[str],
-    listed: str = "",
+    listed: pd.DataFrame,
 ) -> None:
     """Write the index page to `out`, and into the folder beside it the heads' pages and the Parquet files.
 
-    `dumps`: by model, with all source tokens; `rest`: by model, each head's attention to the start token; `listed`: the table of
-    `paper_table`, if there is one.
+    `dumps`: by model, with all source tokens; `rest`: by model, each head's attention to the start token; `listed`: for `paper_table`.
     """
     folder, akin = out.with_suffix(""), akin_to(names)
     shown = {model: dump[dump["rank"] <= N_SOURCES] for model, dump in dumps.items()}
@@ -170,7 +157,7 @@ def write_pages(
         models=models,
         example=example(shown[models[0]], names),
         overviews=[overview(model, shown[model], rest[model], names, akin) for model in models],
-        listed=listed,
+        listed=paper_table(listed),
         n_sources=N_SOURCES,
         digits=DIGITS,
     )
@@ -178,14 +165,17 @@ def write_pages(
 
 
 def main(out: Path) -> None:
-    frequency, dumps, rest = token_frequency(bigram_counts()), {}, {}
-    for name in MODELS:
-        model = load_model(name)
+    names, frequency, dumps, rest = vocabulary(), token_frequency(bigram_counts()), {}, {}
+    models = {name: load_model(name) for name in MODELS}
+    for name, model in models.items():
         dumps[name] = head_dump(model, frequency, n_sources=None, k=K)
         windows = held_out_windows(12, model.cfg.n_ctx)[:, :-1].to(model.W_E.device)
         rest[name] = start_token_scores(model, windows)[0]
-    listed = paper_table(looked_up(load_model(next(iter(dumps))), vocabulary()))
-    write_pages(out, dumps, rest, vocabulary(), listed)
+    first = models[MODELS[0]]
+    listed = paper_list(names, lambda text: first.tokenizer.encode(text, add_special_tokens=False))
+    hits = Hits.of(first)
+    listed["hit"] = count_hits(hits, listed.forms).any(0)
+    write_pages(out, dumps, rest, names, listed.join(nearest(hits, listed.forms, names)))
 
 
 if __name__ == "__main__":

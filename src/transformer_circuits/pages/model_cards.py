@@ -21,7 +21,7 @@ from transformer_circuits.data import D_VOCAB, held_out_documents, held_out_wind
 from transformer_circuits.measures.attention import RESTING
 from transformer_circuits.models import load_model
 from transformer_circuits.models.recipes import differing_settings, recipe
-from transformer_circuits.models.registry import training_log
+from transformer_circuits.models.registry import list_models, training_log
 from transformer_circuits.models.shards import read_manifest
 from transformer_circuits.models.tokenizer import pieces
 from transformer_circuits.pages import render
@@ -46,8 +46,8 @@ SETTINGS = {
 
 def names(group: str) -> list[str]:
     """Return the shipped models of a group, those with fewer layers first."""
-    found = [path.parent for path in WEIGHTS.glob(f"{group}-*/manifest.json")]
-    return [path.name for path in sorted(found, key=lambda path: (config(path.name)["n_layers"], path.name))]
+    mine = [name for name in list_models() if name.startswith(group)]
+    return sorted(mine, key=lambda name: config(name)["n_layers"])
 
 
 def config(name: str) -> dict[str, Any]:
@@ -156,12 +156,10 @@ def training(group: str) -> dict[str, str | None]:
 def corpus_tables(report: dict[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a row per kind of text, and a row per source with version, license, and copy oracle."""
     kinds = pd.DataFrame(report["kinds"]).T.sort_values("tokens", ascending=False).rename_axis("kind")
-    sources = pd.DataFrame(report["sources"])
-    listed = {source["name"]: source for source in load_sources()}
-    sources["version"] = [listed[s].get("version") or listed[s]["commit"][:10] for s in sources["source"]]
-    sources["license"] = [listed[s]["license"] for s in sources["source"]]
-    columns = ["kind", "version", "license", "documents", "tokens", "copy_oracle"]
-    return kinds, sources.set_index("source")[columns]
+    sources, listed = pd.DataFrame(report["sources"]), pd.DataFrame(load_sources()).set_index("name")
+    listed["version"] = listed["version"].fillna(listed["commit"].str[:10])
+    sources = sources.set_index("source").join(listed[["version", "license"]])
+    return kinds, sources[["kind", "version", "license", "documents", "tokens", "copy_oracle"]]
 
 
 def table(frame: pd.DataFrame) -> str:

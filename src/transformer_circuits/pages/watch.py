@@ -32,7 +32,7 @@ from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD, RESTING
 from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.measures.weights import COMPOSES, copying_threshold
-from transformer_circuits.models.registry import load_model, training_film, training_log
+from transformer_circuits.models.registry import list_models, load_model, training_film, training_log
 from transformer_circuits.models.shards import read_manifest
 from transformer_circuits.pages import render
 from transformer_circuits.paths import WEIGHTS
@@ -50,45 +50,40 @@ Film = Mapping[str, np.ndarray]
 
 def roles(film: Film, copying: float) -> Int[np.ndarray, "snapshot layer head"]:
     """Return what each head does at each snapshot, as an index into ROLES."""
-    found = np.zeros(film["rest"].shape, dtype=np.uint8)
-    conditions = (
-        film["positivity"] > copying,
-        film["previous_token"] >= PREVIOUS_TOKEN_HEAD,
-        film["induction"] >= INDUCTION_HEAD,
+    holds = [
         film["rest"] >= RESTING,
-    )
-    for role, holds in enumerate(conditions, start=1):
-        found[holds] = role
-    return found
+        film["induction"] >= INDUCTION_HEAD,
+        film["previous_token"] >= PREVIOUS_TOKEN_HEAD,
+        film["positivity"] > copying,
+    ]
+    return np.select(holds, [4, 3, 2, 1]).astype(np.uint8)
 
 
-def formed(holds: Bool[np.ndarray, "snapshot layer head"], tokens: np.ndarray) -> dict[int, list[str]]:
+def formed(holds: Bool[np.ndarray, "snapshot layer head"]) -> list[tuple[int, list[str]]]:
     """Return the heads for which something holds until the end, by the snapshot from which on it does; earliest first."""
+    to_the_end = np.logical_and.accumulate(holds[::-1])[::-1]
     found: dict[int, list[str]] = {}
     for layer, head in np.argwhere(holds[-1]):
-        since = in_context.met_from(pd.Series(holds[:, layer, head], tokens)).tokens
-        found.setdefault(int(np.searchsorted(tokens, since)), []).append(f"{layer}.{head}")
-    return dict(sorted(found.items()))
+        found.setdefault(int(to_the_end[:, layer, head].argmax()), []).append(f"{layer}.{head}")
+    return sorted(found.items())
 
 
 def marks(film: Film, log: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the moments that are marked on the time axis: snapshot, tokens, kind, and what happens."""
-    tokens = film["tokens"]
-    found = []
+    tokens, found = film["tokens"], []
     for kind, threshold in (("previous-token", PREVIOUS_TOKEN_HEAD), ("induction", INDUCTION_HEAD)):
-        holds = film[kind.replace("-", "_")] >= threshold
-        for at, names in list(formed(holds, tokens).items())[:1]:
-            found.append({"at": at, "kind": kind, "text": f"first {kind} head: {' and '.join(names)}"})
+        for at, names in formed(film[kind.replace("-", "_")] >= threshold)[:1]:
+            found.append((at, kind, f"first {kind} head: {' and '.join(names)}"))
     fall = in_context.steepest_fall(log.set_index("tokens")["in_context"])
-    if fall.tokens == fall.tokens:
+    if not np.isnan(fall.tokens):
         middle = (fall.tokens * fall.before) ** 0.5
         at = int(np.abs(np.log(np.maximum(tokens, 1) / middle)).argmin())
-        found.append({"at": at, "kind": "fall", "text": "steepest drop of the in-context score"})
-    for at, names in formed(film["rest"] >= RESTING, tokens).items():
-        heads = f"resting head{'s' if len(names) > 1 else ''}: {', '.join(names)}"
-        found.append({"at": at, "kind": "resting", "text": heads})
-    found = [{**mark, "tokens": int(tokens[mark["at"]])} for mark in found]
-    return sorted(found, key=lambda mark: mark["at"])
+        found.append((at, "fall", "steepest drop of the in-context score"))
+    for at, names in formed(film["rest"] >= RESTING):
+        heads = "resting heads" if len(names) > 1 else "resting head"
+        found.append((at, "resting", f"{heads}: {', '.join(names)}"))
+    found.sort(key=lambda mark: mark[0])
+    return [{"at": at, "kind": kind, "text": text, "tokens": int(tokens[at])} for at, kind, text in found]
 
 
 def pattern(film: Film, text: int, at: int, layer: int, head: int) -> np.ndarray:
@@ -178,9 +173,8 @@ def stills(film: Film) -> Figure:
     fig, axes = plt.subplots(1, STILLS, figsize=(10.5, 2.3))
     for ax, at in zip(axes, moments):
         ax.imshow(pattern(film, 1, at, layer, head), cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-        ax.set_title(
-            f"{million(tokens[at])} tokens\nscore {film['induction'][at, layer, head]:.0%}", fontsize=9
-        )
+        score = film["induction"][at, layer, head]
+        ax.set_title(f"{million(tokens[at])} tokens\nscore {score:.0%}", fontsize=9)
         ax.set(xticks=[], yticks=[])
     return fig
 
@@ -253,9 +247,8 @@ def page(films: Mapping[str, Film], findings: Mapping[str, pd.DataFrame]) -> str
 
 def collect() -> dict[str, Film]:
     """Return the films of the shipped models, the largest model first. Raises WeightsError for one that is missing or damaged."""
-    folders = [path.parent for path in WEIGHTS.glob("*/manifest.json")]
-    sizes = {folder.name: read_manifest(folder)["config"] for folder in folders}
-    names = sorted(sizes, key=lambda name: (-sizes[name]["n_layers"], -sizes[name]["d_model"], name))
+    sizes = {name: read_manifest(WEIGHTS / name)["config"] for name in list_models()}
+    names = sorted(sizes, key=lambda name: (-sizes[name]["n_layers"], -sizes[name]["d_model"]))
     return {name: film for name in names if (film := training_film(name)) is not None}
 
 
@@ -268,9 +261,8 @@ def main(out: Path) -> None:
     for name, film in films.items():
         log, model = training_log(name), load_model(name, device="cpu")
         found = when_true(name, log)
-        findings[name] = found.assign(
-            law=np.where(found["finding"] == in_context.INDUCES, predicted(name)[2], np.nan)
-        )
+        induces = found["finding"] == in_context.INDUCES
+        findings[name] = found.assign(law=np.where(induces, predicted(name)[2], np.nan))
         content = script(name, film, log, model, findings[name])
         (folder / f"{name}.js").write_text(content, encoding="utf-8")
     stills(next(iter(films.values()))).savefig(folder / "stills.png", dpi=110)

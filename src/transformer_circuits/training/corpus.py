@@ -11,6 +11,7 @@ Written to `--out`: `tokenizer.json`, `train.npy` and `held_out.npy` (uint16, to
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fnmatch
 import json
@@ -29,6 +30,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
+from scipy import sparse
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
 
@@ -98,9 +100,8 @@ def load_sources() -> list[dict]:
 def members(archive: Path) -> Iterator[tuple[str, bytes]]:
     """Return the files of an archive by their paths below its top folder."""
     with tarfile.open(archive) as tar:
-        for member in tar:
-            if member.isfile() and (file := tar.extractfile(member)):
-                yield str(PurePosixPath(*PurePosixPath(member.name).parts[1:])), file.read()
+        for member in filter(tarfile.TarInfo.isfile, tar):
+            yield member.name.partition("/")[2], tar.extractfile(member).read()
 
 
 def read_github(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
@@ -129,8 +130,7 @@ def read_package(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
 
         requirement = f"{source['package']}=={source['version']}"
         find = [sys.executable, "-m", "unearth", "--no-binary", "--link-only", requirement]
-        found = subprocess.run(find, check=True, capture_output=True, text=True).stdout.split()[0]
-        url = found.partition("#")[0]
+        url = subprocess.run(find, check=True, capture_output=True, text=True).stdout.strip()
         pooch.retrieve(url, known_hash=source["sha256"], path=cache, fname=archive.name, progressbar=True)
     if (found := sha256(archive.read_bytes())) != source["sha256"]:
         raise ValueError(f"{archive} must have SHA-256 {source['sha256']}, got {found}; delete it")
@@ -140,15 +140,13 @@ def read_package(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
 def read_source(source: dict, cache: Path) -> Iterator[Document]:
     """Return the documents of a source in a fixed pseudo-random order, so that a limit takes a fair sample of its files."""
     read = read_github if "repository" in source else read_package
-    files = [file for file in read(source, cache) if PurePosixPath(file[0]).suffix in KINDS]
-    for path, content in sorted(files, key=lambda file: sha256(file[0].encode())):
-        if any(fnmatch.fnmatch(path, pattern) for pattern in source.get("skip", [])):
-            continue
-        try:
-            text = content.decode("utf8").replace("\r\n", "\n")
-        except UnicodeDecodeError:
-            continue
-        yield Document(source["name"], source.get("kind", KINDS[PurePosixPath(path).suffix]), path, text)
+    files = dict(read(source, cache))
+    for path in sorted(files, key=lambda path: sha256(path.encode())):
+        kind = KINDS.get(PurePosixPath(path).suffix)
+        if kind and not any(fnmatch.fnmatch(path, pattern) for pattern in source.get("skip", [])):
+            with contextlib.suppress(UnicodeDecodeError):
+                text = files[path].decode("utf8").replace("\r\n", "\n")
+                yield Document(source["name"], source.get("kind", kind), path, text)
 
 
 def read_sources(sources: Iterable[dict], cache: Path) -> Iterator[Document]:
@@ -297,17 +295,12 @@ def count_bigrams(tokens: np.ndarray, d_vocab: int) -> dict[str, np.ndarray]:
     successors [d_vocab]: number of different tokens seen after each token; then, for each of those in order, gap: its id
     minus the one before it in the row (the first: its id), and count.
     """
-    totals = np.zeros(d_vocab * d_vocab, dtype=np.uint32)
-    for start in range(0, len(tokens) - 1, 8_000_000):
-        part = tokens[start : start + 8_000_001].astype(np.int64)
-        pairs, counts = np.unique(part[:-1] * d_vocab + part[1:], return_counts=True)
-        totals[pairs] += counts.astype(np.uint32)
-    pairs = np.flatnonzero(totals)
-    first, second = np.divmod(pairs, d_vocab)
-    new_row = np.diff(first, prepend=-1) != 0
-    gap = np.where(new_row, second, np.diff(second, prepend=0))
-    successors = np.bincount(first, minlength=d_vocab)
-    return {"successors": successors.astype(np.uint16), "gap": gap.astype(np.uint16), "count": totals[pairs]}
+    pairs = np.ones(len(tokens) - 1, dtype=np.uint32), (tokens[:-1], tokens[1:])
+    table = sparse.csr_array(pairs, shape=(d_vocab, d_vocab))  # equal pairs are added
+    rows = np.split(table.indices, table.indptr[1:-1])
+    gap = np.concatenate([np.diff(row, prepend=0) for row in rows])
+    successors = np.diff(table.indptr)
+    return {"successors": successors.astype(np.uint16), "gap": gap.astype(np.uint16), "count": table.data}
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------------
@@ -343,26 +336,21 @@ def build(documents: list[Document], out: Path, d_vocab: int) -> dict:
     tokenizer.save(str(out / "tokenizer.json"))
     tokenizer.encode_special_tokens = True  # "<|start|>" written in a text is text
 
-    rows, splits, packed = [], {}, {}
-    for side, chosen in (("train", training), ("held_out", held_out)):
-        arrays = encode(tokenizer, chosen)
-        packed[side] = np.concatenate(arrays)
-        np.save(out / f"{side}.npy", packed[side])
-        splits[side] = {"documents": len(chosen), "tokens": len(packed[side])}
-        for document, array in zip(chosen, arrays):
-            rows.append(vars(document) | {"side": side, "tokens": len(array), "array": array})
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame([*training, *held_out])
+    table["side"] = ["train"] * len(training) + ["held_out"] * len(held_out)
+    table["array"] = encode(tokenizer, [*training, *held_out])
+    table["tokens"] = table["array"].map(len)
+    splits = {}
+    for side, group in table.groupby("side", sort=False):
+        splits[side] = {"documents": len(group), "tokens": int(group["tokens"].sum())}
+        np.save(out / f"{side}.npy", joined(group))
     held = table[table["side"] == "held_out"]
     listing = held[["source", "kind", "path", "tokens"]].to_dict("records")
     (out / "held_out_documents.json").write_text(json.dumps(listing, indent=0))
+    train = np.load(out / "train.npy", mmap_mode="r")
     splits["held_out"]["recalled"] = {
-        kind: round(float(recalled(np.concatenate(list(arrays)), packed["train"]).mean()), 4)
-        for kind, arrays in held.groupby("kind")["array"]
+        kind: round(float(recalled(joined(group), train).mean()), 4) for kind, group in held.groupby("kind")
     }
-
-    def measured(group: pd.DataFrame) -> dict:
-        tokens = np.concatenate(list(group["array"]))
-        return {"tokens": len(tokens), "copy_oracle": round(copy_oracle(tokens), 4)}
 
     table = table.sort_values(["source", "kind"], kind="stable")
     sources = []
@@ -376,6 +364,15 @@ def build(documents: list[Document], out: Path, d_vocab: int) -> dict:
     report["repetition"] = repetition(out / "train.npy", size)
     (out / "report.json").write_text(json.dumps(report, indent=1))
     return report
+
+
+def joined(documents: pd.DataFrame) -> np.ndarray:
+    return np.concatenate(documents["array"].tolist())
+
+
+def measured(documents: pd.DataFrame) -> dict:
+    tokens = joined(documents)
+    return {"tokens": len(tokens), "copy_oracle": round(copy_oracle(tokens), 4)}
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -91,12 +91,10 @@ class Evaluation:
         count = min(held_out.count, config.evaluate_windows)
         windows = np.linspace(0, held_out.count - 1, count).astype(int)
         self.rows, self.few = held_out.rows(windows).to(device), config.few_windows
-        text = torch.from_numpy(np.asarray(held_out.tokens, dtype=np.int64))
         n_ctx, shortest = held_out.n_ctx, min(SHORTEST, (held_out.n_ctx - 1) // 2)
-        drawn = (
-            repeated_random_tokens(d_vocab, n_ctx, config.repeats, shortest, config.seed, frequency)
-            for frequency in (torch.ones(d_vocab), torch.bincount(text, minlength=d_vocab))
-        )
+        of_text = torch.from_numpy(np.bincount(held_out.tokens, minlength=d_vocab))
+        options = d_vocab, n_ctx, config.repeats, shortest, config.seed
+        drawn = [repeated_random_tokens(*options, frequency) for frequency in (torch.ones(d_vocab), of_text)]
         self.repeated = [tokens.to(device) for tokens in drawn]
 
     def __call__(self, model: Transformer) -> dict[str, Any]:

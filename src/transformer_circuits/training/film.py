@@ -29,13 +29,8 @@ from torch import Tensor
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
 from transformer_circuits.models.shards import write_atomically
 from transformer_circuits.models.tokenizer import tokenizer_of
+from transformer_circuits.training import evaluation
 from transformer_circuits.training.corpus import save_arrays
-from transformer_circuits.training.evaluation import (
-    attention_patterns,
-    composition,
-    head_matrices,
-    vocabulary_product,
-)
 
 NAMES = "Old Zorblax met Quennifer at the gate. Zorblax bowed, and Quennifer laughed."
 LONGEST = 48  # tokens of a text at most
@@ -50,9 +45,8 @@ def texts(data: Path, held_out: np.ndarray, shape: ModelConfig) -> list[np.ndarr
     Where the corpus has no tokenizer, its first held-out tokens take the place of the sentence.
     """
     content, _ = tokenizer_of(data, shape.d_vocab)
-    if content is None:
-        sentence = held_out[held_out != BOS]
-    else:
+    sentence = held_out[held_out != BOS]
+    if content:
         sentence = Tokenizer.from_str(content).encode(NAMES, add_special_tokens=False).ids
     longest = min(LONGEST, shape.n_ctx) - 1
     draws = np.random.default_rng(0).permutation(np.arange(1, shape.d_vocab))
@@ -112,7 +106,7 @@ class Film:
 def reading(model: Transformer, text: np.ndarray) -> dict[str, np.ndarray]:
     """Return the patterns of all heads on a text, and the most likely next tokens at each of its positions."""
     tokens = torch.from_numpy(text.astype(np.int64)).to(model.head.weight.device)[None]
-    pattern = attention_patterns(model, tokens)[:, 0]
+    pattern = evaluation.attention_patterns(model, tokens)[:, 0]
     seen = torch.ones(len(text), len(text), dtype=torch.bool, device=pattern.device).tril()
     probability, token = model(tokens)[0].softmax(dim=-1).topk(TOP)
     return {
@@ -129,12 +123,12 @@ def as_bytes(share: Tensor) -> np.ndarray:
 @torch.no_grad()
 def circuits(model: Transformer) -> dict[str, np.ndarray]:
     """Return what a frame contains of the weights: eigenvalues of the OV circuits and composition ratios."""
-    W = head_matrices(model)
-    found = torch.linalg.eigvals((W["W_O"] @ vocabulary_product(model) @ W["W_V"]).double())
+    W = evaluation.head_matrices(model)
+    found = torch.linalg.eigvals((W["W_O"] @ evaluation.vocabulary_product(model) @ W["W_V"]).double())
     found = found.gather(-1, found.abs().argsort(dim=-1, descending=True, stable=True))
     scale = found[..., :1].abs()
     arrays = {"eigenvalues": torch.view_as_real(found / scale).numpy().astype(np.float16)}
     arrays["eigenvalue_scale"] = scale[..., 0].numpy().astype(np.float32)
     if model.config.n_layers == 2:
-        arrays["composition"] = composition(W).numpy().astype(np.float16)
+        arrays["composition"] = evaluation.composition(W).numpy().astype(np.float16)
     return arrays

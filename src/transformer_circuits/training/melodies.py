@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float, Int
 
 KEYS = 88  # notes are 1 ... 88; token 0 is the start of a melody
 OCTAVE = 12
-KEEPS_DIRECTION, COMES_BACK, SHORTEST, LONGEST = 0.95, 0.1, 8, 24
+KEEPS_DIRECTION = 0.95  # chance that a step goes the way of the one before
+COMES_BACK = 0.1  # chance, at each note outside of a recurring phrase, that a phrase begins to recur
+SHORTEST, LONGEST = 8, 24  # notes of a phrase
 
 
 class Melodies(NamedTuple):
@@ -28,13 +31,10 @@ class Melodies(NamedTuple):
     place: Int[np.ndarray, "melody note"]  # the place of a copied note in its phrase, from 0; -1 if it is new
 
 
-def draw(
-    n: int, length: int, seed: int, keeps_direction: float = KEEPS_DIRECTION, comes_back: float = COMES_BACK
-) -> Melodies:
+def draw(n: int, length: int, seed: int, keeps_direction: float = KEEPS_DIRECTION) -> Melodies:
     """Return `n` melodies of `length` notes; the same seed gives the same melodies.
 
-    `keeps_direction`: chance that a step keeps the direction of the step before; at 0.5 only the last note matters. `comes_back`:
-    chance, at each note outside of a recurring phrase, that a phrase of 8 to 24 notes begins to recur.
+    `keeps_direction`: chance that a step keeps the direction of the step before; at 0.5 only the last note matters.
     """
     random = np.random.default_rng(seed)
     rows = np.arange(n)
@@ -50,7 +50,7 @@ def draw(
             direction = np.where(step == 0, direction, np.sign(step))
         turned = np.where(random.random(n) < keeps_direction, direction, -direction)
         new = (notes[:, t - 1] - 1 + turned * random.integers(1, OCTAVE + 1, n)) % KEYS + 1
-        begins = (left == 0) & (t >= 2 * SHORTEST) & (random.random(n) < comes_back)
+        begins = (left == 0) & (t >= 2 * SHORTEST) & (random.random(n) < COMES_BACK)
         source = np.where(begins, random.integers(0, max(t - SHORTEST, 1), n), source)
         left = np.where(begins, np.minimum(random.integers(SHORTEST, LONGEST + 1, n), t - source), left)
         again = left > 0
@@ -67,27 +67,23 @@ def steps(notes: Int[np.ndarray, "melody note"]) -> Int[np.ndarray, "melody note
     return (np.diff(notes, axis=1) + KEYS // 2) % KEYS - KEYS // 2
 
 
-def ideal_losses(
-    notes: Int[np.ndarray, "melody note"],
-    keeps_direction: float = KEEPS_DIRECTION,
-    comes_back: float = COMES_BACK,
-) -> Float[np.ndarray, "melody note"]:
+def ideal_losses(notes: Int[np.ndarray, "melody note"]) -> Float[np.ndarray, "melody note"]:
     """Return the loss (nats) at each note of an observer who knows how melodies are drawn: on average, the lowest possible loss.
 
     The observer keeps the probability of every hidden state (a new note, or a recurring phrase: from which place, and with how many
-    notes remaining) and updates them after each note: the forward algorithm. Settings are those of `draw`.
+    notes remaining) and updates them after each note: the forward algorithm.
     """
     (n, length), losses = notes.shape, np.empty(notes.shape)
-    new = chances_of_new_notes(notes, keeps_direction)
+    new = chances_of_new_notes(notes)
     free = np.ones(n)
     copying = np.zeros((n, length + 1, LONGEST + 1))  # [melody, place that is copied next, notes that remain]
     for t in range(length):
         if t >= 2 * SHORTEST:
             for left in range(SHORTEST, LONGEST + 1):
                 sources = np.arange(t - SHORTEST)
-                each = comes_back / len(sources) / (LONGEST + 1 - SHORTEST)
+                each = COMES_BACK / len(sources) / (LONGEST + 1 - SHORTEST)
                 copying[:, sources, np.minimum(left, t - sources)] += free[:, None] * each
-            free = free * (1 - comes_back)
+            free = free * (1 - COMES_BACK)
         is_this_note = notes[:, :t] == notes[:, t : t + 1]
         copying[:, :t] *= is_this_note[:, :, None]
         free = free * new[:, t]
@@ -99,37 +95,32 @@ def ideal_losses(
     return losses
 
 
-def chances_of_new_notes(notes: np.ndarray, keeps_direction: float) -> np.ndarray:
+def chances_of_new_notes(notes: np.ndarray) -> np.ndarray:
     """Return the probability of each note, given those before it, if it is not part of a recurring phrase."""
     moved, chances = steps(notes), np.full(notes.shape, 1 / KEYS)
     near = (np.abs(moved) <= OCTAVE) & (moved != 0)
+    # A step of 0, where a phrase begins to recur, leaves the direction as it was.
+    direction = pd.DataFrame(np.sign(moved)).replace(0, np.nan).ffill(axis=1)
+    kept = np.where(np.diff(direction) == 0, KEEPS_DIRECTION, 1 - KEEPS_DIRECTION)
     chances[:, 1] = near[:, 0] / (2 * OCTAVE)  # either way
-    direction = np.sign(moved[:, 0])
-    for t in range(2, notes.shape[1]):
-        kept = np.where(np.sign(moved[:, t - 1]) == direction, keeps_direction, 1 - keeps_direction)
-        chances[:, t] = kept * near[:, t - 1] / OCTAVE
-        direction = np.where(moved[:, t - 1] == 0, direction, np.sign(moved[:, t - 1]))
+    chances[:, 2:] = kept * near[:, 1:] / OCTAVE
     return chances
 
 
-def write(folder: Path, n_train: int = 40_000, keeps_direction: float = KEEPS_DIRECTION) -> None:
+def main(argv: list[str] | None = None) -> None:
     """Write `train.npy` and `held_out.npy`: melodies end to end, each as long as the models' context, so that a window is one melody.
 
     The defaults give the melodies that the shipped models were trained on (seed 0) and are tested on (seed 1).
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for side, n, seed in [("train", n_train, 0), ("held_out", 500, 1)]:
-        notes = draw(n, 128, seed, keeps_direction).notes
-        np.save(folder / f"{side}.npy", notes.astype(np.uint16).ravel())
-
-
-def main(argv: list[str] | None = None) -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder to write the melodies to")
     add("--keeps-direction", type=float, default=KEEPS_DIRECTION, help="chance of keeping the direction")
     args = parser.parse_args(argv)
-    write(args.out, keeps_direction=args.keeps_direction)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for side, n, seed in [("train", 40_000, 0), ("held_out", 500, 1)]:
+        notes = draw(n, 128, seed, args.keeps_direction).notes
+        np.save(args.out / f"{side}.npy", notes.astype(np.uint16).ravel())
 
 
 if __name__ == "__main__":

@@ -299,8 +299,7 @@ def train(
             optimizer.zero_grad()
             step += 1
             bar.update(tokens_per_step)
-            if step % 10 == 0:
-                bar.set_postfix(loss=f"{train_loss:.3f}", refresh=False)
+            bar.set_postfix(loss=f"{train_loss:.3f}", refresh=False)
             evaluate(round(train_loss, 4))
             if time.monotonic() - saved > 60 * config.checkpoint_minutes:
                 keep()

@@ -47,14 +47,12 @@ class Windows:
             )
         self.n_ctx, self.seed, self.without_start, self.planted = n_ctx, seed, without_start, planted
         self.count = len(tokens) // n_ctx
+        self.text = tokens[: self.count * n_ctx].reshape(self.count, n_ctx)
         self.epoch, self.order = -1, np.empty(0)
 
     def rows(self, windows: Sequence[int]) -> Tensor:
         """Return windows by number, unchanged: the start token and the text."""
-        rows = np.full((len(windows), self.n_ctx + 1), BOS, dtype=np.int64)
-        for row, window in zip(rows, windows):
-            row[1:] = self.tokens[window * self.n_ctx : (window + 1) * self.n_ctx]
-        return torch.from_numpy(rows)
+        return torch.from_numpy(np.insert(self.text[windows].astype(np.int64), 0, BOS, axis=1))
 
     def batch(self, start: int, size: int) -> Tensor:
         """Return rows start ... start + size of the endless stream of shuffled epochs."""
@@ -75,7 +73,7 @@ class Windows:
         """Replace the start token by the text's previous token, and copy a passage to a later place, each by chance."""
         starts_in_text, has_passage = random.random(2) < (self.without_start, self.planted)
         if starts_in_text and window:
-            row[0] = int(self.tokens[window * self.n_ctx - 1])
+            row[0] = int(self.text[window - 1, -1])
         if has_passage:  # length and places are drawn uniformly
             text, (shortest, longest) = row[1:], PASSAGE
             length = random.integers(shortest, min(longest, len(text) // 2) + 1)

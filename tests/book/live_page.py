@@ -1,0 +1,73 @@
+"""A page that a script draws, such as Play: as its module makes it, without the theme around it; and what each such page must do."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from transformer_circuits.paths import ROOT
+
+HEAD = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+
+
+def make_site(root: Path, name: str, *more: str) -> Path:
+    """Complete what the page's module wrote to `root/NAME.md` and `root/_static`: files written by hand, and the page, which is returned."""
+    for file in (f"{name}.js", f"{name}.css", "../dom.js", *more):
+        shutil.copy(ROOT / "book" / "_static" / name / file, root / "_static" / name / file)
+    markdown = (root / f"{name}.md").read_text()
+    markup = re.search(r"^```\{raw\} html\n(.*?)\n```$", markdown, re.DOTALL | re.MULTILINE)[1]
+    page = root / "book" / f"{name}.html"
+    page.parent.mkdir()
+    page.write_text(f"{HEAD}<body>{markup}")
+    return page
+
+
+def opened(page: Page, address: str) -> Page:
+    """Open a page, and wait until its script has drawn it."""
+    page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_selector("[data-ready]")
+    return page
+
+
+class LivePage:
+    """The tests that all share; the fixture `site` is a page as `make_site` returns it."""
+
+    data = ""  # the file that the page loads
+    says = ""  # without it, or if it is damaged
+
+    @pytest.mark.parametrize("harm", ["missing", "cut short", "one letter changed"])
+    def test_data_that_is_missing_or_damaged_is_said_to_be(self, harm, site, tmp_path, watched):
+        shutil.copytree(site.parents[1], tmp_path, dirs_exist_ok=True)
+        file = tmp_path / "_static" / self.data
+        text = file.read_text()
+        middle = 3 * len(text) // 4
+        other = "B" if text[middle] == "A" else "A"
+        file.write_text(text[:middle] + ("" if harm == "cut short" else other + text[middle + 1 :]))
+        if harm == "missing":
+            file.unlink()
+        watched.page.goto((tmp_path / "book" / site.name).as_uri())
+        expect(watched.page.locator("[role=status]").first).to_have_text(re.compile(self.says))
+        watched.complaints.clear()
+
+    def test_without_scripts_there_is_a_picture(self, site, unscripted):
+        unscripted.goto(site.as_uri())
+        expect(unscripted.locator("noscript img")).to_be_visible()
+        assert unscripted.evaluate("document.querySelector('noscript img').naturalWidth") > 1000
+
+    def test_on_a_phone_nothing_is_wider_than_the_screen_or_too_small_for_a_finger(self, page):
+        page.set_viewport_size({"width": 400, "height": 800})
+        self.use(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        small = page.evaluate(  # in one go: a page may draw them anew between two calls
+            """() => [...document.querySelectorAll('[class$=-app] :is(button, input, select)')].filter(b => b.checkVisibility()
+                && Math.max(b.offsetHeight, b.closest('label')?.offsetHeight ?? 0) < 22).map(b => b.outerHTML)"""
+        )
+        assert not small, small
+
+    def use(self, page: Page) -> None:
+        """Bring the page to where it needs most room."""
