@@ -54,12 +54,12 @@ def load_model(
     local = folder.is_dir()
     if not local:  # weights follow once it is known how to load them
         folder = _fetched(name, MANIFEST, "config.json", TOKENIZER)
-    config = folder / "config.json"
+    config, old_layout = folder / "config.json", not local and name.startswith(TL_LEGACY_PREFIXES)
 
     if (folder / MANIFEST).is_file():
         model, manifest = read_model(folder if local else _fetched(name, "weights-*.safetensors"))
         title, tokenizer = manifest["name"], _tokenizer(folder, model.config.d_vocab)
-    elif config.is_file() and b'"model_type"' in config.read_bytes():  # only the transformers library's
+    elif not old_layout and config.is_file() and b'"model_type"' in config.read_bytes():  # transformers'
         return _booted(TransformerBridge.boot_transformers, str(folder) if local else name, device, dtype)
     elif local and not legacy.state_dicts(folder):
         raise WeightsError(
@@ -69,7 +69,7 @@ def load_model(
         try:
             settings = legacy.read_settings(folder, name)
         except WeightsError:  # not a Shortformer
-            if local or not name.startswith(TL_LEGACY_PREFIXES):
+            if not old_layout:
                 raise
             return _booted(TransformerBridge.boot_tl_legacy, name, device, dtype)
         folder = folder if local else _fetched(name, *(f"*{suffix}" for suffix in legacy.SUFFIXES))
