@@ -130,7 +130,8 @@ def read_package(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
 
         requirement = f"{source['package']}=={source['version']}"
         find = [sys.executable, "-m", "unearth", "--no-binary", "--link-only", requirement]
-        url = subprocess.run(find, check=True, capture_output=True, text=True).stdout.strip()
+        found = subprocess.run(find, check=True, capture_output=True, text=True).stdout.split()[0]
+        url = found.partition("#")[0]
         pooch.retrieve(url, known_hash=source["sha256"], path=cache, fname=archive.name, progressbar=True)
     if (found := sha256(archive.read_bytes())) != source["sha256"]:
         raise ValueError(f"{archive} must have SHA-256 {source['sha256']}, got {found}; delete it")
