@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator, Mapping
 
@@ -120,7 +121,8 @@ def condition_in_words(claim: Claim, condition: ast.Compare, values: Mapping[str
     units = {claim.quantities[name].unit for name in names_in(ast.unparse(left))}
     unit = units.pop() if len(units) == 1 else ""
     digits = DIGITS  # a number is never rounded onto its threshold
-    while here != required and digits < 15 and show_number(here, digits) == show_number(required, digits):
+    tied = math.isclose(here, required, rel_tol=1e-6)  # a tie of counts differs by rounding only
+    while not tied and show_number(here, digits) == show_number(required, digits):
         digits += 1
     shown = [show_quantity(x, unit, digits) for x in (here, required)]
 

@@ -24,7 +24,7 @@ HEADLINES = {
     "Z1": ("A model without layers is a table of bigrams", "held-out loss {loss_model}; loss of the bigram table {loss_bigram}"),
     "W2": ("Induction heads form abruptly", "score rises from 10% to 90% of its final value between {n_t10} and {t90}"),
     "S1": ("The paper's single source tokens copy themselves", "{n_self_copied} of {n_sources} have themselves or a variant among their five highest out tokens"),
-    "T6": ("Weighting attention by value length shrinks it at the start token", "second-layer heads with at least 30% there: {n_resting_heads}; their attention to the start token {first_plain}, weighted {first_weighted}"),
+    "T6": ("Weighting attention by value length shrinks it at the start token", "second-layer heads with at least 30% there: {n_resting_heads}; mean attention to the start token {first_plain}, weighted {first_weighted}"),
     "O8": ("Some heads delete information", "{n_memory_heads} of {n_heads} heads"),
     "W5": ("With positions in the residual stream, heads do induction by pointers", "induction score {induction}; {pointer_share} of it is lost without moved positions"),
 }  # fmt: skip
