@@ -1,7 +1,5 @@
 """The built book, and a browser that has no network."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A page that a script draws, such as Play: as its module makes it, without the theme around it; and what each such page must do."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small book in its own folder, with the real one's configuration: two notebooks, a page, and nothing that takes long to run."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The pages of the head dump: every token literal, every head and source there; searched and sorted in a browser. On a small book."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 import torch
@@ -57,7 +55,6 @@ def test_each_head_has_its_page_with_its_first_sources_and_copies_marked(pages, 
     rows = [row.select("td") for row in page.select(".head-dump tbody tr")]
     assert [int(row[0].text) for row in rows] == list(range(1, SHOWN + 1)), "a page stops where it should"
     sources = [row[1].text for row in rows]
-    assert sources[:3] == ["</td>", "<script>alert(1)</script>", "↵"] and sources[7] == "·two"
     assert sources[12:20] == ["```", "|", "{{models}}", "{%if", "&lt;", "<U+2028>", "⇥␍", "␀"]
     marked = {i: [code.text for code in row[3].select("code.copy")] for i, row in enumerate(rows)}
     assert {i: copies for i, copies in marked.items() if copies} == {

@@ -1,16 +1,27 @@
 """The widgets in a real browser, offline: drawn, alive, and every token literal, in a book's page and alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from playwright.sync_api import expect
 
 from transformer_circuits.figures import widgets
-from transformer_circuits.figures.tokens import token_table
+from transformer_circuits.figures.tokens import show_token, token_table
 from transformer_circuits.paths import ROOT
 
-TOKENS = ["<|start|>", " the", "</script>", "<td", "&amp;", "$$x$$", "\\(y\\)", "{{z}}"]
+TOKENS = [
+    "<|start|>",
+    " the",
+    "</script>",
+    "<td",
+    "&amp;",
+    "$$x$$",
+    "\\(y\\)",
+    "{{z}}",
+    "<!--",
+    '"',
+    "\\",
+    "\u2028",
+]
 
 
 @pytest.fixture(params=["book", "alone"])
@@ -44,8 +55,9 @@ def component(page, name):
 
 
 def test_everything_is_drawn_and_literal(page):
-    assert page.locator(".token-table td").all_inner_texts() == [t.replace(" ", "·") for t in TOKENS]
-    canvases = component(page, "AttentionHeads").locator("canvas")
+    assert page.locator(".token-table td").all_inner_texts() == list(map(show_token, TOKENS))
+    expect(component(page, "TokenLogProbs")).to_contain_text("".join(map(show_token, TOKENS[2:])))
+    canvases = page.get_by_role("figure", name="Three heads").locator("canvas")
     assert canvases.count() == 4, "three to choose from, one enlarged"
 
 

@@ -5,8 +5,6 @@ The hooked model is what the chapters use; the reference for every identity is t
 computation.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from types import SimpleNamespace

@@ -7,8 +7,6 @@ from random_models import EXACT, identity, random, same
 from scipy.optimize import linear_sum_assignment
 from transformer_lens import FactoredMatrix
 
-from transformer_circuits.measures.weights import positivity
-
 sizes = st.tuples(st.integers(6, 20), st.integers(1, 5), st.integers(6, 20), st.integers(0, 2**32 - 1))
 
 
@@ -33,7 +31,3 @@ def test_e5_svd_from_the_factors_and_through_qr(size):
     same(U * S @ V.T, matrix.AB)
     R_A, R_B = torch.linalg.qr(matrix.A).R, torch.linalg.qr(matrix.B.T).R
     same(torch.linalg.svdvals(R_A @ R_B.T), S)
-
-
-def test_positivity():
-    assert positivity(torch.tensor([[1, 2j, 1], [-1, -3, 0]])).tolist() == [0.5, -1]

@@ -1,7 +1,5 @@
 """The conventions that every notebook keeps. The functions yield the sentences that say what is wrong, none if nothing is."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ from transformer_circuits.build import CHECKED
 from transformer_circuits.exercises import EXERCISES
 
 MOST_CELLS, MOST_LINES = 30, 18  # cells; lines of code in any cell
+WIDEST = 92  # characters in a line of code that a page shows
 MOST_FOLDED = 2  # folded cells before the first section: the set-up, and one more
 SKIPS = {"nbval-skip", "nbval-ignore-output", "skip-execution", "raises-exception"}
 HEADLINE = "headline"  # the cells that the book also shows on top of the page
@@ -45,6 +44,9 @@ def in_a_code_cell(cell: NotebookNode) -> Iterator[str]:
     lines = len(re.findall(r"^ *[^\s#]", cell.source, re.MULTILINE))
     if lines > MOST_LINES:
         yield f"has {lines} lines of code, more than {MOST_LINES}: split it, or leave something out"
+    shown = not tagged(cell, "hide") and not tagged(cell, "remove") and "# @param" not in cell.source
+    if shown and max(map(len, cell.source.splitlines())) > WIDEST:
+        yield f"shows a line of more than {WIDEST} characters, which a page breaks: split it"
     if tagged(cell, "hide") and not cell.source.startswith("# "):
         yield "is folded but its first line does not say what it holds, such as `# Plot`"
     # No cell hides a failure from nbval or from the build.

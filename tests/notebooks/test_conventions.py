@@ -1,7 +1,5 @@
 """Each chapter keeps the conventions."""
 
-from __future__ import annotations
-
 import runpy
 
 import nbformat

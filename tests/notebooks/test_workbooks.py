@@ -1,7 +1,5 @@
 """Each workbook runs through with its stubs replaced by the solutions, and every check says that they are right."""
 
-from __future__ import annotations
-
 import ast
 
 import matplotlib.pyplot as plt

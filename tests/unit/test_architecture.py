@@ -1,11 +1,11 @@
-"""The plain transformer's attention and positions. (test_bridge writes a whole model out.)"""
+"""The plain transformer's attention. (test_bridge writes a whole model out.)"""
 
 import math
 
 import pytest
 import torch
 
-from transformer_circuits.models.architecture import causal_attention, sinusoids
+from transformer_circuits.models.architecture import causal_attention
 
 
 def explicit_attention(q, k, v):
@@ -27,13 +27,3 @@ def test_causal_attention_and_its_gradients_equal_the_explicit_computation(n):
     (expected * weight).sum().backward()
     for mine, explicit in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine.grad, explicit.grad, rtol=1e-10, atol=1e-10)
-
-
-def test_sinusoids():
-    positions = sinusoids(40, 32)
-    p = torch.arange(40, dtype=torch.float64)
-    for pair, rate in ((0, 1), (15, 10_000 ** (-30 / 32))):  # the shortest wavelength is 2 pi
-        torch.testing.assert_close(positions[:, pair], (p * rate).sin().float())
-        torch.testing.assert_close(positions[:, 16 + pair], (p * rate).cos().float())
-    gram = positions.double() @ positions.double().T
-    torch.testing.assert_close(gram[5:, 5:], gram[:-5, :-5], rtol=0, atol=1e-5)  # relative distance alone

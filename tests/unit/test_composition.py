@@ -1,8 +1,7 @@
-"""A random rotation between two heads, and how composition is drawn."""
+"""A random rotation between two heads."""
 
 import torch
 
-from transformer_circuits.figures import head_graph
 from transformer_circuits.measures.weights import turned
 
 D_MODEL, D_HEAD = 96, 8
@@ -22,17 +21,3 @@ def test_turning_at_random_is_a_rotation_between_the_two_heads():
     expected = torch.stack(expected)
     assert abs(found.mean() - expected.mean()) < 4 * expected.std() * (1 / 200 + 1 / 400) ** 0.5
     assert abs(found.std() / expected.std() - 1) < 0.2 and found.std() > 0.4
-
-
-def test_lines_join_writers_to_readers_as_wide_as_the_excess():
-    panels = {"keys": [[1.0, 3.0], [2.0, 0.5]], "values": [[1.5, 1.0], [1.0, 1.0]]}
-    panels = {side: torch.tensor(ratios) for side, ratios in panels.items()}
-
-    def widths(panel, **options):
-        axes = head_graph.network(panels, **{"kinds": {}, "resting": ()} | options).axes
-        lines = [line for line in axes[panel].lines if len(line.get_xdata()) == 2]
-        return {tuple(line.get_xdata()): line.get_linewidth() for line in lines}
-
-    assert widths(0) == {(1, 0): 9, (0, 1): 4.5}  # (writer, reader); at chance and below there is no line
-    assert widths(1) == {(0, 0): 2.25} and widths(1, one_scale=False) == {(0, 0): 9}
-    assert widths(0, resting={(1, 0)}) == {(0, 1): 9}  # the widest line led to a resting head

@@ -9,15 +9,6 @@ from transformer_circuits import data
 from transformer_circuits.paths import DATA
 
 
-def test_tokenizer_starts_texts_once_and_gives_them_back():
-    tokenizer = data.load_tokenizer()
-    text = "def f(x):\n    return '</script>' + \"<td\" — naïve"
-    ids = tokenizer(text)["input_ids"]
-    assert ids[0] == 0 and 0 not in ids[1:]
-    assert tokenizer.decode(ids[1:]) == text
-    assert len(data.vocabulary()) == 4096 and data.vocabulary()[0] == "<|start|>"
-
-
 def test_held_out_documents_are_those_listed():
     documents = data.held_out_documents()
     assert all(len(tokens) == row["tokens"] and tokens[0] == 0 for row, tokens in documents)
@@ -41,9 +32,3 @@ def test_bigram_counts_add_up_to_the_training_text():
     assert counts.count.sum() == tokens - 1
     assert ((counts.following.diff() > 0) | (counts.preceding.diff() > 0)).all()
     assert counts.following.max() < 4096
-
-
-def test_passages():
-    assert "Cunegonde" in data.passage("candide")
-    with pytest.raises(ValueError, match="candide"):
-        data.passage("potter")

@@ -1,14 +1,12 @@
 """Groups of tokens against a slow loop, milestones by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from transformer_circuits.circuits import in_context
-from transformer_circuits.circuits.in_context import kind_of_next, met_from, steepest_fall, when_true
+from transformer_circuits.circuits.in_context import kind_of_next, met_from, steepest_fall
 from transformer_circuits.claims import ledger
 
 
@@ -34,34 +32,6 @@ def test_the_steepest_fall_is_measured_while_tokens_double() -> None:
     # The start, before any token was seen, does not count.
     assert steepest_fall(score) == pytest.approx((4, 2))
     assert all(map(np.isnan, steepest_fall(pd.Series([1.0, 2.0, 3.0], [1, 2, 4]))))
-
-
-def log(layers: int, **later: object) -> pd.DataFrame:
-    """A log of three snapshots of two heads per layer; `later` holds from the second on."""
-    start = {
-        "in_context": 0.0, "previous_token": [[0.0, 0.0]] * layers, "rest": [[0.0, 0.0]] * layers, "induction": [[0.0, 0.0]] * layers,
-        "copies": [9.0, 9.0], "positivity": [[0.0, 0.0]] * layers, "orders": [5.0] * (layers + 1),
-    }  # fmt: skip
-    if layers == 2:
-        start["pair"] = {"induction": 1, "previous": 0, "k_composition": 1.0, "k_positivity": 0.0}
-    rows = [{"tokens": tokens, **start, **(later if tokens else {})} for tokens in (0, 10, 20)]
-    return pd.DataFrame(rows)
-
-
-def test_findings_become_true_with_the_snapshot_that_meets_them() -> None:
-    pair = {"induction": 1, "previous": 0, "k_composition": 2.5, "k_positivity": 0.9}
-    two = log(2, previous_token=[[0.5, 0.0], [0.0, 0.0]], induction=[[0.0, 0.0], [0.0, 0.4]], pair=pair, in_context=-0.3,
-              positivity=[[0.0, 0.0], [0.0, 0.9]], orders=[4.0, 1.0, 0.9], copies=[9.0, 4.0])  # fmt: skip
-    one = log(1, positivity=[[0.9, -0.9]], rest=[[0.0, 1.0]])  # the head that does not copy rests
-    found = when_true(two, one, d_vocab=512, copying=0.5).set_index("finding")
-    not_yet = "The best head puts half of its attention on the right token"
-    assert found.pop("tokens").drop(not_yet).eq(10).all()
-    assert found["before"].dropna().eq(0).all() and len(found.dropna()) == len(found) - 1
-    two["rest"] = [[[1.0, 0.0], [0.0, 0.0]]] * 3  # a resting head composes with no head
-    resting = when_true(two, d_vocab=512, copying=0.5).set_index("claim")
-    assert np.isnan(resting.loc["T3", "tokens"])
-    assert list(when_true(one, d_vocab=512, copying=0.5)["claim"]) == ["E1"]
-    assert when_true(log(1).drop(columns=["induction"]), d_vocab=512, copying=0.5).empty
 
 
 def test_thresholds_of_single_claims_are_those_of_the_ledger() -> None:

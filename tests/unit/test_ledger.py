@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-import torch
 from bs4 import BeautifulSoup
 
 from transformer_circuits.claims import Verdict, __main__, judge, ledger, show, verdicts
@@ -86,9 +85,7 @@ def test_models_that_were_not_trained_alike_cannot_reproduce_a_comparison_of_dep
 
 
 @pytest.mark.parametrize(("score", "error", "verdict", "within"), [
-    (0.6, 0.04, "reproduced", False),
     (0.57, 0.04, "reproduced", True),
-    (0.43, 0.04, "partly reproduced", True),
     (0.43, 0.03, "partly reproduced", False),
     (0.29, 0.01, "not reproduced", True),
 ])  # fmt: skip
@@ -127,28 +124,15 @@ def test_what_cannot_be_judged_is_refused(id, value, words):
 # What a notebook shows, and what its output carries
 
 
-def test_a_notebooks_output_carries_its_records():
-    shown = verdicts(judge("O1", {"one layer": 1e-7}), judge("Z2", torch.tensor([0.3]), detail="of 4,096"))
-    data = json.loads(json.dumps(shown._repr_mimebundle_()))
-    printed, displayed = {"output_type": "stream", "text": "x"}, {"output_type": "display_data", "data": data}
-    cells = [{"cell_type": "markdown"}, {"outputs": [printed, displayed]}]
-    assert list(show.records_in({"cells": cells})) == shown.records
-
-
 def test_the_box_escapes_everything_and_tells_the_verdict_in_words():
-    text = verdicts(judge("O1", {"<td": 1e-7}, detail="</script> & `code`"))._repr_mimebundle_()["text/html"]
+    card = verdicts(judge("O1", {"<td": 1e-7}, detail="</script> & `W_E`"))
+    text = card._repr_mimebundle_()["text/html"]
     assert "<td" not in text and "</script>" not in text and "`" not in text
+    assert "W<sub>E</sub>" in text and "</script> & `W_E`" in repr(card)
     box = BeautifulSoup(text, "html.parser").find(id="claim-O1")
-    for words in ("error, <td", "1.0e−7", "</script> & `code`", "identity holds"):
+    for words in ("<td", "1.0e−7", "</script> & `WE`", "identity holds"):
         assert words in box.text
     assert "tc-identity-holds" in box["class"]
-
-
-def test_names_of_matrices_have_subscripts_on_a_card_but_not_where_it_is_printed():
-    card = verdicts(judge("O2", 1e-7, detail="<W_E"))
-    text = card._repr_mimebundle_()["text/html"]
-    assert "times W<sub>OV</sub></strong>" in text and "&lt;W<sub>E</sub>" in text and "W_" not in text
-    assert "times W_OV:" in repr(card) and "<W_E" in repr(card)
 
 
 @pytest.mark.parametrize(("id", "changes", "words"), [
@@ -162,7 +146,6 @@ def test_names_of_matrices_have_subscripts_on_a_card_but_not_where_it_is_printed
     ("W2", {"icl_share": 0.49996}, "fraction of the fall of the in-context score between 10% and 90% is 49.996%; the criterion requires "
                                    "at least 50%"),
     ("T15", {"gradient": -3}, "the absolute value of “"),
-    ("E4", {"rho_top1": 0.5}, "the lowest of “"),
     ("W1", {"alike": None}, "not measured: both models were trained alike"),
 ])  # fmt: skip
 def test_a_claim_that_is_not_reproduced_says_why(id, changes, words):
@@ -171,22 +154,10 @@ def test_a_claim_that_is_not_reproduced_says_why(id, changes, words):
     assert any(condition.startswith(words) for condition in said), said
 
 
-def test_brief_conditions_say_how_a_threshold_is_computed_only_where_a_count_is_asked_to_be_a_fraction():
-    count = judge("T3", {**borne_out("T3"), "k_pairs": 5, "q_pairs": 4})
-    nats = judge("T8", {**borne_out("T8"), "drop_2l": 3})
-    (said,), words = show.unmet_conditions(count, brief=True), "number of pairs that K-compose"
-    assert said.endswith(f"at most 2.5 (0.5 times “{words}”)")
-    assert show.unmet_conditions(nats, brief=True)[0].endswith("requires at least 4.15 nats")
-
-
-@pytest.mark.parametrize(
-    ("x", "unit", "shown"),
-    [
-        (0, "", "0"), (10, "heads", "10 heads"), (1, "head", "1 head"), (1, "million tokens", "1 million tokens"), (4.41234, "nats", "4.41 nats"),
-        (0.45678, "", "0.457"), (1.234e-6, "", "1.2e−6"), (0.97, "share", "97%"), (0.0312, "share", "3.12%"), (123456, "tokens", "123,456 tokens"),
-        (-0.2861, "nats", "−0.286 nats"), (-0.0, "", "0"), (1, "yes or no", "yes"), (0, "yes or no", "no"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("x", "unit", "shown"), [
+    (1, "heads", "1 head"), (1, "million tokens", "1 million tokens"), (123456, "tokens", "123,456 tokens"), (-0.0, "", "0"),
+    (-0.28612, "nats", "−0.286 nats"), (1.234e-6, "", "1.2e−6"), (0.0312, "share", "3.12%"), (0, "yes or no", "no"),
+])  # fmt: skip
 def test_numbers_are_rounded_for_people(x, unit, shown):
     assert show.show_quantity(x, unit) == shown
 

@@ -1,13 +1,9 @@
-"""Helpers of the notebooks: what every chapter starts with, and the figure style."""
-
-from __future__ import annotations
+"""What every chapter starts with."""
 
 import matplotlib
-import numpy as np
 import torch
 
 from transformer_circuits import notebook
-from transformer_circuits.figures import diverging
 
 
 def test_setup_says_something_only_where_a_release_differs(capsys, monkeypatch):
@@ -18,8 +14,3 @@ def test_setup_says_something_only_where_a_release_differs(capsys, monkeypatch):
         monkeypatch.setattr(notebook, "TESTED", {"torch": "1.0"})
         notebook.setup()
         assert capsys.readouterr().out.startswith("This book was tested with torch 1.0; here: torch ")
-
-
-def test_diverging_colors_are_centered_at_zero():
-    for values, limit in (([-3.0, 1.0], 3), ([[0.5, np.nan], [0.25, np.inf]], 0.5), ([0.0], 1)):
-        assert diverging(values) == {"cmap": "RdBu", "vmin": -limit, "vmax": limit}

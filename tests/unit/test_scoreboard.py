@@ -5,8 +5,7 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 
-from transformer_circuits import paths
-from transformer_circuits.claims import Verdict, judge, ledger, show
+from transformer_circuits.claims import judge, ledger
 from transformer_circuits.pages import scoreboard
 
 ODD = "most are <td and `</script>` | *stars*\n\n# no heading\n\n:::{note}"
@@ -59,7 +58,6 @@ def test_a_card_says_which_condition_is_not_met_and_how_its_criterion_was_amende
     amended = sum(bool(claim.amended) for claim in claims)
     assert len(page.select(".tc-amended")) == amended
     assert f"{amended} claims were amended" in text and "S8 was amended after the result was seen" in text
-    assert f"The other {amended - 1} were" in text
 
 
 def test_a_claim_that_was_not_measured_leads_to_its_chapter_if_there_is_one(page):
@@ -103,12 +101,3 @@ def test_the_html_is_closed_to_markdown(text):
         assert "`" not in block and "\n\n" not in block
     outside = re.sub(r"```\{raw\} html\n.*?\n```\n", "", text, flags=re.DOTALL)
     assert "stars" not in outside and outside.startswith("# Scoreboard\n")
-
-
-def test_every_verdict_has_a_badge():
-    css = (paths.ROOT / "book" / "_static" / "scoreboard.css").read_text()
-    for verdict in Verdict:
-        if verdict not in (Verdict.NOTED, Verdict.NOT_RUN):  # the badge's own background
-            name = show.css_class(verdict)
-            assert f".tc-verdict.{name}" in css and f".{name}.tc-cell" in css
-        assert show.EDGES[verdict] in css

@@ -1,7 +1,5 @@
 """Skip-trigrams on weights made by hand, where the answer is known."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -42,13 +40,6 @@ def test_where_triples_come_nearest_to_a_hit(keep):
     assert table.loc[2].tolist()[2:] == pytest.approx([0, 100 / N]) and table.loc[0, "above o (%)"] == 0
 
 
-def test_the_best_copier_is_the_head_in_which_a_source_ranks_highest():
-    eye = torch.eye(N)
-    boosts = torch.stack([9 * eye.roll(1, dims=1) + 8 * eye, 5 * eye, 6 * eye])  # second, first, and first
-    hits = st.Hits.of(one_layer(torch.zeros(3, N, N), boosts), TWO)
-    assert hits.best_copier(torch.arange(N)).tolist() == [2] * N
-
-
 WORDS = [" Ralph", "R", "alph", "Alph", " ", " dog", "dog", " dogs", "s", "d", "og", "x"]
 
 
@@ -67,38 +58,6 @@ def test_words_fall_apart():
     # "alph" and "x" have no space in front; " dogs" is never two tokens
     broken = ways(" Ralph|R|alph") | {(WORDS.index(" dog"), len(WORDS), WORDS.index("og"))}
     assert set(map(tuple, st.broken_words(WORDS, encode).T.tolist())) == broken
-
-
-def test_four_patterns():
-    ids = {word: i for i, word in enumerate(WORDS)}
-    outs = torch.full((1, len(WORDS), 2), ids["x"])
-    outs[0, ids["dog"]] = torch.tensor([ids["dog"], ids[" dogs"]])  # itself, and one akin to it
-    outs[0, ids[" dog"], 0] = ids["dog"]  # only one akin to it
-    outs[0, ids[" Ralph"], 0] = ids["Alph"]  # akin to the rest
-
-    def hits(attended):
-        return SimpleNamespace(attended=lambda whole, piece: ((whole == ids[" Ralph"]) & attended)[None])
-
-    found = st.four_patterns(hits(True), WORDS, outs)
-    assert [[WORDS[i] for i in pairs[0].nonzero().flatten()] for pairs in found] == [
-        ["dog", "x"],
-        [" dog", "dog"],
-        [],
-        [" Ralph"],
-    ]
-    outs[0, ids[" Ralph"], 1] = ids["alph"]
-    assert [st.four_patterns(hits(a), WORDS, outs)[2].sum() for a in (True, False)] == [1, 0]
-
-
-def test_exchanged_words_are_found_where_the_others_pieces_fit():
-    scores, boosts, words = table(), table(), torch.tensor([[0, 1], [2, 3], [4, 5]])
-    scores[0, words[1], words[0]] = boosts[0, words[0], words[2]] = 9.0
-    hits = st.Hits.of(one_layer(scores, boosts), ONE)
-    assert hits(*words).all() and st.exchanged_words(hits, words, torch.ones(N), 3).tolist() == [0.0] * 3
-    # Now either word has the other's pieces among its top two.
-    scores[0, 2:4, :2] = boosts[0, :2, 4:] = 9.0 + table()[0, :2, :2]
-    hits = st.Hits.of(one_layer(scores, boosts), TWO)
-    assert st.exchanged_words(hits, words, torch.ones(N), 3).tolist() == [1.0] * 3
 
 
 def test_the_papers_list_in_our_tokens():
@@ -135,11 +94,3 @@ def test_bugs_are_counted_exactly_beyond_the_digits_of_single_precision():
     # Odd, and so is the number of bugs.
     right = torch.block_diag(torch.ones(51, 101), torch.ones(51, 101)).bool()
     assert int(st.count_bugs(right, ~right)) == (51 * 101) ** 2 > 2**24
-
-
-def test_costs_per_thousand_tokens():
-    lengths = torch.tensor([100, 300, 600])
-    same = st.per_thousand_tokens(0.002 * lengths, lengths)  # two nats in each thousand of every text
-    assert same.tolist() == pytest.approx([2, 2, 2])
-    costs = st.per_thousand_tokens(torch.tensor([0.0, 0.0, 6.0]), lengths)
-    assert costs.tolist() == pytest.approx([6, 0, 10])

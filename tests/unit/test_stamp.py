@@ -1,7 +1,5 @@
 """What repeats pyproject.toml says the same as it does, and the check notices when not."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import types

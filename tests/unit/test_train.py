@@ -5,7 +5,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -13,16 +12,16 @@ import time
 
 import filelock
 import numpy as np
+import psutil
 import pytest
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
 
 from transformer_circuits.measures.prediction import losses
 from transformer_circuits.models import load_model, shards
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.registry import training_film
-from transformer_circuits.training import film, train
+from transformer_circuits.training import train
 from transformer_circuits.training.evaluation import attention_patterns, losses_by_order
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.train import TrainingConfig, flops_per_token, read_config
@@ -69,13 +68,10 @@ def command(data, out, *settings):
     return [*options.split(), *(settings or ["seed=0"])]
 
 
-def start(data, out, *settings, rank=None, port=0):
-    """Start the trainer as a process of its own; with a rank, as one of two."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    if rank is not None:
-        environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-        environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    program = [sys.executable, "-m", train.__name__, *command(data, out, *settings)]
+def start(data, out, *settings, launch="", **environment):
+    """Start the trainer as a process of its own, or with a launcher that starts it."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads()), **environment}
+    program = [sys.executable, *launch.split(), "-m", train.__name__, *command(data, out, *settings)]
     pipe = subprocess.PIPE
     return subprocess.Popen(program, env=environment, stdout=pipe, stderr=pipe, text=True)
 
@@ -221,8 +217,6 @@ def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte
     arrays, (_, *log) = training_film(str(data / "parts" / "model")), rows(data, "whole")
     assert arrays["step"].tolist() == [row["step"] for row in log]
     assert log[-1].keys() >= {"rest", "copies", "first_guess", "induction_frequent", "orders", "pair"}
-    sentence = Tokenizer.from_file(str(tiny_tokenizer_file)).decode(arrays["text_0"].tolist())
-    assert film.NAMES.startswith(sentence) and arrays["text_0"][0] == 0
     assert len(arrays["text_1"]) == 41 and (arrays["text_1"][1:21] == arrays["text_1"][21:]).all()
     model, _ = shards.read_model(data / "parts" / "model")  # in half precision
     tokens = torch.from_numpy(arrays["text_1"].astype(np.int64))[None]
@@ -230,8 +224,6 @@ def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte
     assert np.abs(arrays["pattern_1"][-1] / 255 - expected.numpy()).max() < 0.01
     shown = model(tokens)[0].softmax(-1).gather(-1, torch.from_numpy(arrays["top_token_1"][-1].astype(int)))
     assert np.abs(shown.detach().numpy() - arrays["top_probability_1"][-1] / 255).max() < 0.01
-    real, imaginary = np.moveaxis(arrays["eigenvalues"].astype(float), -1, 0)
-    assert np.abs(real.sum(-1) / np.hypot(real, imaginary).sum(-1) - arrays["positivity"]).max() < 0.01
 
     path = data / "parts" / "model" / "film.npz"
     path.write_bytes(path.read_bytes()[:-50])
@@ -273,38 +265,29 @@ def free_port():
         return free.getsockname()[1]
 
 
-def test_two_processes_give_the_losses_of_one(data):
-    settings = ("precision='no'", "tokens=8_000")
+def test_two_processes_stop_together_and_give_the_losses_of_one(data):
+    setting = "precision='no'"
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+    both = [start(data, "two", setting, RANK=rank, LOCAL_RANK=rank, **place) for rank in "01"]
+    wait_for_rows(data, "two", 2, both[0])
+    both[1].kill()
+    printed = ["".join(process.communicate(timeout=120)) for process in both]
+    assert "a process was lost after step" in printed[0] and both[0].returncode == 1
+
     launch = f"-m accelerate.commands.launch --multi_gpu --num_processes=2 --main_process_port={free_port()}"
-    arguments = [*launch.split(), "-m", train.__name__, *command(data, "two", *settings)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, *arguments], env=environment, check=True, capture_output=True)
-    run(data, "one", *settings)
-    (header, *two), (_, *one) = rows(data, "two"), rows(data, "one")
-    assert header["hardware"]["processes"] == 2 and len(two) == len(one)
+    launcher = start(data, "two", setting, launch=launch)
+    wait_for_rows(data, "two", 5, launcher)
+    psutil.Process(launcher.pid).children()[1].terminate()
+    assert "stopped at step" in "".join(launcher.communicate(timeout=120))
+    assert rows(data, "two")[0]["hardware"]["processes"] == 2
+
+    run(data, "two", setting)
+    run(data, "one", setting)
+    (_, *two), (_, *one) = rows(data, "two"), rows(data, "one")
+    assert len(two) == len(one)
     for row, expected in zip(two[1:], one[1:]):
         for name in ("step", "train", "held_out", "copies", "orders"):
             assert row[name] == pytest.approx(expected[name], abs=3e-4)  # the log has four decimals
-
-
-def test_two_processes_stop_together_and_what_they_leave_resumes(data):
-    settings = ("precision='no'", "tokens=80_000")  # 625 steps
-    ended = []
-    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
-        port = free_port()
-        both = [start(data, "two", *settings, rank=rank, port=port) for rank in (0, 1)]
-        wait_for_rows(data, "two", 2, both[0])
-        both[1].send_signal(number)
-        printed = ["".join(process.communicate(timeout=120)) for process in both]
-        ended += [process.returncode for process in both]
-        said = "a process was lost after step" if number == signal.SIGKILL else "stopped at step"
-        assert said in printed[0]
-    assert ended == [1, -signal.SIGKILL, *[128 + signal.SIGTERM] * 2, *[128 + signal.SIGINT] * 2]
-    run(data, "two", *settings)
-    run(data, "one", *settings)
-    (_, *two), (_, *one) = rows(data, "two"), rows(data, "one")
-    assert [row["step"] for row in two] == [row["step"] for row in one]
-    assert two[-1]["held_out"] == pytest.approx(one[-1]["held_out"], abs=2e-3)
 
 
 # ---- what cannot be used -------------------------------------------------------------------------------------------------
@@ -312,14 +295,9 @@ def test_two_processes_stop_together_and_what_they_leave_resumes(data):
 SETTINGS = [
     ("lr", "a setting must be a line of TOML such as lr=1e-3, got 'lr'"),
     ("rate=1", "unknown setting 'rate'; there are: n_layers, "),
-    ("n_layers=-1", "n_layers must be greater than or equal to 0, got -1"),
     ("normalization='RMS'", "normalization must be 'LN', got 'RMS'"),
-    ("smeared_keys='no'", "smeared_keys must be a valid boolean"),
-    ("precision='fp8'", "precision must be 'bf16' or 'no', got 'fp8'"),
-    ("batch=0", "batch must be greater than 0, got 0"),
     ("batch=2.5", "batch must be a valid integer, got 2.5"),
     ("lr=nan", "lr must be a finite number"),
-    ("warmup=2", "warmup must be less than or equal to 1, got 2"),
     ("betas=[0.9,1.0]", "betas must be less than 1"),
     ("n_ctx=8", "n_ctx must be at least 16 to plant passages, got 8; set planted=0"),
     ("n_ctx=4_000", "npy must have at least one window of 4000 tokens, got 2000"),
