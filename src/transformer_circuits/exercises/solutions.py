@@ -15,7 +15,7 @@ from transformer_circuits.models.bridge import from_matrices
 # Workbook e1: what adds up to a logit
 @exercise(lambda: inputs.texts(2, 1, 2))
 def residual_parts(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "part row pos d_model"]:
-    """Return what the embedding, and then each head in order, adds to the residual stream."""
+    """Return what the embedding, and then each head in order, adds to the stream."""
     _, cache = model.run_with_cache(tokens)
     parts = [cache["embed"]]
     for layer in range(model.cfg.n_layers):
@@ -90,7 +90,7 @@ def forced_bugs(right: Bool[Tensor, "dest out"], wrong: Bool[Tensor, "dest out"]
 # Workbook e3: where heads attend, and what they read
 @exercise(lambda: inputs.texts(2, 1, 2))
 def previous_token_scores(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
-    """Return each head's mean attention to the previous token, starting at destination 2."""
+    """Return each head's mean attention to the previous token, starting at position 2."""
     _, cache = model.run_with_cache(tokens)
     A = torch.stack([cache["pattern", layer] for layer in range(model.cfg.n_layers)])
     one_back = A.diagonal(offset=-1, dim1=-2, dim2=-1)  # [layer, row, head, dest - 1]
@@ -132,7 +132,7 @@ def composition(model, side: str) -> Float[Tensor, "reader writer"]:
 def induction_without(
     model, tokens: Int[Tensor, "row pos"], length: int, writer: int, side: str
 ) -> Float[Tensor, "head"]:
-    """Return induction scores with one head removed from what one side ("q", "k", "v") reads."""
+    """Return induction scores with one head removed from what "q", "k", or "v" reads."""
     _, cache = model.run_with_cache(tokens)
     wrote = cache["z", 0][:, :, writer] @ model.W_O[0, writer]
     remove = (f"blocks.1.attn.{side}.hook_in", lambda x, hook: x - wrote)
