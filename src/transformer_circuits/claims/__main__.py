@@ -1,7 +1,5 @@
 """python -m transformer_circuits.claims accept: list how the verdicts of the last build differ from the accepted ones, and accept them."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -8,8 +8,6 @@ reads a book's records from the outputs of its notebooks and from nowhere else. 
 any single claim.
 """
 
-from __future__ import annotations
-
 import ast
 import enum
 import functools

@@ -1,7 +1,5 @@
 """How claims look in a notebook, and how its outputs carry them: numbers in words, cards, JSON. Everything is escaped."""
 
-from __future__ import annotations
-
 import ast
 import math
 import re
@@ -31,7 +29,7 @@ def show_number(x: float, digits: int = DIGITS) -> str:
     """Write a number in a few digits: whole numbers and large ones without a point, tiny ones as 1.2e−6."""
     if x == int(x) or abs(x) >= 1000:
         text = f"{x:z,.0f}"
-    elif abs(x) < 1e-3:
+    elif abs(x) < 1e-4:
         mantissa, exponent = f"{x:.{digits - 2}e}".split("e")
         text = f"{mantissa}e{int(exponent)}"
     else:

@@ -1,7 +1,5 @@
 """The handful of plot types that more than one chapter draws. Each returns its Axes, so that a chapter can add to it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -126,7 +124,9 @@ def by_layer(
         ax.scatter(x[which], values[which], color=color, s=18)
     for layer, head in np.argwhere(accented):
         at = x[layer, head], values[layer, head]
-        ax.annotate(f"{layer}.{head}", at, (4, 2), textcoords="offset points", fontsize=9)
+        left = accented[layer, head + 1 : head + 3].any()  # away from the next dot
+        place = {"xytext": (-4, 2), "ha": "right"} if left else {"xytext": (4, 2)}
+        ax.annotate(f"{layer}.{head}", at, **place, textcoords="offset points", fontsize=9)
     ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)
     ax.axhspan(*chance, color="0.92", zorder=0)
     ax.set(xlabel="layer", ylabel=label, xlim=(-0.6, layers - 0.4))

@@ -5,8 +5,6 @@
 The tables are plain HTML that needs no script; `book/_static/head_dump.js` adds search and sorting.
 """
 
-from __future__ import annotations
-
 import html
 import sys
 from collections.abc import Collection, Mapping, Sequence

@@ -3,8 +3,6 @@
 python -m transformer_circuits.pages.model_cards OUT.md
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -3,8 +3,6 @@
 Pictures and tables are the cells' own: the page links to the files that the chapters show.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

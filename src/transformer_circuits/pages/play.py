@@ -1,12 +1,10 @@
 """The page "Play": the two-layer model in the reader's browser, to be taken apart there.
 
-    python -m transformer_circuits.pages.play OUT.md       (the build does; model.js and a still picture go to _static/play beside it)
+    python -m transformer_circuits.pages.play OUT.md       (the build does; model.js goes to _static/play beside it)
 
 The page is `book/_static/play/`: engine.js computes, play.js draws, both written by hand. This module writes their data: weights and
 tokenizer, what each head does, the prepared texts. All of it is computed from the shipped model; no head is named by hand.
 """
-
-from __future__ import annotations
 
 import base64
 import html
@@ -18,10 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
 import torch
 from jaxtyping import Float, Int
-from matplotlib.figure import Figure
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import get_act_name
@@ -29,9 +25,8 @@ from transformer_lens.utilities import get_act_name
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import Head, Hook, head_name
 from transformer_circuits.data import held_out_windows, passage, vocabulary
-from transformer_circuits.figures import plots, use_style
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD, RESTING
-from transformer_circuits.measures.repeats import after_earlier, last_target
+from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.models import load_model
 from transformer_circuits.models.bridge import matrices
 from transformer_circuits.models.tokenizer import START
@@ -153,20 +148,6 @@ def texts(model: TransformerBridge, shown: Scene) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def still(model: TransformerBridge, shown: Scene) -> Figure:
-    """Draw, for readers without scripts, the induction head on the first text, intact and without the previous-token head."""
-    words, rings = model.to_str_tokens(shown.ids[0]), after_earlier(shown.ids[0])
-    fig, axes = plt.subplots(1, 2, figsize=(9.6, 4.6))
-    name = f"head {head_name(shown.induction)}"
-    runs = {name: [], f"{name} without {head_name(shown.previous)}": heads.without_heads([shown.previous])}
-    for ax, (title, hooks) in zip(axes, runs.items()):
-        pattern = attention(model, shown.ids, shown.induction, hooks)
-        label = f"attention of {title}"
-        plots.heatmap(pattern, x=words, y=words, label=label, limits=(0, 1), rings=rings, ax=ax)
-        ax.tick_params(labelsize=7)
-    return fig
-
-
 def percent(share: float) -> str:
     """Return a percentage as play.js shows it."""
     return f"{share:.0%}" if share >= 0.0995 else f"{share:.1%}" if share >= 0.001 else "&lt;0.1%"
@@ -211,7 +192,6 @@ def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:
 
 @torch.no_grad()
 def main(out: Path) -> None:
-    use_style()
     model = load_model(MODEL, device="cpu")
     windows = held_out_windows(16, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
     previous, rest = heads.previous_token_scores(model, windows), heads.start_token_scores(model, windows)
@@ -233,7 +213,6 @@ def main(out: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     data = script(model, means, facts)
     (folder / "model.js").write_text(data, encoding="utf-8")
-    still(model, shown).savefig(folder / "still.png", dpi=110)
     out.write_text(page(model, shown, len(data) / 1e6), encoding="utf-8")
 
 

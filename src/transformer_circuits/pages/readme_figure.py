@@ -3,8 +3,6 @@
 python -m transformer_circuits.pages.readme_figure book/_static/readme.png
 """
 
-from __future__ import annotations
-
 import sys
 
 import matplotlib.pyplot as plt

@@ -1,7 +1,5 @@
 """The scoreboard, and the tallies and headlines on the front page: made from the records in the executed notebooks, never typed."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
@@ -112,7 +110,7 @@ class Results:
 
 
 def headlines(results: Results) -> str:
-    """Return what the front page includes: the result in two sentences, then after a comment the tallies and the table of headlines."""
+    """Return what the front page includes: the result in two sentences, then after comments the tallies and the table of headlines."""
     return render("headlines.md", results=results)
 
 

@@ -6,8 +6,6 @@ The page is `book/_static/watch/`, written by hand: watch.js draws. This module 
 thresholds of `measures`, where the marks on the time axis are, and when each finding becomes true.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import gzip
