@@ -14,8 +14,6 @@ A page shows what its notebook computed:
 A lock makes builds and tests of one folder wait for each other. The next build repeats whatever was interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import concurrent.futures

@@ -3,8 +3,6 @@
 Made by `python -m transformer_circuits.training.corpus --ship data`; sources and licenses are in `training/sources.toml`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

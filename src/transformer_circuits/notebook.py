@@ -1,7 +1,5 @@
 """Prepare a notebook: what every chapter needs besides its subject."""
 
-from __future__ import annotations
-
 import importlib.metadata
 
 import torch

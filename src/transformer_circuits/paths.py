@@ -4,8 +4,6 @@ ROOT is the repository. An editable install (what `make` does) finds it from thi
 is told by the environment variable TRANSFORMER_CIRCUITS_ROOT, which wins where both are known.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -19,8 +19,6 @@ A triple that was never seen may have had few occasions. After n occasions witho
 3 / n: wrong means that it follows fewer than 1% of the occasions.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import math

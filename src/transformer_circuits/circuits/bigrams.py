@@ -1,7 +1,5 @@
 """How frequent each token is in the training text, and tokens of similar frequency: chance for claims S1, S6, and E6."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor

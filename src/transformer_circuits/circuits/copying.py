@@ -4,8 +4,6 @@ Paper: "Copying / Primitive In-Context Learning" and "Summarizing OV/QK Matrices
 W_E W_OV W_U, [source token, out token], as a FactoredMatrix: `(model.W_E @ model.OV @ model.W_U)[layer, head]`. Entries are logits.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

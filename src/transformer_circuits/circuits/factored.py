@@ -5,8 +5,6 @@ Circuits"). One row costs almost nothing; all of them together would fill 10 GB 
 the rows of `matrix.T`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -3,8 +3,6 @@
 Paper: "Skip-Trigrams" and the full lists that accompany it. Positions are left out: this is about which tokens, at equal distance.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 import torch
 from jaxtyping import Float

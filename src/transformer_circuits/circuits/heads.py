@@ -3,8 +3,6 @@
 Every function takes a TransformerBridge (`load_model`) and uses its hooks. `hooks` is a list as for `run_with_hooks`. A head is (layer, head).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple

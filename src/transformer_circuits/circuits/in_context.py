@@ -4,8 +4,6 @@ Paper: "Where Does This Leave Us?", and its sequel, "In-context Learning and Ind
 What is read off a training log (`models.registry.training_log`) is a Series with a value a snapshot, its index the tokens seen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

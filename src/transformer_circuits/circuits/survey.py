@@ -4,8 +4,6 @@ Everything else that the chapter computes comes from `heads` and `measures`, as 
 `load_model` returns it. Weights are read in single precision, whatever the model's own.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -4,8 +4,6 @@ Paper: "Term Importance Analysis" (two-layer models); claims T11 and T12. The te
 attention patterns frozen.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 Paper: "Copying / Primitive In-Context Learning", whose second pattern, [b] ... [a] -> [b'], is about such pairs.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ stands in the solution with what a reader wrote in its place. A result that diff
 gives with each mistake in it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import traceback

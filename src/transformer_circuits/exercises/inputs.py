@@ -1,7 +1,5 @@
 """What functions are tried with: random models first, because on a trained model many mistakes change little, then a shipped one."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Drawings: the residual stream (after the paper's figure of the high-level architecture), and how heads of two layers compose."""
 
-from __future__ import annotations
-
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

@@ -1,7 +1,5 @@
 """Heads of two layers joined by lines, as in the paper's figure of composition scores."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import matplotlib.pyplot as plt

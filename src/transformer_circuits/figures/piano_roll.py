@@ -1,7 +1,5 @@
 """A melody as a picture and as a sound, for the chapter on sequences that are not text."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The style of every figure, and the one way to color signed numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import matplotlib.pyplot as plt

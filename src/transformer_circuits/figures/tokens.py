@@ -1,7 +1,5 @@
 """Tokens as text on a page: whitespace and invisible characters made visible, markup never interpreted."""
 
-from __future__ import annotations
-
 import html
 import math
 import unicodedata

@@ -6,8 +6,6 @@ script comes from the installed package. While the book is built, a figure is on
 must work alone there. Never rely on hovering: show the same numbers next to a widget as a figure or table.
 """
 
-from __future__ import annotations
-
 import functools
 import html
 import importlib.resources

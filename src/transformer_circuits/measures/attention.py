@@ -1,7 +1,5 @@
 """Scores that are read from attention patterns [..., head, destination, source], and the thresholds that name a head."""
 
-from __future__ import annotations
-
 from jaxtyping import Float
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """How well a model predicts: losses, first guesses, and what the context before a token is worth."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -4,8 +4,6 @@ A head's circuits are products of two thin matrices, as TransformerLens's Factor
 B = W_O, QK with A = W_Q and B = W_K^T. Only small products are formed.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

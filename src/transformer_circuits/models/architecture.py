@@ -10,8 +10,6 @@ Fields of `ModelConfig` add layer normalization and more for chapter 12. Module 
 implementation, trained and analyzed alike.
 """
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Callable

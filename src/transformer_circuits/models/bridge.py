@@ -19,8 +19,6 @@ list of prompts of unequal length counts the padding. On a model without layers 
 raises KeyError (the residual stream is `cache["hook_embed"]`).
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

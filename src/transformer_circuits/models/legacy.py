@@ -5,8 +5,6 @@ and one state dict; those that are not safetensors are read with `weights_only=T
 TransformerLens's `convert_tl_checkpoint` names the tensors and their shapes.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """How models were trained, from their manifests: in what a comparison of two models compares more than it says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from transformer_circuits.models.architecture import BEYOND

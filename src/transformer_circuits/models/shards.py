@@ -8,8 +8,6 @@ of the model's `tokenizer.json`, which is in the folder or is the repository's. 
 are those of `Transformer.state_dict()` without `pos.weight`, which is computed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What a training run keeps on disk, so that a kill at any moment loses no more than the steps since the last checkpoint."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -9,8 +9,6 @@ Written to `--out`: `tokenizer.json`, `train.npy` and `held_out.npy` (uint16, to
 `held_out_documents.json` and `report.json`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import fnmatch

@@ -1,7 +1,5 @@
 """What the trainer measures at each snapshot, on the plain module: the scores of `measures`, and losses by order."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from typing import Any

@@ -13,8 +13,6 @@ composition                           float16 [S, 3, reader, writer]: compositio
 previous_token, rest, induction, positivity   float16 [S, layer, head]: scores of the log's row
 """
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Iterable

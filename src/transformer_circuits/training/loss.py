@@ -1,7 +1,5 @@
 """Cross-entropy of W_U x against the next token, without keeping float32 logits for the whole batch."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -8,8 +8,6 @@ of the last step. At any moment a random phrase from earlier in the same melody 
 predicts how it continues. `ideal_losses` are the losses of an observer who knows these rules.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import NamedTuple

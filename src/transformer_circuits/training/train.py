@@ -10,8 +10,6 @@ losses are those of an uninterrupted run), and at the end `model/`, the weights 
 `--multi_gpu` too: without it, Accelerate 1.15 starts a single one. TransformerLens is not imported.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Windows of packed tokens as a model reads them: in a random order, some without a start token, some with a passage twice."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
