@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from transformer_circuits.models.architecture import Transformer
 from transformer_circuits.models.shards import write_atomically
+
+MOMENTS = ("momentum", "step", "exp_avg", "exp_avg_sq")  # what HeadMuon and AdamW remember of a parameter
 
 
 def digest(path: Path) -> str:
@@ -29,21 +32,25 @@ def checksum(tensors: dict[str, Tensor]) -> str:
     return found.hexdigest()
 
 
-def save_checkpoint(
-    path: Path, model: Transformer, optimizer: torch.optim.Optimizer, about: dict[str, Any]
-) -> None:
-    """Write weights, optimizer moments and `about` to one file."""
+Optimizers = Sequence[torch.optim.Optimizer]  # each parameter belongs to one of them
+
+
+def save_checkpoint(path: Path, model: Transformer, optimizers: Optimizers, about: dict[str, Any]) -> None:
+    """Write weights, what the optimizers remember of each (their moments), and `about` to one file."""
+    remembered = {
+        parameter: state for optimizer in optimizers for parameter, state in optimizer.state.items()
+    }
     tensors = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             tensors[f"model.{name}"] = parameter.detach()
-            tensors |= {f"{key}.{name}": value for key, value in optimizer.state[parameter].items()}
+            tensors |= {f"{key}.{name}": value for key, value in remembered[parameter].items()}
     metadata = {"about": json.dumps(about), "sha256": checksum(tensors)}
     write_atomically(path, lambda partial: save_file(tensors, partial, metadata=metadata))
 
 
-def load_checkpoint(path: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Put a checkpoint's content into model and optimizer, and return its `about`. Raises ValueError if it is damaged."""
+def load_checkpoint(path: Path, model: Transformer, optimizers: Optimizers) -> dict[str, Any]:
+    """Put a checkpoint's content into model and optimizers, and return its `about`. Raises ValueError if it is damaged."""
     try:
         with safetensors.safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -53,12 +60,13 @@ def load_checkpoint(path: Path, model: Transformer, optimizer: torch.optim.Optim
             raise ValueError("its content does not have its checksum")
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it to start over") from error
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                parameter.copy_(tensors[f"model.{name}"])
-                moments = {key: tensors[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
-                optimizer.state[parameter] = {key: value.to(parameter) for key, value in moments.items()}
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    for optimizer in optimizers:
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            name = names[parameter]
+            parameter.data.copy_(tensors[f"model.{name}"])
+            moments = {key: tensors[f"{key}.{name}"] for key in MOMENTS if f"{key}.{name}" in tensors}
+            optimizer.state[parameter] = {key: value.to(parameter) for key, value in moments.items()}
     return about
 
 

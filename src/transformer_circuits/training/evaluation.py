@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from transformer_circuits.measures.ablation import head_costs, standard_error, working
 from transformer_circuits.measures.attention import induction_score, previous_token_score, start_token_score
 from transformer_circuits.measures.prediction import first_guesses, in_context_score, losses
 from transformer_circuits.measures.repeats import SHORTEST, repeated_random_tokens
@@ -66,7 +67,7 @@ def losses_by_order(model: Transformer, rows: Tensor) -> list[float]:
         orders = [a + b for a, b in zip([*orders, 0.0], [0.0, *moved])]
 
     def loss(residual: Tensor) -> float:
-        return float(F.cross_entropy(model.head(residual).float().mT, rows[:, 1:]))
+        return float(F.cross_entropy(model.head(residual).float().flatten(0, 1), rows[:, 1:].flatten()))
 
     return [loss(residual) for residual in itertools.accumulate(orders)]
 
@@ -80,6 +81,8 @@ class Evaluation:
     copies, first_guess      loss in the first and second copy of these; share of right first guesses in the second
     induction_frequent       the same on tokens drawn as often as they occur in text
     positivity               of each head's OV circuit: near 1 for a copying head
+    cost, cost_error         what removing each head costs on `few_windows` windows (nats per token), and its standard error over them
+    working                  of each layer, the heads that work
     orders                   loss with frozen patterns and only paths through at most 0, 1, ... heads
     pair                     with two layers, the head with the highest induction score and the earlier head that its keys read most:
                              their K-composition ratio, and the positivity of their K-composition circuit
@@ -89,6 +92,7 @@ class Evaluation:
         count = min(held_out.count, config.evaluate_windows)
         windows = np.linspace(0, held_out.count - 1, count).astype(int)
         self.rows, self.few = held_out.rows(windows).to(device), config.few_windows
+        self.spread = self.rows[:: max(1, count // self.few)][: self.few]  # from all parts of the held-out text
         n_ctx, shortest = held_out.n_ctx, min(SHORTEST, (held_out.n_ctx - 1) // 2)
         of_text = torch.from_numpy(np.bincount(held_out.tokens, minlength=d_vocab))
         options = d_vocab, n_ctx, config.repeats, shortest, config.seed
@@ -107,6 +111,10 @@ class Evaluation:
         for name, repeated in zip(("induction", "induction_frequent"), self.repeated):
             patterns = attention_patterns(model, repeated.tokens)
             scores[name] = torch.stack([induction_score(layer, repeated) for layer in patterns])
+        outputs = [block.attn.o for block in model.layers]
+        costs = head_costs(model, outputs, model.config.n_heads, self.spread)
+        scores |= {"cost": costs.mean(dim=-1), "cost_error": standard_error(costs)}
+        scores["working"] = [layer.nonzero().flatten().tolist() for layer in working(costs)]
         uniform = self.repeated[0]
         scores["copies"] = uniform.by_copy(losses(model, uniform.tokens))
         scores["first_guess"] = float(uniform.by_copy(first_guesses(model, uniform.tokens).float())[1])

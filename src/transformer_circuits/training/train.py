@@ -41,6 +41,7 @@ from transformer_circuits.training.checkpoints import digest, load_checkpoint, r
 from transformer_circuits.training.evaluation import Evaluation
 from transformer_circuits.training.film import Film, texts
 from transformer_circuits.training.loss import linear_cross_entropy
+from transformer_circuits.training.muon import HeadMuon
 from transformer_circuits.training.windows import Windows
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -56,6 +57,7 @@ class TrainingConfig:
 
     tokens: PositiveInt  # to see in all
     batch: PositiveInt = 4  # windows per step, over all processes
+    optimizer: Literal["muon", "adamw"] = "muon"  # of heads: Muon for each head; all else is AdamW's
     lr: PositiveFloat = 2e-3
     lr_end: Share = 0.05  # of lr, reached at the last step
     warmup: Share = 0.01  # of the steps, over which lr rises
@@ -176,13 +178,24 @@ def flops_per_token(shape: ModelConfig) -> float:
     return 6.0 * (shape.n_layers * layer + shape.d_model * shape.d_vocab)
 
 
-def optimizer_for(model: Transformer, config: TrainingConfig) -> torch.optim.Optimizer:
+def optimizers_for(model: Transformer, config: TrainingConfig) -> list[torch.optim.Optimizer]:
+    """Return AdamW for all parameters, or HeadMuon for the matrices of heads and AdamW for the rest (embeddings, MLPs, norms)."""
+    found: list[torch.optim.Optimizer] = []
+    layers = list(model.layers.parameters())
+    if config.optimizer == "muon" and layers:
+        attention = [block.attn for block in model.layers]
+        readers = [linear.weight for attn in attention for linear in (attn.q, attn.k, attn.v)]
+        writers = [attn.o.weight for attn in attention]
+        d_head, decay = model.config.d_head, config.weight_decay
+        found.append(HeadMuon(readers, writers, d_head, config.lr, weight_decay=decay))
+        of_heads = {id(weight) for weight in [*readers, *writers]}
+        layers = [parameter for parameter in layers if id(parameter) not in of_heads]
     embeddings = [*model.tok_embed.parameters(), *model.ln_out.parameters(), *model.head.parameters()]
     groups = [
-        {"params": list(model.layers.parameters()), "weight_decay": config.weight_decay},
+        {"params": layers, "weight_decay": config.weight_decay},
         {"params": embeddings, "weight_decay": config.weight_decay * config.decay_embeddings},
     ]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+    return [*found, torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)]
 
 
 def train(
@@ -208,7 +221,7 @@ def train(
         raise ValueError(f"batch must be a multiple of the {processes} processes, got {config.batch}")
     torch.manual_seed(config.seed)
     plain = Transformer(shape).to(accelerator.device)
-    optimizer = optimizer_for(plain, config)
+    optimizers = optimizers_for(plain, config)
     with accelerator.main_process_first():
         files = [packed(data, side, shape.d_vocab) for side in ("train", "held_out")]
     windows = Windows(files[0], shape.n_ctx, shape.d_vocab, config.seed, config.without_start, config.planted)
@@ -226,7 +239,7 @@ def train(
         film = Film(out / "film", texts(data, held_out.tokens[: shape.n_ctx], shape), shape)
     step, seconds = 0, 0.0
     if checkpoint.exists():
-        stored = load_checkpoint(checkpoint, plain, optimizer)
+        stored = load_checkpoint(checkpoint, plain, optimizers)
         if stored["about"] != about:
             raise ValueError(f"{checkpoint} belongs to another configuration or corpus; choose another --out")
         step, seconds = stored["step"], stored["seconds"]
@@ -241,7 +254,7 @@ def train(
         write_atomically(log, lambda partial: partial.write_text(content))
 
     evaluation = Evaluation(held_out, shape.d_vocab, config, accelerator.device)
-    module, optimizer = accelerator.prepare(NextTokenLoss(plain), optimizer)
+    module, *optimizers = accelerator.prepare(NextTokenLoss(plain), *optimizers)
     parameters = [p for p in plain.parameters() if p.requires_grad]
 
     def evaluate(train_loss: float | None) -> None:
@@ -261,7 +274,7 @@ def train(
     def keep() -> None:
         if is_main:
             state = {"about": about, "step": step, "seconds": seconds + time.monotonic() - start}
-            save_checkpoint(checkpoint, plain, optimizer, state)
+            save_checkpoint(checkpoint, plain, optimizers, state)
 
     start = saved = time.monotonic()
     evaluate(None)
@@ -273,8 +286,9 @@ def train(
     with bar, stop_signals() as caught:
         stopped = 0
         while step < last and not stopped:
-            for group in optimizer.param_groups:
-                group["lr"] = config.learning_rate(step, steps)
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = config.learning_rate(step, steps)
             rows = windows.batch(step * config.batch + accelerator.process_index * share, share)
             try:
                 with autocast:
@@ -293,8 +307,9 @@ def train(
                 raise ValueError(
                     f"training diverged at step {step} (loss {train_loss}, gradient norm {largest_norm}); lower lr"
                 )
-            optimizer.step()
-            optimizer.zero_grad()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
             step += 1
             bar.update(tokens_per_step)
             bar.set_postfix(loss=f"{train_loss:.3f}", refresh=False)

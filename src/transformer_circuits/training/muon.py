@@ -1,0 +1,85 @@
+"""Muon for each head: orthogonalized momentum for every head's W_Q, W_K, W_V, and W_O.
+
+Muon (Jordan et al. 2024) replaces a matrix's momentum by the nearest matrix whose singular values are all equal. Here the matrix is
+that of one head, as in "Per-Head Muon" (Kimi K3, 2026) and "Muon Split" (GLM-5, 2026): in the matrix of a whole layer, heads with large
+momentum would decide the step of all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+COEFFICIENTS = (
+    3.4445,
+    -4.7750,
+    2.0315,
+)  # of Jordan et al.: fast, and singular values end between 0.7 and 1.2
+ITERATIONS = 5
+LIKE_ADAMW = 0.2  # root mean square of an update to which AdamW's rate and weight decay fit (Liu et al. 2025)
+
+
+def orthogonalized(
+    matrices: Float[Tensor, "*batch d_head d_model"],
+) -> Float[Tensor, "*batch d_head d_model"]:
+    """Return each matrix with its singular values brought close to 1, by Newton-Schulz iterations. Zeros stay zeros.
+
+    An iteration X <- a X + b (X X^T) X + c (X X^T)^2 X multiplies X from the left by a polynomial in its Gram matrix X X^T. So the
+    iterations run on Gram matrices [d_head, d_head], and X itself is multiplied once, at the end.
+    """
+    a, b, c = COEFFICIENTS
+    X = matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    gram = X @ X.mT
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    product = identity
+    for _ in range(ITERATIONS):
+        factor = a * identity + b * gram + c * (gram @ gram)
+        product = factor @ product
+        gram = factor @ gram @ factor
+    return product @ X
+
+
+class HeadMuon(torch.optim.Optimizer):
+    """Momentum with Nesterov's look-ahead, orthogonalized for each head, and decoupled weight decay.
+
+    `readers`: weights of W_Q, W_K, W_V as `nn.Linear` stores them, [n_heads * d_head, d_model]. `writers`: those of W_O,
+    [d_model, n_heads * d_head].
+    """
+
+    def __init__(
+        self,
+        readers: Iterable[Tensor],
+        writers: Iterable[Tensor],
+        d_head: int,
+        lr: float,
+        momentum: float = 0.95,
+        weight_decay: float = 0.1,
+    ):
+        groups = [{"params": list(readers), "writes": False}, {"params": list(writers), "writes": True}]
+        super().__init__(groups, dict(d_head=d_head, lr=lr, momentum=momentum, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if not weights:
+                continue
+            directions = [self._direction(weight, group["momentum"]) for weight in weights]
+            if group["writes"]:
+                directions = [direction.T for direction in directions]
+            # All heads of all layers in one product: [weight, head, d_head, d_model].
+            heads = torch.stack(directions).unflatten(1, (-1, group["d_head"]))
+            scale = LIKE_ADAMW * max(heads.shape[-2:]) ** 0.5
+            for weight, update in zip(weights, orthogonalized(heads).flatten(1, 2)):
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                weight.add_(update.T if group["writes"] else update, alpha=-group["lr"] * scale)
+
+    def _direction(self, weight: Tensor, momentum: float) -> Tensor:
+        state = self.state[weight]
+        if not state:
+            state["momentum"] = torch.zeros_like(weight)
+        average = state["momentum"].lerp_(weight.grad, 1 - momentum)
+        return weight.grad.lerp(average, momentum)
