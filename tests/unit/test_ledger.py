@@ -37,9 +37,10 @@ BORNE_OUT = {
 
 
 def borne_out(id):
-    """Values with which a claim is reproduced: the paper's, or invented ones; of models that were trained alike."""
+    """Values with which a claim is reproduced: the paper's, or invented ones, without error; of models that were trained alike."""
     claim = load_claims()[id]
     values = claim.paper_values or dict(zip(claim.values, BORNE_OUT[id], strict=True))
+    values |= dict.fromkeys((error for name, error in claim.errors.items() if name in values), 0)
     return {**values, "alike": 1} if "alike" in claim.optional else values
 
 
@@ -61,8 +62,20 @@ def test_a_claim_that_is_judged_has_criteria_over_its_values_and_no_other_has(id
     criteria = (claim.in_words, claim.reproduced, claim.partly, claim.why, claim.fails_at)
     assert all(criteria) if id in JUDGED else not any((claim.reproduced, claim.partly, claim.errors))
     assert bool(claim.values) == (id not in IDENTITIES)
-    names = {*claim.errors, *claim.errors.values(), *names_in(claim.reproduced), *names_in(claim.partly)}
-    assert names <= claim.quantities.keys()
+    assert names_in(claim.reproduced) | names_in(claim.partly) <= claim.quantities.keys()
+
+
+@pytest.mark.parametrize("id", JUDGED)
+def test_each_value_is_exact_or_an_estimate_that_comes_with_its_standard_error(id):
+    claim, values = load_claims()[id], borne_out(id)
+    assert not [name for name, value in claim.quantities.items() if bool(value.over) == value.exact]
+    for error in claim.errors.values():
+        if error in values:
+            with pytest.raises(LedgerError, match=f"is missing {error}"):
+                judge(id, {name: value for name, value in values.items() if name != error})
+    for whose in [*(name for name, value in claim.quantities.items() if value.exact), "nobody"]:
+        with pytest.raises(LedgerError, match=f"has no value {whose}_error"):
+            judge(id, {**values, f"{whose}_error": 0.1})
 
 
 @pytest.mark.parametrize("id", JUDGED)
@@ -73,7 +86,8 @@ def test_a_false_statement_is_judged_not_reproduced_and_a_true_one_reproduced(id
     assert verdict_on(claim, borne_out(id)) is Verdict.REPRODUCED
     assert show.unmet_conditions(judge(id, borne_out(id))) == []
     words = claim.in_words  # one plain sentence, with which the card begins
-    assert re.fullmatch(r"Reproduced if [^`_]*\.", words) and len(words.split()) <= 45, words
+    start = claim.words(Verdict.REPRODUCED).capitalize()
+    assert re.fullmatch(rf"{start} if [^`_]*\.", words) and len(words.split()) <= 45, words
     assert not re.search(r"[.!?] [A-Z]", words)
 
 
@@ -136,9 +150,9 @@ def test_the_box_escapes_everything_and_tells_the_verdict_in_words():
 
 
 @pytest.mark.parametrize(("id", "changes", "words"), [
-    ("T8", {"induction_2l": 0.24}, "best induction score, two layers, is 24%; the criterion requires at least 50%"),
+    ("T8", {"induction_2l": 0.24}, "best induction score, two layers, is 24% ± 0%; the criterion requires at least 50%"),
     ("T8", {"alike": 0}, "both models were trained alike: no; the criterion requires yes"),
-    ("T8", {"drop_2l": 3}, "fall of the loss from first to second copy, two layers, is 3 nats; the criterion requires at least 4.15 nats "
+    ("T8", {"drop_2l": 3}, "fall of the loss from first to second copy, two layers, is 3 ± 0 nats; the criterion requires at least 4.15 nats "
                            "(0.5 times “loss of a uniform guess over the vocabulary”)"),
     ("W1", {"score_2l": -0.1}, "“in-context score, one layer” minus “in-context score, two layers” is 0.05 nats; the criterion requires "
                                "at least 0.2 nats"),

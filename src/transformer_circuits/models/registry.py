@@ -9,7 +9,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -57,8 +57,8 @@ def load_model(
     config, old_layout = folder / "config.json", not local and name.startswith(TL_LEGACY_PREFIXES)
 
     if (folder / MANIFEST).is_file():
-        model, manifest = read_model(folder if local else _fetched(name, "weights-*.safetensors"))
-        title, tokenizer = manifest["name"], _tokenizer(folder, model.config.d_vocab)
+        model, about = read_model(folder if local else _fetched(name, "weights-*.safetensors"))
+        title, tokenizer = about["name"], _tokenizer(folder, model.config.d_vocab)
     elif not old_layout and config.is_file() and b'"model_type"' in config.read_bytes():  # transformers'
         return _booted(TransformerBridge.boot_transformers, str(folder) if local else name, device, dtype)
     elif local and not legacy.state_dicts(folder):
@@ -93,13 +93,18 @@ def training_log(name: str) -> pd.DataFrame:
     return pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf8").splitlines()[1:]])
 
 
+def manifest(name: str) -> dict[str, Any]:
+    """Return the manifest of a model in our own format, by name; `shards` says what it has. Raises WeightsError if there is none."""
+    return read_manifest(_folder(name))
+
+
 def training_film(name: str) -> dict[str, np.ndarray] | None:
     """Return what the training of a model recorded at each snapshot, by name (`training.film` says what); None if it has no film.
 
     Raises WeightsError for an unknown name and for a film that is missing or damaged.
     """
     folder = _folder(name)
-    if not (expected := read_manifest(folder).get("film")):
+    if not (expected := manifest(name).get("film")):
         return None
     with np.load(io.BytesIO(verified(folder / FILM, expected["sha256"]))) as file:
         return dict(file)

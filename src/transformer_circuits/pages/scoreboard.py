@@ -68,14 +68,19 @@ class Results:
     def verdict(self, id: str) -> Verdict:
         return self.records[id].verdict if id in self.records else Verdict.NOT_RUN
 
-    def tallies(self) -> list[tuple[str, int, list[tuple[Verdict, int]]]]:
-        """Count the outcomes of each group of claims: all that are possible, failures too, and "not run" if there is any."""
+    def tallies(self) -> list[tuple[str, int, list[tuple[Verdict, int]], Claim]]:
+        """Count the outcomes of each group of claims: all that are possible, failures too, and "not run" if there is any.
+
+        A row is the group's name, its size, the counts, and one of its claims, which has the words for verdicts.
+        """
         found = []
         for group, (name, outcomes) in TALLIES.items():
-            verdicts = [self.verdict(claim.id) for claim in claims_of(group)]
+            claims = claims_of(group)
+            verdicts = [self.verdict(claim.id) for claim in claims]
             if Verdict.NOT_RUN in verdicts:
                 outcomes = (*outcomes, Verdict.NOT_RUN)
-            found.append((name, len(verdicts), [(verdict, verdicts.count(verdict)) for verdict in outcomes]))
+            counts = [(verdict, verdicts.count(verdict)) for verdict in outcomes]
+            found.append((name, len(verdicts), counts, claims[0]))
         return found
 
     def value(self, id: str, name: str, digits: int = show.DIGITS) -> str:

@@ -34,11 +34,12 @@ from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, Positi
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from transformer_circuits.measures.ablation import Worth
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.shards import save_model, write_atomically
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
 from transformer_circuits.training.checkpoints import digest, load_checkpoint, read_log, save_checkpoint
-from transformer_circuits.training.evaluation import Evaluation
+from transformer_circuits.training.evaluation import Evaluation, decimals
 from transformer_circuits.training.film import Film, texts
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.muon import HeadMuon
@@ -324,19 +325,28 @@ def train(
         raise SystemExit(128 + stopped)
     if step == steps and is_main:
         frames = film.joined(snapshots) if film else None
-        export(plain, name, out, frames, *tokenizer_of(data, shape.d_vocab))
+        heads = evaluation.worth(plain) if shape.n_layers else None
+        export(plain, name, out, heads, frames, *tokenizer_of(data, shape.d_vocab))
 
 
 def export(
-    model: Transformer, name: str, out: Path, film: bytes | None, tokenizer: str | None, own_tokenizer: bool
+    model: Transformer,
+    name: str,
+    out: Path,
+    heads: Worth | None,
+    film: bytes | None,
+    tokenizer: str | None,
+    own_tokenizer: bool,
 ) -> None:
     """Write the weights to `out/model` as the book ships them, with the log; the manifest has the log's header and last row.
 
-    `tokenizer`: content of its `tokenizer.json`, which is written too if it is the model's own, not the corpus's; the manifest has its checksum.
+    `heads`: what each is worth on all held-out windows of an evaluation; the log's rows have it on a few. `tokenizer`: content of its `tokenizer.json`, which is written too if it is the model's own, not the corpus's; the manifest has its checksum.
     """
     log = (out / "training.jsonl").read_text()
     header, *rows = (json.loads(line) for line in log.splitlines())
     training = {"run": header, "result": rows[-1]}
+    if heads is not None:
+        training["heads"] = {name: decimals(values, digits=6) for name, values in heads._asdict().items()}
     save_model(model, out / "model", name, training, tokenizer, own_tokenizer, film)
     write_atomically(out / "model" / "training.jsonl", lambda partial: partial.write_text(log))
     rate = rows[-1]["tokens"] / max(rows[-1]["seconds"], 0.1)  # evaluations included
