@@ -7,6 +7,7 @@ from playwright.sync_api import expect
 from small_book import list_pages, make_book, soup, write
 
 from transformer_circuits import build
+from transformer_circuits.measures.ablation import Worth
 from transformer_circuits.pages import dump_pages
 
 ODD = ["</td>", "<script>alert(1)</script>", "\n", '"', "!=", "$x$", "\\(", " two", "two", "Two"]
@@ -41,17 +42,19 @@ def pages(tmp_path_factory):
     book = build.Book(root)
     folder = build.Cache(book).made / "head_dump"
     folder.mkdir(parents=True)
-    rest = {"some-model": torch.tensor([0.25, 1.0])}
+    worths = {"some-model": Worth(torch.tensor([[0.25, 0.001]]), torch.tensor([[0.01, 0.0002]]))}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dump_pages, "N_SOURCES", SHOWN)
-        dump_pages.write_pages(folder / "head_dump.md", {"some-model": dump()}, rest, TOKENS, LISTED)
+        dump_pages.write_pages(folder / "head_dump.md", {"some-model": dump()}, worths, TOKENS, LISTED)
     return build.build(book).parent / "book"
 
 
-@pytest.mark.parametrize(("head", "rest", "resting"), [(0, "25%", False), (1, "100%", True)])
-def test_each_head_has_its_page_with_its_first_sources_and_copies_marked(pages, head, rest, resting):
+@pytest.mark.parametrize(
+    ("head", "cost", "idle"), [(0, "0.2500 ± 0.0100", False), (1, "0.0010 ± 0.0002", True)]
+)
+def test_each_head_has_its_page_with_its_first_sources_and_copies_marked(pages, head, cost, idle):
     page = soup(pages / "head_dump" / "some-model" / f"0_{head}.html")
-    assert f"puts {rest} of its attention" in page.text and ("resting head" in page.text) == resting
+    assert f"by {cost} nats per token" in page.text and ("That is no effect" in page.text) == idle
     rows = [row.select("td") for row in page.select(".head-dump tbody tr")]
     assert [int(row[0].text) for row in rows] == list(range(1, SHOWN + 1)), "a page stops where it should"
     sources = [row[1].text for row in rows]

@@ -274,7 +274,7 @@
       );
     }
     const role = facts.roles[headName(state.head)];
-    ui.patternTitle.textContent = `Head ${headName(state.head)}${role ? `, ${role} head` : ""}${isOff(layer, head) ? ", off" : ""}`;
+    ui.patternTitle.textContent = `Head ${headName(state.head)}${role ? `, ${role}` : ""}${isOff(layer, head) ? ", off" : ""}`;
   }
 
   function drawHeads() {
@@ -522,8 +522,8 @@
     const canvas = make("canvas", { "aria-hidden": "true" }), adds = make("span", { className: "play-adds" });
     const pick = make("button", { type: "button", className: "play-pick", role: "radio", onclick: () => chooseHead(layer, head),
       title: `Head ${name}: ${facts.scores[layer][head]}` },
-      canvas, make("span", { className: "play-name" }, name), ...(role ? [make("span", { className: "play-role", data: { role } }, role.split("-")[0])] : []), adds);
-    pick.setAttribute("aria-label", `Head ${name}${role ? `, ${role} head` : ""}`);
+      canvas, make("span", { className: "play-name" }, name), ...(role ? [make("span", { className: "play-role", data: { role } }, role.replace("without", "no").split(/-| head/)[0])] : []), adds);
+    pick.setAttribute("aria-label", `Head ${name}${role ? `, ${role}` : ""}`);
     pick.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -facts.n_heads, ArrowDown: facts.n_heads }[event.key];
       if (event.key === "x") return toggle(layer, head);

@@ -112,9 +112,9 @@
       ui.lines.forEach((line, pair) => {
         const ratio = film.composition[from + pair], width = (10 * (ratio - 1)) / (film.widest - 1);
         line.style.strokeWidth = width > 0.15 ? width.toFixed(2) : 0;
-        const rests = [n_heads + Math.floor(pair / n_heads), pair % n_heads].some((h) => film.roles[all + h] === film.resting);
-        line.classList.toggle("watch-rests", rests);
-        line.classList.toggle("watch-composes", ratio >= film.composes && !rests);
+        const idle = [n_heads + Math.floor(pair / n_heads), pair % n_heads].some((h) => film.roles[all + h] === film.idle);
+        line.classList.toggle("watch-idle", idle);
+        line.classList.toggle("watch-composes", ratio >= film.composes && !idle);
       });
     }
     const of = (name) => film[name][all + state.head], role = roleOf(state.head);
@@ -329,7 +329,7 @@
     ui.about = make("p", { className: "watch-about" });
     const sides = choices("Second layer reads with its", Object.values(SIDES), "QKV".indexOf(state.side), (k) => (state.side = "QKV"[k], drawHeads()));
     return section("Heads", ...(L > 1 ? [sides] : []), box, key,
-      ...(L > 1 ? [make("p", { className: "watch-small" }, `A line's width shows how far the composition ratio is above chance. Lines of at least ${film.composes} times chance are colored. Lines of resting heads are pale.`)] : []),
+      ...(L > 1 ? [make("p", { className: "watch-small" }, `A line's width shows how far the composition ratio is above chance. Lines of at least ${film.composes} times chance are colored. Lines of heads without effect are pale.`)] : []),
       ui.about);
   }
 

@@ -11,17 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
-from jaxtyping import Float
-from torch import Tensor
 
 from transformer_circuits.circuits.bigrams import token_frequency
 from transformer_circuits.circuits.head_dump import head_dump
-from transformer_circuits.circuits.heads import start_token_scores
 from transformer_circuits.circuits.skip_trigrams import Hits, count_hits, nearest, paper_list
 from transformer_circuits.circuits.words import akin_to, word_of
-from transformer_circuits.data import bigram_counts, held_out_windows, vocabulary
+from transformer_circuits.data import bigram_counts, vocabulary
 from transformer_circuits.figures.tokens import show_token
-from transformer_circuits.measures.attention import RESTING
+from transformer_circuits.measures.ablation import Worth, recorded_worth
 from transformer_circuits.models import load_model
 from transformer_circuits.pages import render
 
@@ -62,8 +59,9 @@ def table(columns: Mapping[str, Sequence[object]]) -> str:
     return f'<div class="token-table head-dump tex2jax_ignore mathjax_ignore">\n{rows}\n</div>'
 
 
-def head_page(model: str, rows: pd.DataFrame, rest: float, names: Sequence[str], akin: Akin) -> str:
+def head_page(model: str, rows: pd.DataFrame, worth: Worth, names: Sequence[str], akin: Akin) -> str:
     """Return the page of one head in MyST Markdown."""
+    head = rows["head"].iloc[0]
     columns = {
         "rank": rows["rank"],
         "source": [token(names[i]) for i in rows["source"]],
@@ -75,10 +73,11 @@ def head_page(model: str, rows: pd.DataFrame, rest: float, names: Sequence[str],
     }
     return render(
         "head.md",
-        head=rows["head"].iloc[0],
+        head=head,
         model=model,
-        rest=f"{rest:.0%}",
-        rests=rest >= RESTING,
+        cost=f"{worth.cost[0, head]:z.4f}",
+        error=f"{worth.error[0, head]:.4f}",
+        works=bool(worth.working[0, head]),
         shown=len(rows),
         d_vocab=f"{len(names):,}",
         table=table(columns),
@@ -98,9 +97,7 @@ def example(dump: pd.DataFrame, names: Sequence[str]) -> str:
     )
 
 
-def overview(
-    model: str, dump: pd.DataFrame, rest: Float[Tensor, " head"], names: Sequence[str], akin: Akin
-) -> str:
+def overview(model: str, dump: pd.DataFrame, worth: Worth, names: Sequence[str], akin: Akin) -> str:
     """Return a table with a row for each head of a model, and links to their pages."""
     lines = []
     for head, rows in dump.groupby("head"):
@@ -108,7 +105,7 @@ def overview(
         lines.append({
             "head": f'<a href="head_dump/{model}/0_{head}.html">0.{head}</a>',
             "copies": f"{copies}&nbsp;of&nbsp;{len(rows)}",
-            "on start": f"{rest[head]:.0%}",
+            "removal costs": f"{worth.cost[0, head]:z.3f}" if worth.working[0, head] else "no effect",
             "its first sources": tokens(rows["source"][:FIRST], names),
         })  # fmt: skip
     return f"<p><strong>{model}</strong></p>\n{table(pd.DataFrame(lines))}"
@@ -133,20 +130,20 @@ def paper_table(listed: pd.DataFrame) -> str:
 def write_pages(
     out: Path,
     dumps: Mapping[str, pd.DataFrame],
-    rest: Mapping[str, Float[Tensor, " head"]],
+    worths: Mapping[str, Worth],
     names: Sequence[str],
     listed: pd.DataFrame,
 ) -> None:
     """Write the index page to `out`, and into the folder beside it the heads' pages and the Parquet files.
 
-    `dumps`: by model, with all source tokens; `rest`: by model, each head's attention to the start token; `listed`: for `paper_table`.
+    `dumps`: by model, with all source tokens; `worths`: by model, what each head is worth; `listed`: for `paper_table`.
     """
     folder, akin = out.with_suffix(""), akin_to(names)
     shown = {model: dump[dump["rank"] <= N_SOURCES] for model, dump in dumps.items()}
     for model, dump in dumps.items():
         (folder / model).mkdir(parents=True, exist_ok=True)
         for head, rows in shown[model].groupby("head"):
-            page = head_page(model, rows, float(rest[model][head]), names, akin)
+            page = head_page(model, rows, worths[model], names, akin)
             (folder / model / f"0_{head}.md").write_text(page, encoding="utf8")
         write_parquet(dump, names, folder / f"{model}.parquet")
     models = list(dumps)
@@ -154,7 +151,7 @@ def write_pages(
         "head_dump.md",
         models=models,
         example=example(shown[models[0]], names),
-        overviews=[overview(model, shown[model], rest[model], names, akin) for model in models],
+        overviews=[overview(model, shown[model], worths[model], names, akin) for model in models],
         listed=paper_table(listed),
         n_sources=N_SOURCES,
         digits=DIGITS,
@@ -163,17 +160,21 @@ def write_pages(
 
 
 def main(out: Path) -> None:
-    names, frequency, dumps, rest = vocabulary(), token_frequency(bigram_counts()), {}, {}
+    names, frequency, dumps = vocabulary(), token_frequency(bigram_counts()), {}
     models = {name: load_model(name) for name in MODELS}
     for name, model in models.items():
         dumps[name] = head_dump(model, frequency, n_sources=None, k=K)
-        windows = held_out_windows(12, model.cfg.n_ctx)[:, :-1].to(model.W_E.device)
-        rest[name] = start_token_scores(model, windows)[0]
     first = models[MODELS[0]]
     listed = paper_list(names, lambda text: first.tokenizer.encode(text, add_special_tokens=False))
     hits = Hits.of(first)
     listed["hit"] = count_hits(hits, listed.forms).any(0)
-    write_pages(out, dumps, rest, names, listed.join(nearest(hits, listed.forms, names)))
+    write_pages(
+        out,
+        dumps,
+        {name: recorded_worth(name) for name in models},
+        names,
+        listed.join(nearest(hits, listed.forms, names)),
+    )
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from transformer_circuits.pages import render
 # The claims that a reader wants to know first: the claim in a few words, and what to show of what was measured, with its unit or, after
 # "n_", without.
 HEADLINES = {
-    "E1": ("Most heads of a one-layer model copy", "{n_copying_heads} of {n_heads} heads, resting heads left out"),
-    "T3": ("Second-layer heads read first-layer heads through their keys", "largest composition ratio, resting heads left out: keys {n_k_largest}, queries {n_q_largest}, values {n_v_largest}; chance is 1"),
+    "E1": ("Most heads of a one-layer model copy", "{n_copying_heads} of {n_heads} working heads"),
+    "T3": ("Second-layer heads read first-layer heads through their keys", "largest composition ratio of working heads: keys {n_k_largest}, queries {n_q_largest}, values {n_v_largest}; chance is 1"),
     "T8": ("Two layers continue a sequence that they have never seen; one layer cannot", "induction score {induction_2l} (one layer {induction_1l}); right first guesses {guess_2l} (one layer {guess_1l})"),
     "T14": ("Removing the head that an induction head reads destroys induction", "induction score {intact}; without that head {without_read}; without any one head that it barely reads, at least {without_unread}"),
     "T10": ("Eigenvalues separate induction heads from other heads", "both positivities high: {n_induction_in_corner} of {n_induction_heads} induction heads, {n_others_in_corner} of {n_others} other heads"),
