@@ -1,7 +1,8 @@
 """Numbers in what people wrote about results: each must stand in what a cell above it printed, or in a criterion of the ledger.
 
 A Markdown cell with the tag `found` reports results. Its numbers are compared with the stored outputs above it in the same notebook, rounded to
-the digits that are written: "71%" for a printed 0.7148 or 71.48. Thresholds come from `in_words` of the claims that the notebook judges.
+the digits that are written: "71%" for a printed 0.7148 or 71.48. A threshold may stand in a sentence that
+names its claim, whose `in_words` has it.
 """
 
 import re
@@ -52,24 +53,19 @@ def stands_in(wanted: list[Value], text: str) -> bool:
     return False
 
 
-def sentence_of(text: str, number: str) -> str:
-    return next((s for s in re.split(r"(?<=[.?!])\s+", text) if number in s), text).strip()
-
-
-def unfounded(notebook: NotebookNode, chapter: str) -> list[tuple[str, str]]:
-    """Return each sentence with a number that nothing above it printed, and that number. `chapter`: its number in claims.yml."""
-    above: list[str] = [
-        claim.in_words for claim in load_claims().values() if claim.chapter.split()[0] == chapter
-    ]
-    found = []
+def unfounded(notebook: NotebookNode) -> list[tuple[str, str]]:
+    """Return each sentence with a number that nothing above it printed, and that number."""
+    claims, above, found = load_claims(), [], []
     for cell in notebook.cells:
         if cell.cell_type == "code":
             above += printed(cell)
         elif FOUND in cell.metadata.get("tags", []):
-            text = NO_RESULT.sub(lambda match: " " * len(match[0]), cell.source)
-            for number, wanted in numbers(text):
-                if not any(stands_in(wanted, output) for output in above):
-                    found.append((sentence_of(cell.source, number), number))
+            for sentence in re.split(r"(?<!Fig\.)(?<=[.?!;:])\s+|\n\n", cell.source):
+                codes = re.findall(r"\b[A-Z]\d{1,2}\b", sentence)
+                sources = above + [claims[code].in_words for code in codes if code in claims]
+                for number, wanted in numbers(NO_RESULT.sub(" ", sentence)):
+                    if not any(stands_in(wanted, text) for text in sources):
+                        found.append((sentence.strip(), number))
     return found
 
 
@@ -94,7 +90,7 @@ def committed(path: Path) -> NotebookNode | None:
 
 def to_rewrite(path: Path, notebook: NotebookNode) -> list[str]:
     """Return what must be rewritten in a notebook: each sentence with its number, and the new one where the last commit shows where it stood."""
-    missing = unfounded(notebook, path.stem.split("_")[0].lstrip("0").upper() or "0")
+    missing = unfounded(notebook)
     before = committed(path) if missing else None
     lines = []
     for sentence, number in missing:
