@@ -40,6 +40,18 @@ def test_where_triples_come_nearest_to_a_hit(keep):
     assert table.loc[2].tolist()[2:] == pytest.approx([0, 100 / N]) and table.loc[0, "above o (%)"] == 0
 
 
+def test_nothing_is_a_hit_in_a_head_that_does_not_count(keep):
+    one, none = (st.Hits.of(keep, ONE, working=torch.tensor([works])) for works in (True, False))
+    triple = [torch.tensor([token]) for token in (0, 1, 3)]
+    assert one(*triple).item() and not none(*triple).item()
+    two = st.Hits(
+        *(st.FactoredMatrix(m.A.repeat(2, 1, 1), m.B.repeat(2, 1, 1)) for m in one[:2]),
+        one.grid,
+        torch.tensor([False, True]),
+    )
+    assert two.best_copier(torch.arange(N)).tolist() == [1] * N
+
+
 WORDS = [" Ralph", "R", "alph", "Alph", " ", " dog", "dog", " dogs", "s", "d", "og", "x"]
 
 

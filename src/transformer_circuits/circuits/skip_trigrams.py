@@ -70,11 +70,19 @@ class Hits(NamedTuple):
     columns: FactoredMatrix  # QK [head, source, destination]
     rows: FactoredMatrix  # OV [head, source, out]
     grid: Candidates  # of every token as a source
+    counted: Bool[Tensor, " head"]  # in the other heads nothing is a hit
 
     @classmethod
-    def of(cls, model: TransformerBridge, share: float = SHARE) -> Hits:
+    def of(
+        cls,
+        model: TransformerBridge,
+        share: float = SHARE,
+        working: Bool[Tensor, " head"] | None = None,
+    ) -> Hits:
+        """Find the hits of every source. `working`: heads that count; None for all."""
         every_token = torch.arange(model.cfg.d_vocab).expand(model.cfg.n_heads, -1)
-        return cls(*circuits(model), Candidates.of(model, every_token, share))
+        counted = torch.ones(model.cfg.n_heads, dtype=torch.bool) if working is None else working
+        return cls(*circuits(model), Candidates.of(model, every_token, share), counted)
 
     def attended(self, sources: Ids, destinations: Ids) -> Bool[Tensor, "head n"]:
         """Return whether destination i is in the top share of source i's QK column."""
@@ -83,12 +91,13 @@ class Hits(NamedTuple):
     def __call__(self, sources: Ids, destinations: Ids, outs: Ids) -> Bool[Tensor, "head n"]:
         """Return whether skip-trigram i is a hit: also, out token i is in the top share of source i's OV row."""
         raised = (self.grid.outs[:, sources] == outs[:, None]).any(dim=-1)
-        return self.attended(sources, destinations) & raised
+        return self.attended(sources, destinations) & raised & self.counted[:, None]
 
     def best_copier(self, sources: Ids) -> Ids:
-        """Return for each source the head in whose OV row it ranks highest itself; of several, the one that raises it most (claim S1)."""
+        """Return for each source the counted head in whose OV row it ranks highest itself; of several, the one that raises it most (claim S1)."""
+        rank = above(self.rows, sources, sources).masked_fill(~self.counted[:, None], self.rows.rdim)
         boost = (self.rows.A[:, sources] * self.rows.B.mT[:, sources]).sum(dim=-1)
-        return (above(self.rows, sources, sources) - boost / (2 * boost.abs().max())).argmin(dim=0)
+        return boost.masked_fill(rank > rank.amin(dim=0), -torch.inf).argmax(dim=0)
 
 
 def above(circuit: FactoredMatrix, rows: Ids, columns: Ids) -> Int[Tensor, "head n"]:
@@ -211,13 +220,14 @@ def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> pd.D
     return pd.DataFrame(triples, columns=["group", "paper", "forms", "pieces"])
 
 
-def _combined(triple: Forms) -> Int[Tensor, "3 way"]:
+def combined(triple: Forms) -> Ways:
+    """Return every way to write a triple, one of its forms for each of the three tokens."""
     return torch.tensor([*itertools.product(*triple)], dtype=torch.long).reshape(-1, 3).T
 
 
 def count_hits(hits: Hits, forms: Sequence[Forms]) -> Bool[Tensor, "head triple"]:
     """Return in which heads each triple is a hit, in at least one of its forms; in none if it has no form."""
-    return torch.stack([hits(*_combined(triple)).any(dim=1) for triple in forms], dim=1)
+    return torch.stack([hits(*combined(triple)).any(dim=1) for triple in forms], dim=1)
 
 
 def exchanged_hits(hits: Hits, forms: Sequence[Forms], shuffles: int) -> Float[Tensor, " shuffle"]:
@@ -243,8 +253,9 @@ def nearest(hits: Hits, forms: Sequence[Forms], names: Sequence[str]) -> pd.Data
     rows = {}
     for i, triple in enumerate(forms):
         if all(triple):
-            source, d, o = ways = _combined(triple)
+            source, d, o = ways = combined(triple)
             shares = torch.stack([above(hits.columns, source, d), above(hits.rows, source, o)])
+            shares[:, ~hits.counted] = hits.rows.rdim
             shares = 100 * shares / hits.rows.rdim  # [2, head, way]
             head, way = divmod(int(shares.amax(dim=0).argmin()), ways.shape[1])
             rows[i] = [names[token] for token in ways[:, way]], f"0.{head}", *shares[:, head, way].tolist()
