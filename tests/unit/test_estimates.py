@@ -6,7 +6,7 @@ import torch
 from scipy.stats import bootstrap
 
 from transformer_circuits.measures import estimates
-from transformer_circuits.measures.attention import explained_by_distance
+from transformer_circuits.measures.attention import distance_sums
 
 
 def test_the_error_of_a_ratio_is_that_of_resampling_pairs():
@@ -49,7 +49,7 @@ def test_distance_explains_exactly_the_part_of_the_scores_that_depends_on_it(noi
     by_token = torch.randn(rows, 1, n, generator=generator).expand(rows, n, n)
     scores = torch.stack([positional + noise * torch.randn(rows, n, n, generator=generator), by_token], dim=1)
     scores = scores + 5 * torch.randn(rows, 2, n, 1, generator=generator)
-    explained, total = explained_by_distance(scores.masked_fill(place[:, None] < place, -torch.inf))
+    explained, total = distance_sums(scores.masked_fill(place[:, None] < place, -torch.inf))
     found = explained.sum(0) / total.sum(0)
     spread = by_distance.var()
     assert found[0] == pytest.approx(float(spread / (spread + noise**2)), abs=0.1)

@@ -165,8 +165,13 @@ def save(attested: Attested, model: TransformerBridge, file: Path) -> None:
     )
 
 
-def load(model: TransformerBridge, file: Path = DATA / FILE) -> Attested:
-    """Load the counts for this model. Raises ValueError if they belong to other weights."""
+def load(
+    model: TransformerBridge, file: Path = DATA / FILE, working: Bool[Tensor, " head"] | None = None
+) -> Attested:
+    """Load the counts for this model. Raises ValueError if they belong to other weights.
+
+    `working`: heads that count; no triple of the others is right, and none never seen. None for all.
+    """
     with np.load(file) as stored:
         if str(stored["weights_sha256"]) != fingerprint(model):
             raise ValueError(
@@ -178,6 +183,8 @@ def load(model: TransformerBridge, file: Path = DATA / FILE) -> Attested:
             np.unpackbits(stored[key], count=math.prod(shape)).reshape(shape).astype(bool)
             for key in ("right", "never")
         )
+        if working is not None:
+            right[~working.numpy()] = never[~working.numpy()] = False
         paper = torch.from_numpy(stored["paper"].astype(np.int64))
         return Attested(candidates, *map(torch.from_numpy, (stored["level"], right, never)), paper)
 

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
 import yaml
 from jaxtyping import Bool, Float, Int
+from scipy import sparse
 from scipy.stats import bootstrap
 from torch import Tensor
 from transformer_lens import FactoredMatrix
@@ -26,8 +28,12 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_circuits.circuits.factored import Ids, ranks, top_k
 from transformer_circuits.circuits.head_dump import by_source
 from transformer_circuits.circuits.words import akin_to, word_of
+from transformer_circuits.data import BigramCounts
 
 SHARE = 0.01  # of the vocabulary: how far down a QK column or an OV row a hit may be
+OFTEN = (
+    100  # times that a source token occurs in the training text (claims S1, S2): rarer ones cannot be learned
+)
 LIFTED = 2.0  # times as likely after a destination as anywhere (claim S1)
 Forms = tuple[Sequence[int], ...]  # of source, destination, out: token ids with and without a leading space
 Ways = Int[Tensor, "3 way"]  # ways to split a word: ids of the whole, of its first piece, and of the rest
@@ -98,6 +104,38 @@ class Hits(NamedTuple):
         rank = above(self.rows, sources, sources).masked_fill(~self.counted[:, None], self.rows.rdim)
         boost = (self.rows.A[:, sources] * self.rows.B.mT[:, sources]).sum(dim=-1)
         return boost.masked_fill(rank > rank.amin(dim=0), -torch.inf).argmax(dim=0)
+
+
+def families(names: Sequence[str]) -> Bool[Tensor, "d_vocab d_vocab"]:
+    """Return which tokens are the same or variants of one another."""
+    family = torch.eye(len(names), dtype=torch.bool)
+    for token, others in enumerate(akin_to(names)):
+        family[token, list(others)] = True
+    return family
+
+
+def often_followed(
+    bigrams: BigramCounts, family: Bool[Tensor, "source d_vocab"]
+) -> Bool[Tensor, "source d_vocab"]:
+    """Return after which tokens a source or a variant comes at least LIFTED times as often as it occurs overall (claim S1)."""
+    follows = sparse.csr_array((bigrams.count, bigrams.following, bigrams.row_start))
+    after = (
+        follows @ sparse.csr_array(family.numpy().astype(np.int64).T)
+    ).toarray()  # [token before, source]
+    total = follows.sum(axis=1)[:, None]
+    return torch.from_numpy(after * total.sum() > LIFTED * total * after.sum(axis=0)).T
+
+
+def copied_by_chance(
+    hits: Hits, family: Bool[Tensor, "d_vocab d_vocab"], sources: Ids, k: int = 5, shuffles: int = 20
+) -> Float[Tensor, " shuffle"]:
+    """Return the share of sources with themselves or a variant among the k highest out tokens of another source, in any counted head (claim S1)."""
+    generator, lists = torch.Generator().manual_seed(0), hits.grid.outs[hits.counted, :, :k]
+    shares = []
+    for _ in range(shuffles):
+        others = lists[:, sources[torch.randperm(len(sources), generator=generator)]]
+        shares.append(family[sources[:, None], others].any(dim=-1).any(dim=0).float().mean())
+    return torch.stack(shares)
 
 
 def above(circuit: FactoredMatrix, rows: Ids, columns: Ids) -> Int[Tensor, "head n"]:
@@ -171,6 +209,19 @@ def four_patterns(
     return torch.stack(found)
 
 
+def shuffled_patterns(
+    hits: Hits, names: Sequence[str], sources: Ids, k: int = 3, shuffles: int = 100
+) -> Float[Tensor, "shuffle 4"]:
+    """Return how frequent each of the PATTERNS is over these sources and the counted heads once sources exchange their out tokens (claim S2)."""
+    generator, outs = torch.Generator().manual_seed(0), hits.grid.outs[..., :k]
+    shares = []
+    for _ in range(shuffles):
+        others = outs.clone()
+        others[:, sources] = outs[:, sources[torch.randperm(len(sources), generator=generator)]]
+        shares.append(four_patterns(hits, names, others)[:, hits.counted][..., sources].float().mean((1, 2)))
+    return torch.stack(shares)
+
+
 def exchanged_words(
     hits: Hits, ways: Ways, frequency: Float[Tensor, " d_vocab"], shuffles: int
 ) -> Float[Tensor, " shuffle"]:
@@ -223,6 +274,13 @@ def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> pd.D
 def combined(triple: Forms) -> Ways:
     """Return every way to write a triple, one of its forms for each of the three tokens."""
     return torch.tensor([*itertools.product(*triple)], dtype=torch.long).reshape(-1, 3).T
+
+
+def ways_among(forms: Sequence[Forms], right: Ways) -> list[Ways]:
+    """Return those ways to write each triple that are among `right`: [3, way], none of them if no way is."""
+    known = set(zip(*right.tolist()))
+    found = [[way for way in combined(triple).T.tolist() if tuple(way) in known] for triple in forms]
+    return [torch.tensor(ways, dtype=torch.long).reshape(-1, 3).T for ways in found]
 
 
 def count_hits(hits: Hits, forms: Sequence[Forms]) -> Bool[Tensor, "head triple"]:

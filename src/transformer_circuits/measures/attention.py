@@ -28,7 +28,7 @@ def start_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tenso
     return patterns[..., 1:, 0].mean(dim=-1)
 
 
-def explained_by_distance(
+def distance_sums(
     scores: Float[Tensor, "row head pos pos"],
 ) -> tuple[Float[Tensor, "row head"], Float[Tensor, "row head"]]:
     """Return how much of the variance of attention scores the distance between destination and source explains, and all of that variance.
