@@ -90,5 +90,7 @@ def test_saved_counts_come_back_for_the_same_weights_only(tmp_path):
     again = attested.load(model, file)
     expected = (*candidates, level, right, never, paper)
     assert all(map(torch.equal, (*again.candidates, *again[1:]), expected))
+    first = attested.load(model, file, working=torch.tensor([True, False]))
+    assert torch.equal(first.right[0], right[0]) and not (first.right[1].any() or first.never[1].any())
     with pytest.raises(ValueError, match="counted for other weights"):
         attested.load(random_model(1, d_vocab=200), file)
