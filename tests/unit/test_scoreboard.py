@@ -73,7 +73,7 @@ def test_the_three_tallies_name_every_outcome_and_are_not_added_up(page, text):
         ["1 × ✓ reproduced", "0 × ◐ partly reproduced", "0 × ✗ not reproduced", "31 × – not run"],
         ["0 × ✓ yes", "1 × ◐ partly", "0 × ✗ no", "5 × – not run"],
     ]
-    assert "60" not in re.sub(r"<[^>]*>", "", text)
+    assert not re.search(r"\b60\b(?!%)", re.sub(r"<[^>]*>", "", text))
 
 
 def test_the_front_page_has_the_headlines():
