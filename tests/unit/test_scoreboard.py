@@ -71,9 +71,9 @@ def test_the_three_tallies_name_every_outcome_and_are_not_added_up(page, text):
     assert found == [
         ["1 × ✓ identity holds", "1 × ✗ identity fails", "17 × – not run"],
         ["1 × ✓ reproduced", "0 × ◐ partly reproduced", "0 × ✗ not reproduced", "31 × – not run"],
-        ["0 × ✓ yes", "1 × ◐ partly", "0 × ✗ no", "6 × – not run"],
+        ["0 × ✓ yes", "1 × ◐ partly", "0 × ✗ no", "5 × – not run"],
     ]
-    assert "60" not in re.sub(r"<[^>]*>", "", text)
+    assert not re.search(r"\b60\b(?!%)", re.sub(r"<[^>]*>", "", text))
 
 
 def test_the_front_page_has_the_headlines():
@@ -91,8 +91,8 @@ def test_the_front_page_shows_a_failure_if_there_is_one():
         assert "Not met:" in scoreboard.headlines(results)
         return [claim.id for claim, *_ in results.headlines()]
 
-    unlisted = {"E6": dict(akin=0.1, akin_random=0.1, raises=0.5)}
-    listed = {"S1": dict(sources=5, self_copied=1, lift=0.1, lift_random=0.1)}
+    unlisted = {"E6": dict(akin=0.1, akin_random=0.1, akin_random_error=0, raises=0.5)}
+    listed = {"O8": dict(memory_heads=0, weak_memory_heads=0, heads=20)}
     assert rows(**unlisted) == [*scoreboard.HEADLINES, "E6"]
     assert rows(**unlisted, **listed) == list(scoreboard.HEADLINES)
 

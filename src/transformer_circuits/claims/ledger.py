@@ -251,12 +251,16 @@ def within_error(claim: Claim, numbers: Mapping[str, float]) -> bool:
 
 
 def judge(
-    id: str, value: float | Mapping[str, float] | None = None, *, detail: str = "", **values: float
+    id: str,
+    value: float | Mapping[str, float] | None = None,
+    *,
+    detail: str = "",
+    **values: float | tuple[float, float],
 ) -> Record:
     """Judge what a chapter measured for a claim, by the criterion in claims.yml.
 
     `value` or keywords: the numbers that claims.yml names; for an identity its error, or errors by model. Tensors of one element are
-    numbers. `detail`: a sentence for the reader, such as which heads. Pass the results of a chapter to `verdicts`.
+    numbers, and a pair of them is an estimate and its standard error. `detail`: a sentence for the reader, such as which heads. Pass the results of a chapter to `verdicts`.
     Raises LedgerError for an unknown id and for values that cannot be judged.
     """
     claim = claim_of(id)
@@ -264,6 +268,9 @@ def judge(
         values = {**value, **values}
     elif value is not None:
         values = {next(iter(claim.values), "error"): value}
+    pairs = {name: pair for name, pair in values.items() if isinstance(pair, tuple)}
+    values |= {name: estimate for name, (estimate, _) in pairs.items()}
+    values |= {f"{name}_error": error for name, (_, error) in pairs.items()}
     numbers = measured(claim, values)
     return Record(
         id=id,

@@ -45,12 +45,22 @@ def factored_positivity(
     return positivity(torch.linalg.eigvals((second @ first).double())).float()
 
 
+def centered(
+    W_E: Float[Tensor, "d_vocab d_model"], W_U: Float[Tensor, "d_model d_vocab"]
+) -> tuple[Float[Tensor, "d_vocab d_model"], Float[Tensor, "d_model d_vocab"]]:
+    """Return the embedding minus its mean over tokens, and the unembedding minus its mean over out tokens (claim E1).
+
+    Softmax ignores what is added to all logits, and what all source tokens have in common does not depend on which one is attended to.
+    """
+    return W_E - W_E.mean(dim=0), W_U - W_U.mean(dim=1, keepdim=True)
+
+
 def random_positivities(
     W_E: Float[Tensor, "d_vocab d_model"], W_U: Float[Tensor, "d_model d_vocab"], d_head: int
 ) -> Float[Tensor, " head"]:
-    """Return the positivity of OV circuits with random W_V and W_O between this model's own embedding and unembedding.
+    """Return the positivity of OV circuits with random W_V and W_O between these two matrices, a model's own embedding and unembedding.
 
-    This is chance for everything that goes through the vocabulary. Trained embeddings alone make positivity several times as wide as
+    Center both (`centered`) if the circuits that are compared with chance are. This is chance for everything that goes through the vocabulary. Trained embeddings alone make positivity several times as wide as
     random matrices do (the Ginibre ensemble has a standard deviation of about 1.5 / d_head).
     """
     # What each direction of the stream becomes when read as tokens and embedded again.
