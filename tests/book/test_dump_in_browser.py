@@ -15,9 +15,9 @@ MORE = ["cities", "city", "```", "|", "{{models}}", "{%if", "&lt;", "\u2028", "\
 TOKENS = [*ODD, *MORE, *(f" w{i}" for i in range(120))]
 SHOWN = 130  # sources on a page
 LISTED = pd.DataFrame([
-    {"paper": "for ... in → range", "pieces": [], "hit": True, "tokens": [" for", "in", "range"], "head": "0.1", "above d (%)": 0.02,
+    {"paper": "for ... in → range", "pieces": [], "in_text": True, "hit": True, "tokens": [" for", "in", "range"], "head": "0.1", "above d (%)": 0.02,
      "above o (%)": 0.5},
-    {"paper": "'</ ... (any) → >'", "pieces": ["'|</"], "hit": False, "tokens": float("nan"), "head": float("nan")},
+    {"paper": "'</ ... (any) → >'", "pieces": ["'|</"], "in_text": False, "hit": False, "tokens": float("nan"), "head": float("nan")},
 ])  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def test_the_front_page_shows_a_failure_if_there_is_one():
         return [claim.id for claim, *_ in results.headlines()]
 
     unlisted = {"E6": dict(akin=0.1, akin_random=0.1, akin_random_error=0, raises=0.5)}
-    listed = {"O8": dict(memory_heads=0, weak_memory_heads=0, heads=20)}
+    listed = {"T9": dict(previous_share=(0.1, 0), direct_share=(0.2, 0))}
     assert rows(**unlisted) == [*scoreboard.HEADLINES, "E6"]
     assert rows(**unlisted, **listed) == list(scoreboard.HEADLINES)
 

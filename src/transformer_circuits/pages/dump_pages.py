@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from transformer_circuits.circuits import attested
 from transformer_circuits.circuits.bigrams import token_frequency
 from transformer_circuits.circuits.head_dump import head_dump
-from transformer_circuits.circuits.skip_trigrams import Hits, count_hits, nearest, paper_list
+from transformer_circuits.circuits.skip_trigrams import Hits, nearest, paper_list, ways_among
 from transformer_circuits.circuits.words import akin_to, word_of
 from transformer_circuits.data import bigram_counts, vocabulary
 from transformer_circuits.figures.tokens import show_token
@@ -111,6 +112,15 @@ def overview(model: str, dump: pd.DataFrame, worth: Worth, names: Sequence[str],
     return f"<p><strong>{model}</strong></p>\n{table(pd.DataFrame(lines))}"
 
 
+def outcome(row: Mapping[str, Any], found: bool) -> str:
+    """Say in a few words whether a skip-trigram of the paper is a hit, or why it is not tested; `found`: all its tokens are single tokens."""
+    if not found:
+        return "split" if row["pieces"] else "any destination"
+    if not row["in_text"]:
+        return "not in our text"
+    return "hit" if row["hit"] else "no"
+
+
 def paper_table(listed: pd.DataFrame) -> str:
     """Return the paper's skip-trigrams as an HTML table: which are hits, and where each comes nearest to one (claim S4)."""
     rows = []
@@ -119,7 +129,7 @@ def paper_table(listed: pd.DataFrame) -> str:
         rows.append({
             "the paper": html.escape(row["paper"]),
             "in our tokens": " ".join(map(token, row["tokens"] if found else row["pieces"])),
-            "result": "hit" if row["hit"] else "no" if found else "split" if row["pieces"] else "any destination",
+            "result": outcome(row, found),
             "head": row["head"] if found else "",
             "above destination (%)": f"{row['above d (%)']:.2f}" if found else "",
             "above out token (%)": f"{row['above o (%)']:.2f}" if found else "",
@@ -166,8 +176,13 @@ def main(out: Path) -> None:
         dumps[name] = head_dump(model, frequency, n_sources=None, k=K)
     first = models[MODELS[0]]
     listed = paper_list(names, lambda text: first.tokenizer.encode(text, add_special_tokens=False))
-    hits = Hits.of(first)
-    listed["hit"] = count_hits(hits, listed.forms).any(0)
+    works = recorded_worth(MODELS[0]).working[0]
+    hits = Hits.of(first, working=works)
+    ways = ways_among(
+        listed.forms, attested.load(first, working=works).paper
+    )  # those that are right in the text
+    listed["in_text"] = [way.numel() > 0 for way in ways]
+    listed["hit"] = [bool(hits(*way).any()) for way in ways]
     write_pages(
         out,
         dumps,
