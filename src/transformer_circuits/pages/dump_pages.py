@@ -9,6 +9,7 @@ import html
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
