@@ -139,6 +139,11 @@ class Claim(Strict):
         """Each estimated value with the name of its standard error."""
         return {name: f"{name}_error" for name, quantity in self.quantities.items() if quantity.over}
 
+    def label(self, name: str) -> str:
+        """What a value, or the standard error of one, is called."""
+        whose = {error: value for value, error in self.errors.items()}.get(name)
+        return f"standard error of {self.quantities[whose].what}" if whose else self.quantities[name].what
+
     @property
     def criterion(self) -> str:
         """The criterion in one line. Records carry it, so that one judged by an older criterion is found."""

@@ -102,7 +102,7 @@ def expression_in_words(claim: Claim, expression: ast.expr) -> str:
     """Write arithmetic with the labels of its values, in quotation marks."""
     match expression:
         case ast.Name(id=name):
-            return f"“{claim.quantities[name].what}”"
+            return f"“{claim.label(name)}”"
         case ast.Constant(value=value):
             return show_number(value)
         case ast.BinOp(left=left, op=op, right=right):
@@ -117,7 +117,7 @@ def condition_in_words(claim: Claim, condition: ast.Compare, values: Mapping[str
     """Write a condition that is not met: "best induction score is 40.7%; the criterion requires at least 50%"."""
     absent = sorted(names_in(ast.unparse(condition)) - values.keys())
     if absent:
-        return f"not measured: {', '.join(claim.quantities[name].what for name in absent)}"
+        return f"not measured: {', '.join(map(claim.label, absent))}"
     left, right = condition.left, condition.comparators[0]
     here, required = (compute(ast.unparse(side), values) for side in (left, right))
     units = {claim.quantities[name].unit for name in names_in(ast.unparse(left))}

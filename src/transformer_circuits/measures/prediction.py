@@ -9,6 +9,11 @@ from torch import Tensor
 
 BATCH = 2  # rows run together: patterns of 12 heads at 512 tokens take 25 MB; the system zeroes larger tensors each time
 
+# Thresholds of claims about losses.
+HALF = 0.5  # T8: of the attention, of the first guesses, of the loss of a uniform guess
+VIRTUAL = 0.15  # T11: what virtual heads reduce the loss by, as a fraction of what single heads do
+HELPS = 0.2  # W1: nats by which the in-context scores of one and two layers differ
+
 # Token ids [row, pos] -> logits [row, pos, d_vocab]: a plain transformer or a hooked one.
 Model = Callable[[Tensor], Tensor]
 

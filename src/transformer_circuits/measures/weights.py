@@ -19,6 +19,7 @@ ONE_SIDED, MIXED = 0.4, 0.25
 # Attention to the current token from which, and positivity up to which, a head deletes or may delete (claim O8).
 DELETES, MAY_DELETE = (0.5, -0.5), (0.25, -0.2)
 RANDOM_HEADS = 400
+MOST = 8 / 12  # of the working heads: "most heads copy" (claim E1)
 
 SIDES = ("Q", "K", "V")  # what a later head can read with: queries, keys, values
 
