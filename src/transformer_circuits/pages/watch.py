@@ -27,7 +27,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformer_circuits.circuits import in_context
 from transformer_circuits.figures import use_style
 from transformer_circuits.figures.tokens import show_token
-from transformer_circuits.measures.ablation import WORKS, Worth
+from transformer_circuits.measures.ablation import WORKS
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
 from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.measures.weights import COMPOSES, copying_threshold
@@ -47,17 +47,10 @@ Film = Mapping[str, np.ndarray]
 # ---- what a film shows -----------------------------------------------------------------------------------------------------
 
 
-def working(film: Film, log: pd.DataFrame) -> Bool[np.ndarray, "snapshot layer head"]:
-    """Return which heads work at each snapshot; all of them for an older log, which does not have their costs."""
-    if "cost" not in log:
-        return np.ones_like(film["rest"], dtype=bool)
-    return Worth(*(torch.tensor(log[name].tolist()) for name in ("cost", "cost_error"))).working.numpy()
-
-
 def roles(film: Film, log: pd.DataFrame, copying: float) -> Int[np.ndarray, "snapshot layer head"]:
     """Return what each head does at each snapshot, as an index into ROLES."""
     holds = [
-        ~working(film, log),
+        ~in_context.working(log),
         film["induction"] >= INDUCTION_HEAD,
         film["previous_token"] >= PREVIOUS_TOKEN_HEAD,
         film["positivity"] > copying,
@@ -101,7 +94,7 @@ def start(film: Film, log: pd.DataFrame) -> dict[str, Any]:
     """Return what is chosen at first: the head that ends as the best induction head, and where it attends most to its target."""
     scores = film["induction"][-1]
     if len(scores) == 1:  # no induction in one layer: the head that copies most, of those that work
-        scores = np.where(working(film, log)[-1], film["positivity"][-1], -1)
+        scores = np.where(in_context.working(log)[-1], film["positivity"][-1], -1)
     layer, head = np.unravel_index(scores.argmax(), scores.shape)
     places = []
     for text in range(len(TEXTS)):
