@@ -12,17 +12,17 @@ from transformer_circuits.pages import render
 # "n_", without.
 HEADLINES = {
     "E1": ("Most heads of a one-layer model copy", "{n_copying_heads} of {n_heads} heads, resting heads left out"),
-    "T3": ("Second-layer heads read first-layer heads through their keys", "largest composition ratio, resting heads left out: keys {n_k_largest}, queries {n_q_largest}, values {n_v_largest}; chance is 1"),
+    "T3": ("Second-layer heads read first-layer heads through their keys", "largest composition ratio among working heads: keys {n_k_largest}, queries {n_q_largest}, values {n_v_largest}; chance is 1"),
     "T8": ("Two layers continue a sequence that they have never seen; one layer cannot", "induction score {induction_2l} (one layer {induction_1l}); right first guesses {guess_2l} (one layer {guess_1l})"),
-    "T14": ("Removing the head that an induction head reads destroys induction", "induction score {intact}; without that head {without_read}; without any one head that it barely reads, at least {without_unread}"),
-    "T10": ("Eigenvalues separate induction heads from other heads", "both positivities high: {n_induction_in_corner} of {n_induction_heads} induction heads, {n_others_in_corner} of {n_others} other heads"),
+    "T14": ("Removing the head that an induction head reads destroys induction", "induction score {intact}; without that head, {left_read} of it remains; without any one working head that it barely reads, at least {left_unread}"),
+    "T10": ("Eigenvalues separate induction heads from other heads", "both positivities beyond random heads: {n_induction_in_corner} of {n_induction_heads} induction heads, {n_others_in_corner} of {n_others} other working heads"),
     "T11": ("Single heads reduce the loss most, virtual heads little", "loss reduction: direct path {n_order_0}, single heads {n_order_1}, virtual heads {order_2}"),
     "S6": ("Skip-trigram bugs cost more than equal boosts of random tokens", "{n_bugs} bugs cost {cost} per token; equal boosts of random tokens cost {cost_random}"),
     "W1": ("A longer context helps two layers more than one", "loss late minus loss early in the context: {score_2l}; one layer {score_1l}"),
     "Z1": ("A model without layers is a table of bigrams", "held-out loss {loss_model}; loss of the bigram table {loss_bigram}"),
     "W2": ("Induction heads form abruptly", "score rises from 10% to 90% of its final value between {n_t10} and {t90}"),
     "S1": ("The paper's single source tokens copy themselves", "{n_self_copied} of {n_sources} have themselves or a variant among their five highest out tokens"),
-    "T6": ("Weighting attention by value length shrinks it at the start token", "second-layer heads with at least 30% there: {n_resting_heads}; mean attention to the start token {first_plain}, weighted {first_weighted}"),
+    "T6": ("Weighting attention by value length shrinks it at the start token", "attention of {n_induction_heads} induction heads to the start token: {start_plain}, weighted {start_weighted}"),
     "O8": ("Some heads delete information", "{n_memory_heads} of {n_heads} heads"),
     "W5": ("With positions in the residual stream, heads do induction by pointers", "induction score {induction}; {pointer_share} of it is lost without moved positions"),
 }  # fmt: skip
