@@ -5,16 +5,19 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 
-from transformer_circuits.claims import judge, ledger
+from transformer_circuits.claims import judge, ledger, with_errors
 from transformer_circuits.pages import scoreboard
 
 ODD = "most are <td and `</script>` | *stars*\n\n# no heading\n\n:::{note}"
-MEASURED = dict(intact=0.8, without_read=0.3, without_unread=0.7, rank_correlation=0.6, intact_error=0.5)
+MEASURED = with_errors(
+    intact=(0.8, 0.5), left_read=(0.3, 0.01), left_unread=(0.9, 0.01), separation=(0.5, 0.01)
+)
+MEASURED["near_chance"] = 2
 RECORDED = {
     "02_zero layers": [judge("Z2", 0.0312, detail=ODD)],
     "07_induction_heads": [judge("T14", **MEASURED), judge("O1", 1e-7), judge("O2", 1e-2)],
 }
-UNMET = "Not met: best induction score without the head that the keys read most is 30%"
+UNMET = "Not met: fraction of the score that remains without the head that the keys read most is 30% ± 1%"
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +51,9 @@ def test_a_card_begins_with_a_plain_sentence_and_folds_names_and_formulas(page, 
 
 def test_a_card_says_which_condition_is_not_met_and_how_its_criterion_was_amended(page, text):
     card = page.find(id="T14")
-    assert f"{UNMET}; the criterion requires at most 20%" in card.text
+    assert f"{UNMET}; the criterion requires at most 25%" in card.text
     assert "within error of the threshold" in card.select_one(".tc-head").text
-    assert [dt.text for dt in card.select(".tc-facts > div > dt")] == ["Question", "Here"]
+    assert [dt.text for dt in card.select(".tc-facts > div > dt")] == ["Question", "Here", "Text"]
     amended = card.select_one("details.tc-amended")
     assert amended.summary.text.startswith("Criterion amended")
     assert all(word in amended.text for word in ("Before.", "models of that time.", "Reason."))

@@ -10,9 +10,11 @@ PREVIOUS_TOKEN_HEAD = 0.4  # mean attention to the previous token; uniform atten
 POSITIONAL_HEAD = 0.5  # fraction of the variance of its scores that distance explains; without positions it explains nothing
 INDUCTION_HEAD = 0.3  # induction score; uniform attention gives about 1%, a perfect head 1
 RESTING = 0.95  # mean attention to the start token: the head moves almost nothing
-RESTING_PARTLY = 0.3  # the looser condition of claim T6
+RESTING_PARTLY = 0.3  # a looser condition (appendix 5)
 RECENT_TOKENS_HEAD = 0.5  # mean attention to the five tokens before the current one; uniform: 5%
-CERTAIN = 0.9  # attention to its target from which an induction head is certain (claim T15)
+# Attention p to its target at which a head's softmax is open or saturated (claim T15). The slope p (1 - p) of the softmax is at least
+# half of its largest value, 1/4, between the first two, and at most a tenth of it from the third on.
+OPEN, CERTAIN = (0.15, 0.85), 0.975
 
 
 def previous_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
@@ -61,3 +63,16 @@ def induction_score(
 def over_draws(scores: Float[Tensor, "draw *heads"]) -> tuple[Tensor, Tensor]:
     """Return the mean over two or more draws of random tokens, and its standard error, [*heads] each."""
     return scores.mean(dim=0), scores.std(dim=0) / len(scores) ** 0.5
+
+
+def ratio_of_sums(
+    parts: Float[Tensor, "*batch n"], wholes: Float[Tensor, "*batch n"]
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """Return the sum of `parts` divided by the sum of `wholes` over n independent windows, rows, or draws, and its standard error.
+
+    With counts as `wholes` this is a mean over tokens. The error is that of `parts - ratio * wholes`, so that what varies in both cancels.
+    """
+    total = wholes.sum(dim=-1)
+    ratio = parts.sum(dim=-1) / total
+    residuals = parts - ratio[..., None] * wholes
+    return ratio, residuals.std(dim=-1) * residuals.shape[-1] ** 0.5 / total.abs()
