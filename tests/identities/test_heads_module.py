@@ -7,7 +7,7 @@ from random_models import build, differs, same
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
-from transformer_circuits.measures import attention, prediction
+from transformer_circuits.measures import attention, estimates, prediction
 from transformer_circuits.measures.repeats import repeated_random_tokens, repeated_text
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import from_matrices, matrices
@@ -56,13 +56,13 @@ def test_the_error_of_a_ratio_is_that_of_resampled_pairs():
     generator = torch.Generator().manual_seed(0)
     wholes = 1 + torch.rand(3, 400, generator=generator)
     parts = 0.3 * wholes + 0.1 * torch.randn(3, 400, generator=generator)  # what varies in both is most of it
-    ratio, error = attention.ratio_of_sums(parts, wholes)
+    ratio, error = estimates.ratio(parts, wholes)
     picked = torch.randint(400, (4000, 400), generator=generator)
     again = parts[:, picked].sum(dim=-1) / wholes[:, picked].sum(dim=-1)
     same(ratio, parts.mean(dim=1) / wholes.mean(dim=1), tolerance=1e-5)
     assert (error / again.std(dim=1) - 1).abs().max() < 0.05
-    mean, of_mean = attention.ratio_of_sums(parts, torch.ones_like(parts))
-    same(torch.stack([mean, of_mean]), torch.stack(attention.over_draws(parts.T)), tolerance=1e-5)
+    mean, of_mean = estimates.ratio(parts, torch.ones_like(parts))
+    same(torch.stack([mean, of_mean]), torch.stack(estimates.mean(parts.T)), tolerance=1e-5)
 
 
 def test_by_copy_leaves_out_each_copys_first_token():

@@ -12,15 +12,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.utilities import get_act_name
 
-from transformer_circuits.measures import prediction
+from transformer_circuits.measures import estimates, prediction
 from transformer_circuits.measures.attention import (
     distance_sums,
     induction_score,
-    over_draws,
     previous_token_score,
     start_token_score,
 )
-from transformer_circuits.measures.estimates import ratio
 from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.measures.repeats import Repeated, repeated_draws, row_length
 from transformer_circuits.models.bridge import start_token
@@ -115,7 +113,7 @@ def measured_draws(model: Any) -> list[Repeated]:
 def measured_induction(model: Any) -> Scores:
     """Return the induction scores that the book reports, over `measured_draws`, so that a head has one score everywhere."""
     scores = [induction_scores(model, draw) for draw in measured_draws(model)]
-    return Scores(*over_draws(torch.stack(scores)))
+    return Scores(*estimates.mean(torch.stack(scores)))
 
 
 def _over_windows(
@@ -148,7 +146,7 @@ def explained_by_distance(
     # One head at a time: the measure works in double precision.
     heads = [distance_sums(scores[:, [head]]) for head in range(scores.shape[1])]
     explained, total = (torch.cat(sums, dim=1).cpu() for sums in zip(*heads))
-    return ratio(explained, total)
+    return estimates.ratio(explained.T, total.T)
 
 
 def freeze(cache: Any) -> list[Hook]:

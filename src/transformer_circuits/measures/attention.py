@@ -58,21 +58,3 @@ def induction_score(
 ) -> Float[Tensor, " head"]:
     """Return the mean attention from each token of the second copy to the token after its first occurrence."""
     return patterns[repeated.rows, :, repeated.destinations, repeated.targets].mean(dim=0)
-
-
-def over_draws(scores: Float[Tensor, "draw *heads"]) -> tuple[Tensor, Tensor]:
-    """Return the mean over two or more draws of random tokens, and its standard error, [*heads] each."""
-    return scores.mean(dim=0), scores.std(dim=0) / len(scores) ** 0.5
-
-
-def ratio_of_sums(
-    parts: Float[Tensor, "*batch n"], wholes: Float[Tensor, "*batch n"]
-) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """Return the sum of `parts` divided by the sum of `wholes` over n independent windows, rows, or draws, and its standard error.
-
-    With counts as `wholes` this is a mean over tokens. The error is that of `parts - ratio * wholes`, so that what varies in both cancels.
-    """
-    total = wholes.sum(dim=-1)
-    ratio = parts.sum(dim=-1) / total
-    residuals = parts - ratio[..., None] * wholes
-    return ratio, residuals.std(dim=-1) * residuals.shape[-1] ** 0.5 / total.abs()

@@ -10,13 +10,17 @@ def mean(values: Float[Tensor, "draw *rest"]) -> tuple[Tensor, Tensor]:
     return values.mean(dim=0), values.std(dim=0) / len(values) ** 0.5
 
 
-def ratio(above: Float[Tensor, "draw *rest"], below: Float[Tensor, "draw *rest"]) -> tuple[Tensor, Tensor]:
-    """Return the ratio of two means over the same windows or draws, and its standard error.
+def ratio(
+    parts: Float[Tensor, "*batch n"], wholes: Float[Tensor, "*batch n"]
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """Return the sum of `parts` divided by the sum of `wholes` over n independent windows, rows, or draws, and its standard error.
 
-    Both vary together from window to window. To first order the error is that of the mean of `above - ratio * below`.
+    With counts as `wholes` this is a mean over tokens. The error is that of `parts - ratio * wholes`, so that what varies in both cancels.
     """
-    found = above.mean(dim=0) / below.mean(dim=0)
-    return found, mean(above - found * below)[1] / below.mean(dim=0).abs()
+    total = wholes.sum(dim=-1)
+    found = parts.sum(dim=-1) / total
+    residuals = parts - found[..., None] * wholes
+    return found, residuals.std(dim=-1) * residuals.shape[-1] ** 0.5 / total.abs()
 
 
 def critical_spearman(n: int, p: float, draws: int = 200_000) -> float:
