@@ -10,18 +10,19 @@
   const SIDES = { Q: "queries", K: "keys", V: "values" };
   const FIXED = { d_model: 64, d_vocab: 64, n_ctx: 32, rows: 64 };
   const SHARP = { 1: 16, 2: 16, 4: 16, 8: 8 }; // dimensions of a head
-  // Every setting: its label, its values with their names, and whether it belongs to a new model. The first value is the default.
+  // Every setting: its label, its values with their names, and whether it belongs to a new model. The first value is the default; a value may have a name of its own.
   const SETTINGS = {
-    layers: { label: "Layers", values: { 2: "two", 1: "one" }, fresh: true },
-    heads: { label: "Heads per layer", values: { 4: "4", 1: "1", 2: "2", 8: "8" }, fresh: true },
-    seed: { label: "Seed", values: { 0: "0", 1: "1", 2: "2", 3: "3", 4: "4" }, fresh: true },
-    cut: { label: "Second layer reads the first with its", values: { "": "queries, keys, values", K: "queries, values", Q: "keys, values" } },
-    positions: { label: "Positions", values: { 1: "on", 0: "off" } },
-    repeats: { label: "A segment occurs twice", values: { all: "in every row", half: "in half of the rows", same: "always 16 tokens apart", none: "never" } },
-    lr: { label: "Learning rate", values: { "0.02": "0.02", "0.01": "0.01", "0.005": "0.005" } },
+    layers: { label: "Layers", values: [["2", "two"], ["1", "one"]], fresh: true },
+    heads: { label: "Heads per layer", values: ["4", "1", "2", "8"], fresh: true },
+    seed: { label: "Seed", values: ["0", "1", "2", "3", "4"], fresh: true },
+    cut: { label: "Second layer reads the first with its", values: [["", "queries, keys, values"], ["K", "queries, values"], ["Q", "keys, values"]] },
+    positions: { label: "Positions", values: ["on", "off"] },
+    repeats: { label: "A segment occurs twice", values: [["all", "in every row"], ["half", "in half of the rows"], ["same", "always 16 tokens apart"], ["none", "never"]] },
+    lr: { label: "Learning rate", values: ["0.02", "0.01", "0.005"] },
   };
-  const SPEEDS = { 10: "fast", 2: "slow" }; // steps between two drawings
-  const defaults = () => Object.fromEntries(Object.entries(SETTINGS).map(([name, { values }]) => [name, name === "cut" ? "" : name === "repeats" ? "all" : { layers: "2", heads: "4", seed: "0", positions: "1", lr: "0.02" }[name]]));
+  const SPEEDS = { fast: 10, slow: 2 }; // steps between two drawings
+  const value = (pair) => [pair].flat()[0];
+  const defaults = () => Object.fromEntries(Object.entries(SETTINGS).map(([name, { values }]) => [name, value(values[0])]));
 
   const state = { settings: defaults(), removed: [], running: false, speed: 10, head: 0, place: 0, side: "K" };
   let ask, looks = {}, history = {}; // by run: "chosen", and "one layer" to compare with
@@ -35,7 +36,7 @@
   // ---- training ------------------------------------------------------------------------------------------------------------------
 
   const number = (name) => Number(state.settings[name]);
-  const asks = () => ({ cut: state.settings.cut, positions: state.settings.positions === "1", repeats: state.settings.repeats, lr: number("lr"), seed: number("seed") });
+  const asks = () => ({ cut: state.settings.cut, positions: state.settings.positions === "on", repeats: state.settings.repeats, lr: number("lr"), seed: number("seed") });
   const shape = (layers) => ({ ...FIXED, layers, heads: number("heads"), d_head: SHARP[number("heads")] });
 
   async function begin() {
@@ -62,7 +63,7 @@
     if (!state.running) return;
     const names = Object.keys(history), found = await ask("advance", { names, steps: state.speed, side: state.side });
     for (const name of names) history[name].push(...found.history[name]), (looks[name] = found.looks[name]);
-    root.dataset.step = looks.chosen.step, root.dataset.right = looks.chosen.right, root.dataset.milliseconds = found.milliseconds.toFixed(0);
+    root.dataset.milliseconds = found.milliseconds.toFixed(0);
     if (looks.chosen.step >= 5000) state.running = false;
     draw();
     setTimeout(() => state.running && inTurn(advance)); // the page answers in between
@@ -82,8 +83,8 @@
     draw();
   });
 
-  function set(name, value) {
-    state.settings[name] = value;
+  function set(name, to) {
+    state.settings[name] = to;
     SETTINGS[name].fresh ? inTurn(begin) : change();
   }
 
@@ -104,7 +105,7 @@
     ui.now.textContent = `step ${looks.chosen.step}`;
     ui.rate.textContent = root.dataset.milliseconds && state.running ? `${Math.round(root.dataset.milliseconds / state.speed)} ms per step` : "";
     drawCurves(), drawHeads(), drawAttention();
-    root.dataset.removed = looks.chosen.removed.join(" ");
+    Object.assign(root.dataset, { step: looks.chosen.step, right: looks.chosen.right, removed: looks.chosen.removed.join(" ") });
   }
 
   // Means over a few steps, so that a line is read and not a cloud.
@@ -182,8 +183,8 @@
 
   function fromAddress() {
     state.settings = defaults();
-    for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
-      if (Object.hasOwn(SETTINGS, name) && Object.hasOwn(SETTINGS[name].values, value)) state.settings[name] = value;
+    for (const [name, asked] of new URLSearchParams(location.hash.slice(1))) {
+      if (Object.hasOwn(SETTINGS, name) && SETTINGS[name].values.map(value).includes(asked)) state.settings[name] = asked;
     }
   }
 
@@ -196,7 +197,7 @@
     for (const name of Object.keys(history)) {
       const kind = name === "chosen" ? "grow-chosen" : "grow-compared";
       lines[name] = svg("polyline", { class: kind }), values[name] = make("b");
-      label.push(make("span", { className: kind }, name === "chosen" ? `${SETTINGS.layers.values[state.settings.layers]} layer${state.settings.layers === "2" ? "s" : ""} ` : "one layer ", values[name]));
+      label.push(make("span", { className: kind }, name === "chosen" ? state.settings.layers === "2" ? "two layers " : "one layer " : "one layer ", values[name]));
     }
     const chart = svg("svg", { viewBox: "0 0 1000 100", preserveAspectRatio: "none", "aria-hidden": "true" }, ...threshold, ...Object.values(lines));
     ui.curves.push({ key, least, most, format, lines, values });
@@ -205,7 +206,7 @@
 
   function settings() {
     const select = ([name, { label, values }]) => {
-      const options = Object.entries(values).map(([value, text]) => make("option", { value, selected: value === state.settings[name] }, text));
+      const options = values.map((pair) => make("option", { value: value(pair), selected: value(pair) === state.settings[name] }, [pair].flat().at(-1)));
       return make("label", {}, `${label} `, make("select", { name, onchange: (event) => set(name, event.target.value) }, ...options));
     };
     const group = (legend, fresh) => make("fieldset", {}, make("legend", {}, legend), ...Object.entries(SETTINGS).filter(([, each]) => Boolean(each.fresh) === fresh).map(select));
@@ -218,7 +219,7 @@
     ui.now = make("b", { className: "watch-now" }), ui.rate = make("span", { className: "watch-small" });
     ui.link = make("button", { type: "button", onclick: copyLink }, "Link to these settings");
     const again = make("button", { type: "button", onclick: () => inTurn(begin) }, "Start over");
-    const speed = choices("Speed", Object.values(SPEEDS), Object.keys(SPEEDS).indexOf(String(state.speed)), (k) => (state.speed = Number(Object.keys(SPEEDS)[k])));
+    const speed = choices("Speed", Object.keys(SPEEDS), Object.values(SPEEDS).indexOf(state.speed), (k) => (state.speed = Object.values(SPEEDS)[k]));
     const bar = make("div", { className: "watch-bar" }, make("div", { className: "watch-row" }, ui.play, ui.now, again, speed, ui.rate));
     ui.curves = [], ui.end = make("span", { className: "grow-end" });
     const line = (share) => svg("line", { x1: 0, x2: 1000, y1: 100 - 100 * share, y2: 100 - 100 * share, class: "watch-threshold" });
@@ -254,8 +255,9 @@
     new MutationObserver(() => draw()).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
     addEventListener("hashchange", () => (fromAddress(), inTurn(begin)));
     root.dataset.ready = "yes";
-    // For tests: loss and gradients of given weights on a given batch.
-    window.grow = { check: (rest) => ask("check", rest) };
+    // For tests: loss, gradients and update of given weights; the first-layer head that attends most to the previous token; when all is done.
+    const previous = () => looks.chosen.scores.slice(0, number("heads")).map((score) => score.previous);
+    window.grow = { check: (rest) => ask("check", rest), previous: () => previous().indexOf(Math.max(...previous())), settled: () => busy };
   }
 
   open();
