@@ -13,7 +13,11 @@ from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.pages import grow
 from transformer_circuits.training.train import TrainingConfig, optimizers_for
 
-SHAPES = [dict(layers=2, heads=4, d_head=16), dict(layers=1, heads=2, d_head=16), dict(layers=2, heads=8, d_head=8)]
+SHAPES = [
+    dict(layers=2, heads=4, d_head=16),
+    dict(layers=1, heads=2, d_head=16),
+    dict(layers=2, heads=8, d_head=8),
+]
 ROWS, N_CTX, WIDTH = 64, 32, 64  # the page's; as many tokens as dimensions
 RATE, WARMUP = 0.02, 50
 SECONDS = 600  # for a training that takes half a minute on a free core
@@ -33,7 +37,10 @@ def step_of(page):
 def trained_to(page, condition):
     """Train until JavaScript of the page's data (`d`) is true, then pause; return the step."""
     page.get_by_role("button", name=re.compile("Train|Continue")).click()
-    page.wait_for_function(f"() => {{ const d = document.getElementById('grow').dataset; return {condition}; }}", timeout=1000 * SECONDS)
+    page.wait_for_function(
+        f"() => {{ const d = document.getElementById('grow').dataset; return {condition}; }}",
+        timeout=1000 * SECONDS,
+    )
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("button", name="Continue")).to_be_visible()
     page.evaluate("() => grow.settled()")
@@ -86,7 +93,13 @@ def test_loss_gradients_and_updates_are_those_of_pytorch(page, shape, cut):
     sizes = {**shape, "d_model": WIDTH, "d_vocab": WIDTH, "n_ctx": N_CTX, "rows": ROWS}
     found = page.evaluate(
         "given => grow.check(given)",
-        {"shape": sizes, "settings": settings, "weights": given, "ids": tokens.flatten().tolist(), "removed": removed},
+        {
+            "shape": sizes,
+            "settings": settings,
+            "weights": given,
+            "ids": tokens.flatten().tolist(),
+            "removed": removed,
+        },
     )
     loss = cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
     loss.backward()
@@ -114,7 +127,9 @@ def test_two_layers_learn_what_one_cannot_and_repair_themselves_without_a_head(p
     """Train to 90%, pause, remove the head with the most attention to the previous token, and resume."""
     learned = trained_to(page, "d.right > 0.9")
     assert learned < 1000
-    shares = [int(text.rstrip("%")) for text in page.locator(".watch-curve").first.locator("b").all_text_contents()]
+    shares = [
+        int(text.rstrip("%")) for text in page.locator(".watch-curve").first.locator("b").all_text_contents()
+    ]
     assert shares[0] > 85 and shares[1] < 50, "two layers, then one"
     expect(page.get_by_role("radio", name=re.compile("induction head")).first).to_be_visible()
     previous = page.evaluate("() => grow.previous()")
@@ -167,7 +182,9 @@ def test_hostile_addresses_change_nothing(site, watched, hostile):
 def test_on_a_phone_nothing_is_wider_than_the_screen_or_too_small_for_a_finger(page):
     page.set_viewport_size({"width": 400, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    small = page.locator(".watch-app :is(button, input, select)").evaluate_all("all => all.filter(b => b.offsetHeight < 22).map(b => b.outerHTML)")
+    small = page.locator(".watch-app :is(button, input, select)").evaluate_all(
+        "all => all.filter(b => b.offsetHeight < 22).map(b => b.outerHTML)"
+    )
     assert not small, small
 
 
