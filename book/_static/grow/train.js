@@ -102,6 +102,13 @@ function growTrainer(shape, settings) {
     for (const head of removed) if (Math.floor(head / H) === l) for (let t = 0; t < T; t++) F.fill(0, z + t * W + (head % H) * d, z + t * W + (head % H) * d + d);
   }
 
+  function softmax(from, to, n, factor) {
+    let most = -Infinity, total = 0;
+    for (let j = 0; j < n; j++) most = Math.max(most, F[from + j]);
+    for (let j = 0; j < n; j++) total += F[to + j] = Math.exp((F[from + j] - most) * factor);
+    for (let j = 0; j < n; j++) F[to + j] /= total;
+  }
+
   // The mean loss over all tokens but the first of each row; then `logits` has the probabilities.
   function forward(ids) {
     for (let t = 0; t < T; t++) F.copyWithin(X[0] + t * D, at.E + ids[t] * D, at.E + (ids[t] + 1) * D);
@@ -113,12 +120,7 @@ function growTrainer(shape, settings) {
       for (let b = 0; b < rows; b++) for (let h = 0; h < H; h++) {
         const here = b * N * W + h * d, pattern = A + (b * H + h) * N * N;
         multiply(scores, [q + here, W], [k + here, W, true], N, d, N);
-        for (let i = 0; i < N; i++) {
-          let most = -Infinity, total = 0;
-          for (let j = 0; j <= i; j++) most = Math.max(most, F[scores + i * N + j]);
-          for (let j = 0; j <= i; j++) total += F[pattern + i * N + j] = Math.exp((F[scores + i * N + j] - most) / Math.sqrt(d));
-          for (let j = 0; j <= i; j++) F[pattern + i * N + j] /= total;
-        }
+        for (let i = 0; i < N; i++) softmax(scores + i * N, pattern + i * N, i + 1, 1 / Math.sqrt(d));
         multiply([z + here, W], [pattern, N], [v + here, W], N, N, d);
       }
       withoutRemoved(z, l);
@@ -128,12 +130,8 @@ function growTrainer(shape, settings) {
     multiply(logits, [X[L], D], [at.U, D, true], T, D, V);
     let loss = 0;
     for (let t = 0; t < T; t++) {
-      const row = logits + t * V;
-      let most = -Infinity, total = 0;
-      for (let id = 0; id < V; id++) most = Math.max(most, F[row + id]);
-      for (let id = 0; id < V; id++) total += F[row + id] = Math.exp(F[row + id] - most);
-      for (let id = 0; id < V; id++) F[row + id] /= total;
-      if ((t + 1) % N) loss -= Math.log(F[row + ids[t + 1]] + 1e-30);
+      softmax(logits + t * V, logits + t * V, V, 1);
+      if ((t + 1) % N) loss -= Math.log(F[logits + t * V + ids[t + 1]] + 1e-30);
     }
     return loss / (rows * (N - 1));
   }
@@ -254,25 +252,19 @@ function growTrainer(shape, settings) {
   }
 
   // How strongly the keys, queries or values of second-layer heads read what first-layer heads write, 1 by chance: |A B| sqrt(D) / (|A| |B|)
-  // for circuits A and B, from products of d_head by d_head. [reader, writer]
+  // for circuits A and B. [reader, writer]
   function composition(side) {
     if (L < 2) return [];
-    const of = (name, h) => (i, j) => F[at[name] + (h * d + i) * D + j];
-    const dots = (x, y) => Array.from({ length: d * d }, (_, ij) => {
-      let total = 0;
-      for (let c = 0; c < D; c++) total += x(Math.floor(ij / d), c) * y(ij % d, c);
-      return total;
-    });
-    const times = (x, y) => x.map((_, ij) => {
-      let total = 0;
-      for (let c = 0; c < d; c++) total += x[Math.floor(ij / d) * d + c] * y[c * d + (ij % d)];
-      return total;
-    });
-    const inner = (x, y) => x.reduce((total, value, i) => total + value * y[i], 0), other = { K: "Q", Q: "K", V: "O" }[side];
+    const other = { K: "Q", Q: "K", V: "O" }[side], part = (name, h) => at[name] + h * d * D;
+    const norm = (a, b) => { // of the circuit [d_model, d_model] that two parts of a head make up
+      multiply(spare, [a, D, true], [b, D], D, d, D);
+      return Math.sqrt(F.subarray(spare, spare + D * D).reduce((total, x) => total + x * x, 0));
+    };
     return Array.from({ length: H * H }, (_, pair) => {
-      const [reader, writer] = [Math.floor(pair / H), pair % H], [w, o, r, s] = [of("V0", writer), of("O0", writer), of(side + 1, reader), of(other + 1, reader)];
-      const middle = dots(o, r), [ww, oo, rr, ss] = [w, o, r, s].map((x) => dots(x, x));
-      return Math.sqrt((inner(times(ww, middle), times(middle, ss)) * D) / (inner(ww, oo) * inner(rr, ss)));
+      const [r, s] = [side, other].map((name) => part(name + 1, Math.floor(pair / H))), [w, o] = ["V0", "O0"].map((name) => part(name, pair % H));
+      multiply(gram, [o, D], [r, D, true], d, D, d);
+      multiply(heading, [gram, d], [s, D], d, d, D);
+      return (norm(w, heading) * Math.sqrt(D)) / (norm(w, o) * norm(r, s));
     });
   }
 

@@ -476,15 +476,9 @@
       title: `Head ${name}: ${facts.scores[layer][head]}` },
       canvas, make("span", { className: "play-name" }, name), ...(role ? [make("span", { className: "play-role", data: { role } }, role.replace("without", "no").split(/-| head/)[0])] : []), adds);
     pick.setAttribute("aria-label", `Head ${name}${role ? `, ${role}` : ""}`);
-    pick.addEventListener("keydown", (event) => {
-      const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -facts.n_heads, ArrowDown: facts.n_heads }[event.key];
-      if (event.key === "x") return toggle(layer, head);
-      const other = step && ui.tiles[layer * facts.n_heads + head + step];
-      if (!other) return;
-      event.preventDefault();
-      chooseHead(other.layer, other.head);
-      other.pick.focus();
-    });
+    const here = layer * facts.n_heads + head, picks = () => ui.tiles.map((tile) => tile.pick); // the first layer is above
+    heads.moves(pick, picks, here, -facts.n_heads, (other) => chooseHead(ui.tiles[other].layer, ui.tiles[other].head));
+    pick.addEventListener("keydown", (event) => event.key === "x" && toggle(layer, head));
     const power = make("button", { type: "button", className: "play-power", tabIndex: -1, onclick: () => toggle(layer, head),
       "aria-label": `Head ${name}` });
     return { layer, head, canvas, adds, pick, power, box: make("div", { className: "play-tile" }, pick, power) };
