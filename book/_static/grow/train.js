@@ -305,16 +305,16 @@ function growServer() {
       const began = performance.now(), history = Object.fromEntries(names.map((name) => [name, Array.from({ length: steps }, () => runs[name].step())]));
       return { history, looks: Object.fromEntries(names.map((name) => [name, runs[name].look(side)])), milliseconds: performance.now() - began };
     },
-    // Loss and gradients for weights and a batch that a test gives, and the weights after one update.
+    // Composition ratios, loss and gradients for weights and a batch that a test gives, and the weights after one update.
     check({ shape, settings, weights, ids, removed = [] }) {
       const run = growTrainer(shape, settings), copied = (found) => Object.fromEntries(Object.entries(found).map(([name, x]) => [name, [...x]]));
       removed.forEach((head) => run.removed.add(head));
       for (const [name, to] of Object.entries(run.weights())) to.set(weights[name]);
-      const loss = run.forward(ids);
+      const composition = Array.from("QKV", (side) => run.look(side).composition), loss = run.forward(ids);
       run.backward(ids);
       const gradients = copied(run.gradients());
       run.update();
-      return { loss, gradients, weights: copied(run.weights()) };
+      return { loss, composition, gradients, weights: copied(run.weights()) };
     },
   };
   return (message) => {
