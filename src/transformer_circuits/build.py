@@ -58,6 +58,7 @@ GENERATED = {  # pages that are made from watched files, and the modules that ma
     "book/head_dump": "transformer_circuits.pages.dump_pages",
     "book/play": "transformer_circuits.pages.play",
     "book/watch": "transformer_circuits.pages.watch",
+    "book/grow": "transformer_circuits.pages.grow",
 }
 SCOREBOARD = "book/scoreboard"  # made from the records, as is what the front page includes
 HEADLINES = "book/headlines"
