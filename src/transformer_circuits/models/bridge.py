@@ -98,7 +98,17 @@ def from_matrices(
     standard_positions: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
 ) -> TransformerBridge:
-    """Return a hooked attention-only model with these weights: `from_matrices(**{**matrices(model), "W_E": other})` changes one of them."""
+    """Return a hooked attention-only model with these weights: `from_matrices(**{**matrices(model), "W_E": other})` changes one of them.
+
+    Raises ValueError for shapes that do not fit together, and for NaN or infinity.
+    """
+    sizes: dict[str, int] = {}
+    for (name, axes), W in zip(AXES.items(), (W_E, W_pos, W_Q, W_K, W_V, W_O, W_U)):
+        if W.ndim != len(axes) or list(W.shape) != [sizes.setdefault(*axis) for axis in zip(axes, W.shape)]:
+            wanted = ", ".join(f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in axes)
+            raise ValueError(f"{name} must be [{wanted}], got {list(W.shape)}")
+        if not W.isfinite().all():
+            raise ValueError(f"{name} contains NaN or infinity")
     (d_vocab, d_model), (n_layers, n_heads, _, d_head) = W_E.shape, W_Q.shape
     config = ModelConfig(
         n_layers, d_model, n_heads, d_head, d_vocab, len(W_pos), standard_positions=standard_positions
@@ -112,6 +122,10 @@ def from_matrices(
             linear.weight.copy_(W.mT.flatten(0, 1))
         block.attn.o.weight.copy_(O.flatten(0, 1).T)
     return wrap(model, tokenizer)
+
+
+# The names of the axes of each matrix
+AXES = {name: from_matrices.__annotations__[name].dim_str.split() for name in MATRICES}
 
 
 class _Output(LinearBridge):
