@@ -187,8 +187,8 @@ def attempt(exercise: Exercise, function: Callable, args: tuple, dtype: torch.dt
             raise Wrong("It leaves a hook on the model. Use `run_with_hooks` or `with model.hooks(...)`.")
         pairs = [(now, before)] if isinstance(now, Tensor) else []
         if isinstance(now, TransformerBridge):
-            pairs = zip(now.parameters(), copied(before, dtype).parameters())
-        if not all(torch.equal(*pair) for pair in pairs):
+            pairs = zip(now.parameters(), before.parameters())
+        if not all(torch.equal(x, old.to(x)) for x, old in pairs):
             raise Wrong(f"It changes `{name}` in place. Change a copy, such as `{name}.clone()`.")
     return result
 
@@ -233,7 +233,7 @@ def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     result, expected = (x if x.is_floating_point() else x.float() for x in (result, expected))
     if len(axes) > 1 and shape[-1] == shape[-2] and close(result.mT, expected):
         return f"The result is transposed. Its last two axes must be [{axes[-2]}, {axes[-1]}]."
-    if shape[0] > 1 and close(result, result[:1].expand_as(result)):
+    if shape[0] > 1 and torch.equal(result, result[:1].expand_as(result)):
         same = f"The result is the same everywhere along the axis `{axes[0]}`."
         return f"{same} If you collect a tensor in a list and then change it in place (`x += y`), all entries change."
     apart = (result - expected).abs().nan_to_num(torch.inf)
