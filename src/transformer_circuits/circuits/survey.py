@@ -114,7 +114,7 @@ def text(model: Any, rows: int = ROWS) -> Int[Tensor, "row pos"]:
     Models with the book's tokenizer, or a smaller vocabulary inside it, get `held_out_windows`; others get the same text, tokenized by
     their own tokenizer. A model without a tokenizer, or with one of more tokens than the model has, gets uniformly random tokens.
     """
-    n_ctx, d_vocab, device = row_length(model.cfg.n_ctx), model.cfg.d_vocab, model.W_E.device
+    n_ctx, d_vocab, device = row_length(model.cfg.n_ctx), len(model.W_E), model.W_E.device
     tokenizer, ours = model.tokenizer, load_tokenizer()
     if not reads_text(model):
         random = torch.randint(d_vocab, (rows, n_ctx + 1), generator=torch.Generator().manual_seed(0))
@@ -130,7 +130,7 @@ def text(model: Any, rows: int = ROWS) -> Int[Tensor, "row pos"]:
 
 def reads_text(model: Any) -> bool:
     """Return whether the model has a tokenizer whose tokens all are the model's."""
-    return model.tokenizer is not None and max(model.tokenizer.get_vocab().values()) < model.cfg.d_vocab
+    return model.tokenizer is not None and max(model.tokenizer.get_vocab().values()) < len(model.W_E)
 
 
 class Weights(NamedTuple):
