@@ -200,7 +200,7 @@ def logit_attribution(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "p
 
 @exercise(lambda: inputs.models(2, 1))
 def copying_accuracy(model) -> Float[Tensor, "layer head"]:
-    """Return the fraction of tokens that each head's OV circuit raises more than any other token."""
+    """Return the fraction of tokens whose own logit each head's OV circuit raises most."""
     accuracy = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
     for layer, head in itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads)):
         circuit = model.W_E @ model.OV[layer, head] @ model.W_U  # FactoredMatrix [d_vocab, d_vocab]
