@@ -185,9 +185,8 @@ def attempt(exercise: Exercise, function: Callable, args: tuple, dtype: torch.dt
     for name, now, before in zip(exercise.parameters, given, args):
         if any(point.fwd_hooks for point in getattr(now, "hook_dict", {}).values()):
             raise Wrong("It leaves a hook on the model. Use `run_with_hooks` or `with model.hooks(...)`.")
-        pairs = [(now, before)] if isinstance(now, Tensor) else []
-        if isinstance(now, TransformerBridge):
-            pairs = zip(now.parameters(), before.parameters())
+        kept = [(now, before)] if isinstance(now, Tensor) else []
+        pairs = zip(now.parameters(), before.parameters()) if isinstance(now, TransformerBridge) else kept
         if not all(torch.equal(x, old.to(x)) for x, old in pairs):
             raise Wrong(f"It changes `{name}` in place. Change a copy, such as `{name}.clone()`.")
     return result
@@ -234,8 +233,7 @@ def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     if len(axes) > 1 and shape[-1] == shape[-2] and close(result.mT, expected):
         return f"The result is transposed. Its last two axes must be [{axes[-2]}, {axes[-1]}]."
     if shape[0] > 1 and torch.equal(result, result[:1].expand_as(result)):
-        same = f"The result is the same everywhere along the axis `{axes[0]}`."
-        return f"{same} If you collect a tensor in a list and then change it in place (`x += y`), all entries change."
+        return f"It is the same everywhere along the axis `{axes[0]}`. Changing a collected tensor in place (`x += y`) changes all."
     apart = (result - expected).abs().nan_to_num(torch.inf)
     at = torch.unravel_index(apart.argmax(), apart.shape)
     # "pos-1" has one entry less than "pos"
