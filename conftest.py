@@ -38,7 +38,9 @@ def executed(session: pytest.Session) -> build.Cache:
         if not (done.is_file() and done.read_text() == this):
             with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
                 print()
-                subprocess.run([sys.executable, "-m", "transformer_circuits.build", "--run", *chosen], cwd=ROOT)
+                subprocess.run(
+                    [sys.executable, "-m", "transformer_circuits.build", "--run", *chosen], cwd=ROOT
+                )
             done.write_text(this)
     return build.Cache(BOOK)
 

@@ -64,7 +64,9 @@ def note_reads(watched: Sequence[str], log: str) -> None:
     seen = set()
 
     def note(event: str, arguments: tuple) -> None:
-        if event not in ("open", "os.listdir", "os.scandir") or not isinstance(arguments[0], (str, os.PathLike)):
+        if event not in ("open", "os.listdir", "os.scandir") or not isinstance(
+            arguments[0], (str, os.PathLike)
+        ):
             return
         if event == "open" and set(arguments[1] or "") & set("wax"):
             return

@@ -251,7 +251,9 @@ def test_a_chapter_depends_on_its_own_claims(book, monkeypatch, capfd):
     assert rerun(book, capfd) == ["01_one"]
 
 
-def test_chapters_depend_on_the_measures_that_they_use_and_never_on_what_makes_pages(book, monkeypatch, capfd):
+def test_chapters_depend_on_the_measures_that_they_use_and_never_on_what_makes_pages(
+    book, monkeypatch, capfd
+):
     uses = "from transformer_circuits.figures import tokens"
     write(book / "notebooks" / "01_one.ipynb", COUNT, uses, CLAIM.format("O1", 1e-7))
     assert rerun(book, capfd) == ["01_one"]

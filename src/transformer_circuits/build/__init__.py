@@ -40,7 +40,15 @@ from nbclient.exceptions import CellControlSignal
 from nbformat import NotebookNode
 
 from transformer_circuits import forks
-from transformer_circuits.build.store import NEEDS, PACKAGE, ChangedError, Store, digest, own_folder, write_whole
+from transformer_circuits.build.store import (
+    NEEDS,
+    PACKAGE,
+    ChangedError,
+    Store,
+    digest,
+    own_folder,
+    write_whole,
+)
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.pages import paper_figures, scoreboard
 from transformer_circuits.paths import ROOT
@@ -53,7 +61,15 @@ GENERATED = {  # pages that are made from watched files, and the modules that ma
     "book/watch": "transformer_circuits.pages.watch",
 }
 # Begun before the others, which take less: no long one is left over at the end, while the second worker has nothing to do.
-LONGEST = ["08_term_importance", "models", "07_induction_heads", "04_skip_trigrams", "10_in_context_learning", "head_dump", "05_copying"]
+LONGEST = [
+    "08_term_importance",
+    "models",
+    "07_induction_heads",
+    "04_skip_trigrams",
+    "10_in_context_learning",
+    "head_dump",
+    "05_copying",
+]
 SCOREBOARD = "book/scoreboard"  # made from the records, as is what the front page includes
 HEADLINES = "book/headlines"
 FIGURES = "book/figures"  # made from the executed notebooks, the records and book/figures.yml

@@ -92,7 +92,9 @@ class Evaluation:
         count = min(held_out.count, config.evaluate_windows)
         windows = np.linspace(0, held_out.count - 1, count).astype(int)
         self.rows, self.few = held_out.rows(windows).to(device), config.few_windows
-        self.spread = self.rows[:: max(1, count // self.few)][: self.few]  # from all parts of the held-out text
+        self.spread = self.rows[:: max(1, count // self.few)][
+            : self.few
+        ]  # from all parts of the held-out text
         n_ctx, shortest = held_out.n_ctx, min(SHORTEST, (held_out.n_ctx - 1) // 2)
         of_text = torch.from_numpy(np.bincount(held_out.tokens, minlength=d_vocab))
         options = d_vocab, n_ctx, config.repeats, shortest, config.seed
