@@ -19,11 +19,12 @@ ORDER = (
 MODULES = sorted((ROOT / "src" / "transformer_circuits").rglob("*.py"))
 
 
-def imports(path: Path) -> set[str]:
-    """Return the full name of everything that a file of `src` imports."""
+def imports(path: Path, everywhere: bool = True) -> set[str]:
+    """Return the full name of everything that a file of `src` imports; `everywhere`: inside functions too."""
     package = path.relative_to(ROOT / "src").parts[:-1]
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree) if everywhere else tree.body:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -75,7 +76,7 @@ def of_notebooks() -> set[str]:
 
 
 def with_all_that_they_import(modules: set[str]) -> set[str]:
-    """Return the full names of everything that modules of the package import, and that those import in turn."""
+    """Return the full names of everything that is imported along with modules of the package."""
     files = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts): path for path in MODULES}
     files |= {name.removesuffix(".__init__"): path for name, path in files.items()}
     found, waiting = set(), set(modules)
@@ -83,7 +84,7 @@ def with_all_that_they_import(modules: set[str]) -> set[str]:
         name = waiting.pop()
         found.add(name)
         if name in files:
-            named = imports(files[name])
+            named = imports(files[name], everywhere=False)
             waiting |= (named | {one.rpartition(".")[0] for one in named}) - found - {""}
     return found
 

@@ -8,7 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 BATCH = 2  # rows run together on a CPU: patterns of 12 heads at 512 tokens take 25 MB; the system zeroes larger tensors each time
-ROW_BYTES = 1 << 28  # of a GPU's free memory for each row: logits of 50,000 tokens at 512 positions take 100 MB
+ROW_BYTES = (
+    1 << 28
+)  # of a GPU's free memory for each row: logits of 50,000 tokens at 512 positions take 100 MB
 
 # Token ids [row, pos] -> logits [row, pos, d_vocab]: a plain transformer or a hooked one.
 Model = Callable[[Tensor], Tensor]
