@@ -14,7 +14,7 @@ from transformer_circuits.paths import ROOT
 
 # The rooms of the package, lowest first: none imports one that comes after it.
 ORDER = (
-    "forks paths models data measures training circuits exercises figures notebook claims pages build".split()
+    "paths models data measures training circuits exercises figures notebook claims pages forks build".split()
 )
 MODULES = sorted((ROOT / "src" / "transformer_circuits").rglob("*.py"))
 
@@ -57,13 +57,18 @@ def test_no_module_imports_a_private_name_and_no_two_share_a_name():
 PARTS = {"ipython", "matplotlib-inline", "markupsafe", "ipykernel"}
 
 
-def undeclared(stamp, modules: set[str], direct: set[str]) -> list[str]:
-    """Return the third-party modules that none of these distributions provides."""
-    providers = importlib.metadata.packages_distributions()
-    third = modules - sys.stdlib_module_names - {"transformer_circuits"}
-    return [
-        name for name in sorted(third) if not direct & set(map(stamp.normal, providers.get(name, [name])))
-    ]
+def undeclared(stamp, names: set[str], extras: list[str]) -> list[str]:
+    """Return what of these imports is neither Python's, nor the package's, nor of its dependencies with these extras."""
+    about, providers = stamp.project(), importlib.metadata.packages_distributions()
+    requirements = [*about["dependencies"], *sum((about["optional-dependencies"][e] for e in extras), [])]
+    direct = {stamp.normal(stamp.NAME.match(r)[0]) for r in requirements} | PARTS
+    third = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"transformer_circuits"}
+    return [name for name in third if not direct & set(map(stamp.normal, providers.get(name, [name])))]
+
+
+def test_every_import_is_a_direct_dependency(stamp):
+    names = set().union(*map(imports, MODULES))
+    assert undeclared(stamp, names, list(stamp.project()["optional-dependencies"])) == []
 
 
 def of_notebooks() -> set[str]:
@@ -90,20 +95,13 @@ def with_all_that_they_import(modules: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("extra", "rooms"), [("", []), ("train", ["training"]), ("book", ["build", "pages"])]
+    "extra, rooms", [([], []), (["train"], ["training"]), (["book"], ["build", "pages"])]
 )
 def test_each_extra_alone_brings_what_its_modules_import(stamp, extra, rooms):
     """The workflow `test` installs each one in an environment of its own."""
-    about = stamp.project()
-    requirements = [*about["dependencies"], *about["optional-dependencies"].get(extra, [])]
-    direct = {stamp.normal(stamp.NAME.match(r)[0]) for r in requirements} | PARTS
     names = [path.relative_to(ROOT / "src").with_suffix("").parts for path in MODULES]
     modules = {".".join(parts) for parts in names if parts[1] in rooms} or of_notebooks()
-    assert modules
-    top = {name.partition(".")[0] for name in with_all_that_they_import(modules)}
-    assert undeclared(stamp, top, direct) == [], (
-        f"pyproject.toml does not list this under {extra or 'dependencies'}"
-    )
+    assert modules and undeclared(stamp, with_all_that_they_import(modules), extra) == []
 
 
 @pytest.mark.parametrize("command", ["check", "format --check"])

@@ -43,7 +43,7 @@ from transformer_circuits import forks
 from transformer_circuits.build.store import (
     NEEDS,
     PACKAGE,
-    ChangedError,
+    BuildError,
     Store,
     digest,
     own_folder,
@@ -61,15 +61,7 @@ GENERATED = {  # pages that are made from watched files, and the modules that ma
     "book/watch": "transformer_circuits.pages.watch",
 }
 # Begun before the others, which take less: no long one is left over at the end, while the second worker has nothing to do.
-LONGEST = [
-    "08_term_importance",
-    "models",
-    "07_induction_heads",
-    "04_skip_trigrams",
-    "10_in_context_learning",
-    "head_dump",
-    "05_copying",
-]
+LONGEST = "08_term_importance models 07_induction_heads 04_skip_trigrams 10_in_context_learning head_dump 05_copying".split()
 SCOREBOARD = "book/scoreboard"  # made from the records, as is what the front page includes
 HEADLINES = "book/headlines"
 FIGURES = "book/figures"  # made from the executed notebooks, the records and book/figures.yml
@@ -77,10 +69,6 @@ COMPLETE = "_build/toc.yml"  # the table of contents, with the pages that genera
 TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared
 WORKERS = 2  # notebooks and pages that are made at the same time: more would need more than 6 GB
 CHECKED = "nbval-check-output"  # tag of cells whose outputs are kept in git, for nbval to compare
-
-
-class BuildError(Exception):
-    """The book cannot be built; the message says what to fix."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,18 +220,18 @@ def make_notebook(book: Book, store: Store, path: Path) -> str:
 
 
 def make_page(book: Book, store: Store, name: str) -> str:
-    """Make one of GENERATED with all that belongs to it, and keep it. Returns what failed, else ""."""
+    """Make one of GENERATED with all that belongs to it, and keep it. Raises BuildError if its module fails."""
     short, start = Path(name).name, time.monotonic()
     with own_folder(store.folder / short, ".new-") as own:
-        made = own / "made"
+        made, log = own / "made", own / "log"
         made.mkdir()
-        place = (variables(book), str(book.root), store.watched, str(own / "log"))
+        place = (variables(book), str(book.root), store.watched, str(log))
         process = forks.start(forks.module, GENERATED[name], [str(made / f"{short}.md")], *place)
         process.join()
         if process.exitcode:
-            return f"{name}.md could not be made: see the message above."
+            raise BuildError(f"{name}.md could not be made: see the message above.")
         seconds = time.monotonic() - start
-        store.keep(short, "", store.needs(own / "log", ""), made, seconds)
+        store.keep(short, "", store.needs(log, ""), made, seconds)
         print(f"made {name}.md in {seconds:.1f} s", flush=True)
     return ""
 
@@ -261,32 +249,25 @@ def run(book: Book, chosen: Sequence[Path] | None = None, pages: bool = False) -
     shutil.rmtree(book.failed, ignore_errors=True)
     todo = [path for path in chosen if cache.get(path) is None]
     wanted = [name for name in book.files() if pages and name in GENERATED and cache.made(name) is None]
-    jobs = {path.stem: (make_notebook, path) for path in todo} | {
-        Path(name).name: (make_page, name) for name in wanted
-    }
-    first = [name for name in LONGEST if name in jobs]
+    jobs = {path.stem: (make_notebook, path) for path in todo}
+    jobs |= {Path(name).name: (make_page, name) for name in wanted}
+    order = dict.fromkeys([*LONGEST, *jobs])
     failed = []
     if jobs:
         forks.start_server(variables(book))
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
         futures = {}
-        for name in dict.fromkeys([*first, *jobs]):
-            make, what = jobs[name]
+        for make, what in (jobs[name] for name in order if name in jobs):
             futures[pool.submit(make, book, cache.store, what)] = what
         try:
             for future in concurrent.futures.as_completed(futures):
-                if trouble := future.result():
-                    what = futures[future]
-                    if not isinstance(what, Path):
-                        raise BuildError(trouble)
-                    failed.append(what.name)
-        except BaseException as error:
+                if future.result():
+                    failed.append(futures[future].name)
+        except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error):  # it may have just ended
                     process.kill()
-            if isinstance(error, ChangedError):
-                raise BuildError(str(error)) from error
             raise
     print(f"{len(todo)} notebooks run, {len(chosen) - len(todo)} taken from the cache", flush=True)
     if failed:

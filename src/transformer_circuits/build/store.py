@@ -34,8 +34,8 @@ KEPT = 6  # results of one name
 NEEDS = "needs.json"
 
 
-class ChangedError(Exception):
-    """A file changed while it was in use."""
+class BuildError(Exception):
+    """The book cannot be built; the message says what to fix."""
 
 
 def ignored(part: str) -> bool:
@@ -119,7 +119,7 @@ class Store:
         return None
 
     def needs(self, log: Path, source: str) -> dict[str, str | None]:
-        """Return the state of each file that a log of `forks.note_reads` names. Raises ChangedError if one changed since the store was opened."""
+        """Return the state of each file that a log of `forks.note_reads` names. Raises BuildError if one changed since the store was opened."""
         names = set()
         for path in map(Path, log.read_text(encoding="utf-8").splitlines() if log.is_file() else ()):
             name = self.name_of(path)
@@ -133,7 +133,7 @@ class Store:
         names.update(ALWAYS)
         now = self._present()
         if changed := [n for n in sorted(names) if self.state(n, now) != self.state(n, self.present)]:
-            raise ChangedError(f"{changed[0]} changed while notebooks ran: build again.")
+            raise BuildError(f"{changed[0]} changed while notebooks ran: build again.")
         return {name: self.state(name, now) for name in sorted(names)}
 
     def keep(self, name: str, source: str, files: dict[str, str | None], made: Path, seconds: float) -> Path:
