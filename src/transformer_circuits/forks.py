@@ -13,6 +13,7 @@ import multiprocessing.forkserver
 import os
 import runpy
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -49,10 +50,17 @@ def start(target: Callable[..., None], *arguments: Any) -> multiprocessing.proce
 def enter(variables: Mapping[str, str], folder: str, watched: Sequence[str], log: str) -> None:
     """Take the place of a new interpreter in `folder`: a session and variables of its own, and a note of each watched file that it reads."""
     os.setsid()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     os.environ.clear()
     os.environ.update(variables)
     os.chdir(folder)
     note_reads(watched, log)
+
+
+def end_with_parent() -> None:
+    """End this process when the one that asked for it has ended, even by a kill."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def note_reads(watched: Sequence[str], log: str) -> None:
@@ -84,10 +92,10 @@ def kernel(command: Sequence[str], *place: Any) -> None:
     enter(*place)
     from ipykernel.kernelapp import IPKernelApp
 
-    # A kernel whose build was killed ends by itself.
-    options = [*command[command.index("-f") :], f"--IPKernelApp.parent_handle={os.getppid()}"]
-    sys.argv = ["ipykernel_launcher", *options]
-    IPKernelApp.launch_instance(options)
+    options = command[command.index("-f") :]
+    # Without this one it prints how to connect to it.
+    sys.argv = ["ipykernel_launcher", *options, f"--IPKernelApp.parent_handle={os.getppid()}"]
+    IPKernelApp.launch_instance()
 
 
 def module(name: str, arguments: Sequence[str], *place: Any) -> None:
