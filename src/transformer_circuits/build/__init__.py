@@ -464,7 +464,7 @@ def main(arguments: list[str] | None = None) -> int:
     book = Book(options.root.resolve())
     try:
         check_place(Path.cwd())
-        if {"%", "?"} & set(str(book.root)):  # the database of jupyter-cache would misread it
+        if {"%", "?"} & set(str(book.root)):  # addresses of pages on disk would misread it
             raise BuildError(f"The path {book.root} contains % or ?: rename that folder.")
         with locked(book), measured():
             if options.run is not None:
