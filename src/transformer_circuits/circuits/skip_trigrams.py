@@ -88,8 +88,7 @@ class Hits(NamedTuple):
     def best_copier(self, sources: Ids) -> Ids:
         """Return for each source the head in whose OV row it ranks highest itself; of several, the one that raises it most (claim S1)."""
         boost = (self.rows.A[:, sources] * self.rows.B.mT[:, sources]).sum(dim=-1)
-        better = above(self.rows, sources, sources)  # [head, source]: tokens that rank higher
-        return boost.where(better == better.amin(dim=0), -torch.inf).argmax(dim=0)
+        return (above(self.rows, sources, sources) - boost / (2 * boost.abs().max())).argmin(dim=0)
 
 
 def above(circuit: FactoredMatrix, rows: Ids, columns: Ids) -> Int[Tensor, "head n"]:
