@@ -22,7 +22,7 @@ class BlockedAttention(torch.autograd.Function):
         n, ctx.scale = q.shape[-2], q.shape[-1] ** -0.5
         q = q * ctx.scale
         ahead = torch.full((BLOCK, BLOCK), -math.inf, dtype=q.dtype, device=q.device).triu(1)
-        out, patterns = torch.empty_like(q), []
+        out, patterns = q.new_empty(*q.shape[:-1], v.shape[-1]), []
         for start in range(0, n, BLOCK):
             stop = min(start + BLOCK, n)
             scores = q[..., start:stop, :] @ k[..., :stop, :].mT
