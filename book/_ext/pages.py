@@ -1,5 +1,5 @@
-"""Add to pages what their text lacks: a description and a preview picture in the head; on a notebook's page also the headline figure
-below the first paragraph, an anchor at each cell, and a name for each folded one."""
+"""Add to pages what their text lacks: a description and a preview picture in the head; on a notebook's page also an anchor at each cell and
+a name for each folded one. The headline figure moves below the first paragraph."""
 
 from __future__ import annotations
 
@@ -53,25 +53,25 @@ def name_folded_cells(app, doctree) -> None:
 
 
 def lift_headline(app, doctree) -> None:
-    """Copy pictures, captions and sentences of the cells tagged `headline` below the page's first paragraph, in the first screen.
+    """Move figures and sentences of the cells tagged `headline` below the page's first paragraph, into the first screen.
 
-    The copies have no ids and are not figures: the originals keep their anchors and their numbers.
+    The cell keeps its code, and a link upward in place of its figure. In JupyterLab and on Colab the figure is where it is computed.
     """
     lifted = nodes.container(classes=["tc-headline"])
-    figure = None
     for node, cell in notebook_cells(app, doctree):
         if "headline" not in cell["metadata"].get("tags", []):
             continue
-        found = [copied for output in node.findall(is_output) for copied in copies(output)]
+        found = list(node.findall(nodes.figure)) or [
+            part for output in node.findall(is_output) for part in markdown(output)
+        ]
         if not found:
-            trouble = "this cell is tagged `headline`, but shows no picture and no Markdown"
+            trouble = "this cell is tagged `headline`, but shows no figure and no Markdown"
             logger.warning(trouble, location=node)
-        lifted.extend(found)
-        figure = figure or next(node.findall(nodes.figure), None)
+        for part in found:
+            part.replace_self(link_to(app, part) if isinstance(part, nodes.figure) else [])
+            lifted.append(part)
     if not lifted.children:
         return
-    if figure is not None:
-        lifted.append(link_to(app, figure))
     page = next(doctree.findall(nodes.section))
     first = next((i for i, node in enumerate(page) if isinstance(node, nodes.paragraph)), 0)  # 0: the title
     page.insert(first + 1, lifted)
@@ -81,29 +81,22 @@ def is_output(node: nodes.Node) -> bool:
     return isinstance(node, nodes.container) and node.get("nb_element") == "mime_bundle"
 
 
-def copies(output: nodes.container) -> list[nodes.Node]:
-    """Return what the page's top shows of one output: a picture with its caption, or the Markdown."""
-    if (image := next(output.findall(nodes.image), None)) is not None:
-        found = [image]
-        if isinstance(output.parent, nodes.figure):
-            caption = next(output.parent.findall(nodes.caption))
-            found.append(nodes.paragraph("", "", *caption.children, classes=["caption-text"]))
-    else:
-        markdown = (node for node in output if node.get("mime_type") == "text/markdown")
-        found = [child for node in markdown for child in node.children]
-    found = [node.deepcopy() for node in found]
-    for node in found:
-        for part in node.findall(nodes.Element):
-            part["ids"], part["names"] = [], []
-    return found
+def markdown(output: nodes.container) -> list[nodes.Node]:
+    """Return the Markdown of one output."""
+    found = (node for node in output if node.get("mime_type") == "text/markdown")
+    return [child for node in found for child in node.children]
 
 
 def link_to(app, figure: nodes.figure) -> nodes.paragraph:
-    """Return a line that leads from the copy of a figure to the original."""
+    """Return a line that leads from the place where a figure is computed to the figure."""
     target = {"refdomain": "std", "reftype": "numref", "reftarget": figure["names"][0]}
     target |= {"refexplicit": False, "refwarn": True, "refdoc": app.env.docname}
     text = nodes.inline("", "%s", classes=["std", "std-numref"])
-    parts = [nodes.Text("Computed below: "), addnodes.pending_xref("", text, **target), nodes.Text(".")]
+    parts = [
+        nodes.Text("This cell draws "),
+        addnodes.pending_xref("", text, **target),
+        nodes.Text(", on top of this page."),
+    ]
     return nodes.paragraph("", "", *parts, classes=["tc-origin"])
 
 

@@ -14,8 +14,10 @@ HEAD = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="widt
 
 def make_site(root: Path, name: str, *more: str) -> Path:
     """Complete what the page's module wrote to `root/NAME.md` and `root/_static`: files written by hand, and the page, which is returned."""
-    for file in (f"{name}.js", f"{name}.css", "../dom.js", *more):
-        shutil.copy(ROOT / "book" / "_static" / name / file, root / "_static" / name / file)
+    for file in (f"{name}.js", f"{name}.css", "../dom.js", "../heads.js", *more):
+        target = (root / "_static" / name / file).resolve()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "book" / "_static" / name / file, target)
     markdown = (root / f"{name}.md").read_text()
     markup = re.search(r"^```\{raw\} html\n(.*?)\n```$", markdown, re.DOTALL | re.MULTILINE)[1]
     page = root / "book" / f"{name}.html"

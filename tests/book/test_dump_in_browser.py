@@ -7,6 +7,7 @@ from playwright.sync_api import expect
 from small_book import list_pages, make_book, soup, write
 
 from transformer_circuits import build
+from transformer_circuits.measures.ablation import Worth
 from transformer_circuits.pages import dump_pages
 
 ODD = ["</td>", "<script>alert(1)</script>", "\n", '"', "!=", "$x$", "\\(", " two", "two", "Two"]
@@ -14,9 +15,9 @@ MORE = ["cities", "city", "```", "|", "{{models}}", "{%if", "&lt;", "\u2028", "\
 TOKENS = [*ODD, *MORE, *(f" w{i}" for i in range(120))]
 SHOWN = 130  # sources on a page
 LISTED = pd.DataFrame([
-    {"paper": "for ... in → range", "pieces": [], "hit": True, "tokens": [" for", "in", "range"], "head": "0.1", "above d (%)": 0.02,
+    {"paper": "for ... in → range", "pieces": [], "in_text": True, "hit": True, "tokens": [" for", "in", "range"], "head": "0.1", "above d (%)": 0.02,
      "above o (%)": 0.5},
-    {"paper": "'</ ... (any) → >'", "pieces": ["'|</"], "hit": False, "tokens": float("nan"), "head": float("nan")},
+    {"paper": "'</ ... (any) → >'", "pieces": ["'|</"], "in_text": False, "hit": False, "tokens": float("nan"), "head": float("nan")},
 ])  # fmt: skip
 
 
@@ -41,18 +42,20 @@ def pages(tmp_path_factory):
     book = build.Book(root)
     folder = root / "_build" / "made"
     folder.mkdir(parents=True)
-    rest = {"some-model": torch.tensor([0.25, 1.0])}
+    worths = {"some-model": Worth(torch.tensor([[0.25, 0.001]]), torch.tensor([[0.01, 0.0002]]))}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dump_pages, "N_SOURCES", SHOWN)
-        dump_pages.write_pages(folder / "head_dump.md", {"some-model": dump()}, rest, TOKENS, LISTED)
+        dump_pages.write_pages(folder / "head_dump.md", {"some-model": dump()}, worths, TOKENS, LISTED)
     build.Cache(book).store.keep("head_dump", "", {}, folder, 0)
     return build.build(book).parent / "book"
 
 
-@pytest.mark.parametrize(("head", "rest", "resting"), [(0, "25%", False), (1, "100%", True)])
-def test_each_head_has_its_page_with_its_first_sources_and_copies_marked(pages, head, rest, resting):
+@pytest.mark.parametrize(
+    ("head", "cost", "idle"), [(0, "0.2500 ± 0.0100", False), (1, "0.0010 ± 0.0002", True)]
+)
+def test_each_head_has_its_page_with_its_first_sources_and_copies_marked(pages, head, cost, idle):
     page = soup(pages / "head_dump" / "some-model" / f"0_{head}.html")
-    assert f"puts {rest} of its attention" in page.text and ("resting head" in page.text) == resting
+    assert f"by {cost} nats per token" in page.text and ("That is no effect" in page.text) == idle
     rows = [row.select("td") for row in page.select(".head-dump tbody tr")]
     assert [int(row[0].text) for row in rows] == list(range(1, SHOWN + 1)), "a page stops where it should"
     sources = [row[1].text for row in rows]

@@ -7,8 +7,8 @@ from random_models import build, differs, same
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
-from transformer_circuits.measures import attention, prediction
-from transformer_circuits.measures.repeats import repeated_random_tokens
+from transformer_circuits.measures import attention, estimates, prediction
+from transformer_circuits.measures.repeats import repeated_random_tokens, repeated_text
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import from_matrices, matrices
 
@@ -38,6 +38,31 @@ def test_draws_depend_on_the_seed_alone_and_follow_a_frequency():
 def test_two_copies_must_fit(options):
     with pytest.raises(ValueError, match="two copies of 4 different tokens must fit"):
         repeated_random_tokens(**{"d_vocab": 30, "n_ctx": 20, "shortest": 4, **options})
+
+
+def test_a_segment_of_text_is_written_twice_and_the_text_goes_on():
+    text = torch.arange(60).expand(30, -1)
+    found = repeated_text(text, shortest=6)
+    for row, start, length in zip(found.tokens, found.start.tolist(), found.length.tolist()):
+        assert torch.equal(row, torch.cat([text[0, : start + length], text[0, start : 60 - length]]))
+        assert 6 <= length <= 29 and 1 <= start and start + 2 * length <= 60
+    assert len(set(found.length.tolist())) > 5 and len(set(found.start.tolist())) > 5
+    assert not torch.equal(repeated_text(text, shortest=6, seed=1).tokens, found.tokens)
+    with pytest.raises(ValueError, match="two copies of 6 tokens must fit, got rows of 12"):
+        repeated_text(text[:, :12], shortest=6)
+
+
+def test_the_error_of_a_ratio_is_that_of_resampled_pairs():
+    generator = torch.Generator().manual_seed(0)
+    wholes = 1 + torch.rand(3, 400, generator=generator)
+    parts = 0.3 * wholes + 0.1 * torch.randn(3, 400, generator=generator)  # what varies in both is most of it
+    ratio, error = estimates.ratio(parts, wholes)
+    picked = torch.randint(400, (4000, 400), generator=generator)
+    again = parts[:, picked].sum(dim=-1) / wholes[:, picked].sum(dim=-1)
+    same(ratio, parts.mean(dim=1) / wholes.mean(dim=1), tolerance=1e-5)
+    assert (error / again.std(dim=1) - 1).abs().max() < 0.05
+    mean, of_mean = estimates.ratio(parts, torch.ones_like(parts))
+    same(torch.stack([mean, of_mean]), torch.stack(estimates.mean(parts.T)), tolerance=1e-5)
 
 
 def test_by_copy_leaves_out_each_copys_first_token():

@@ -8,7 +8,11 @@ from random_models import BROKEN, EXACT, PLAIN_CASES, cases, identity, random, s
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
-from transformer_circuits.circuits.term_importance import logits_up_to_order, losses_by_terms
+from transformer_circuits.circuits.term_importance import (
+    logits_up_to_order,
+    losses_by_ablation,
+    losses_by_terms,
+)
 
 TWO_LAYERS = [case for case in PLAIN_CASES if case.model.cfg.n_layers == 2]
 
@@ -61,6 +65,20 @@ def test_t11_t12_one_pass_is_path_sums_and_hooked_runs(case):
     assert found.keys() == expected.keys()
     for name in expected:
         assert (found[name] - expected[name]).abs().max() < EXACT, name  # in nats: a loss may be almost zero
+
+
+@identity
+@given(cases(min_layers=2, max_layers=2).filter(lambda case: case.tokens.shape[1] > 1))
+def test_t12_other_ablations_are_hooked_runs(case):
+    model, inputs, targets = case.model, case.tokens[:, :-1], case.tokens[:, 1:]
+    below = model.run_with_cache(inputs)[1]["blocks.0.attn.hook_out"]
+    instead = {"mean Q": below.mean(dim=(0, 1)), "other K": below.roll(1, 0), "other Q": below.roll(1, 0)}
+    found = losses_by_ablation(model, case.tokens)
+    assert found.keys() == instead.keys()
+    for name, other in instead.items():
+        hook = (f"blocks.1.attn.{name[-1].lower()}.hook_in", lambda x, hook: x - below + other)
+        expected = nats(model.run_with_hooks(inputs, fwd_hooks=[hook]), targets)
+        assert (found[name] - expected).abs().max() < EXACT, name
 
 
 @pytest.mark.parametrize("case", TWO_LAYERS)

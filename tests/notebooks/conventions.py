@@ -99,7 +99,7 @@ def stubs(notebook: NotebookNode) -> list[tuple[int, ast.FunctionDef]]:
 
 
 def workbook(notebook: NotebookNode) -> Iterator[str]:
-    """A stub has the signature and the docstring of its solution; its check follows, and then its help."""
+    """A stub has the signature and the docstring of its solution; its check follows, then its help, and what it finds is closed."""
     for i, stub in stubs(notebook):
         solution = ast.parse(EXERCISES[stub.name].code).body[0]
         solution.body[1:] = ast.parse("raise NotImplementedError").body
@@ -108,9 +108,17 @@ def workbook(notebook: NotebookNode) -> Iterator[str]:
         checked = notebook.cells[i + 1]
         if not checked.source.endswith(f" = check({stub.name})") or not tagged(checked, CHECKED):
             yield f"cell {i + 1} must be `... = check({stub.name})`, with the tag {CHECKED}"
-        helps = [cell for _, cell in code_cells(notebook) if f"helped({stub.name}" in cell.source]
-        if len(helps) != 1 or not tagged(helps[0], "remove-input"):
-            yield f"one cell must show helped({stub.name}), with the tag remove-input"
+        alone = f'from transformer_circuits.exercises import helped\n\nhelped("{stub.name}")'
+        helps = notebook.cells[i + 2]
+        if helps.source != alone or not tagged(helps, "remove-input"):
+            yield f"cell {i + 2} must import helped and show helped({stub.name!r}), with the tag remove-input"
+        if not re.search(r"^    # .*: ", notebook.cells[i].source, re.MULTILINE):
+            yield f"cell {i} must name shapes in comments"
+    for i, cell in code_cells(notebook) if stubs(notebook) else ():
+        if "mystnb" in cell.metadata and not (
+            tagged(cell, "hide-cell") and cell.metadata.jupyter.outputs_hidden
+        ):
+            yield f"cell {i} shows what a function finds: it must be closed (hide-cell, jupyter.outputs_hidden)"
 
 
 def problems(notebook: NotebookNode) -> list[str]:

@@ -5,6 +5,7 @@ import runpy
 import nbformat
 import pytest
 from conventions import notebooks, problems, stubs
+from found import now, to_rewrite, unfounded
 
 from transformer_circuits.build import Book, is_generated
 from transformer_circuits.exercises import EXERCISES
@@ -35,3 +36,32 @@ def test_table_of_contents_lists_every_notebook():
     book = Book(ROOT)
     assert sorted(book.notebooks()) == list(NOTEBOOKS)
     assert [f for f in book.files() if not is_generated(f) and not list(ROOT.glob(f"{f}.*"))] == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_every_number_that_people_wrote_about_results_stands_in_an_output_above(path):
+    assert to_rewrite(path, NOTEBOOKS[path]) == []
+
+
+@pytest.mark.parametrize(("text", "wrong"), [
+    ("Head 1.7 puts 71% there (0.715 ± 0.002), −0.30 nats, 1,234 tokens, 12.0 million of 12,000,000.", []),
+    ("It is lower by 0.30 (T14, chapter 8, Fig. 7.1, 2021); `0.99` is code. 1. T14 allows at most 25%.", []),
+    ("It puts 72% there.", ["72%"]),  # a changed digit
+    ("It puts 0.7149 there.", ["0.7149"]),  # more digits than rounding gives
+    ("Head 1.8 does, and +0.31 nats.", ["1.8", "0.31"]),
+    ("T14 allows at most 26%.", ["26%"]),  # a threshold that is not the ledger's
+    ("At most 25%. T14 is no part of it.", ["25%"]),  # nor is it this claim's
+])  # fmt: skip
+def test_a_number_counts_as_found_only_as_printed_above_or_required_by_the_ledger(text, wrong):
+    said = nbformat.v4.new_markdown_cell(text, metadata={"tags": ["found"]})
+    output = nbformat.v4.new_output(
+        "stream", text="head 1.7   0.71482 0.002\nscore -0.301\n1234 of 12000000 tokens"
+    )
+    cells = [nbformat.v4.new_code_cell("...", outputs=[output]), said]
+    found = unfounded(nbformat.v4.new_notebook(cells=cells))
+    assert [number for _, number in found] == wrong
+    if not wrong:
+        assert unfounded(nbformat.v4.new_notebook(cells=cells[::-1])), "an output below does not count"
+    after = nbformat.v4.new_output("stream", text="head 1.7   0.3 0.002\nscore -0.4\n1234 of 12000000 tokens")
+    changed = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("...", outputs=[after]), said])
+    assert now("71%", nbformat.v4.new_notebook(cells=cells), changed) == "0.3"

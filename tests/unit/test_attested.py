@@ -58,15 +58,21 @@ def random_model(seed: int, d_vocab: int = D_VOCAB):
 @pytest.mark.parametrize("n_ctx", [2, 6, 600])
 def test_right_and_wrong_against_a_count_by_hand(text, n_ctx):
     candidates = Candidates.of(random_model(0), torch.tensor([[1, 2], [2, 5]]), share=0.4)
-    found = attested.attest(text, candidates, counts_of(text), n_ctx)
+    listed = torch.cartesian_prod(*[torch.arange(1, 5)] * 3).T
+    found = attested.attest(text, candidates, counts_of(text), n_ctx, listed)
     (occasions, seen), table = by_hand(text, n_ctx), pairs(text)
     wrong = {least: found.wrong(least) for least in attested.LEVELS}
     sources, destinations, outs, _ = (part.tolist() for part in candidates)
+
+    def right(s, d, o):
+        n = seen[s, d, o]
+        return n >= 2 and n / occasions[s, d] > table[d, o] / table[d].sum()
+
+    assert found.paper.T.tolist() == [way for way in listed.T.tolist() if right(*way)]
     for h, i, d, o in np.ndindex(found.right.shape):
         s, dd, oo = sources[h][i], destinations[h][i][d], outs[h][i][o]
         n = seen[s, dd, oo]
-        likelier = n > 0 and n / occasions[s, dd] > table[dd, oo] / table[dd].sum()
-        assert found.right[h, i, d, o] == (n >= 2 and likelier)
+        assert found.right[h, i, d, o] == right(s, dd, oo)
         for least, marked in wrong.items():
             assert marked[h, i, d, o] == (n == 0 and occasions[s, dd] >= least)
     assert wrong[3].any() and (found.right.any() or n_ctx == 2)
@@ -79,9 +85,12 @@ def test_saved_counts_come_back_for_the_same_weights_only(tmp_path):
     candidates = Candidates.of(model, torch.tensor([[1, 2], [2, 5]]))
     level = torch.tensor([1, 2], dtype=torch.uint8).expand(2, 2, 2)
     right, never = torch.rand(2, 2, 2, 2, 2, generator=torch.Generator().manual_seed(0)) > 0.5
-    attested.save(attested.Attested(candidates, level, right, never), model, file)
+    paper = torch.tensor([[3, 150], [1, 2], [7, 8]])
+    attested.save(attested.Attested(candidates, level, right, never, paper), model, file)
     again = attested.load(model, file)
-    expected = (*candidates, level, right, never)
+    expected = (*candidates, level, right, never, paper)
     assert all(map(torch.equal, (*again.candidates, *again[1:]), expected))
+    first = attested.load(model, file, working=torch.tensor([True, False]))
+    assert torch.equal(first.right[0], right[0]) and not (first.right[1].any() or first.never[1].any())
     with pytest.raises(ValueError, match="counted for other weights"):
         attested.load(random_model(1, d_vocab=200), file)

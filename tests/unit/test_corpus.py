@@ -49,8 +49,13 @@ def test_split_keeps_documents_whole_and_apart_for_every_kind():
     share = sum(prose[0]) / sum(prose[1])
     assert 0.5 * corpus.HELD_OUT_SHARE < share < 2 * corpus.HELD_OUT_SHARE
     assert split(all_documents) == (training, held_out)
-    with pytest.raises(ValueError, match="at least two different documents, got 1"):
+    with pytest.raises(ValueError, match="at least two different documents, got 1; add UTF-8"):
         split(documents(1))
+    one_each = [*documents(1), Document("test", "html", "p", "much shorter")]
+    assert split(one_each) == (one_each[:1], one_each[1:])
+    assert split(documents(2) + one_each[1:])[0][-1] == one_each[1], (
+        "the only one of its kind is for training"
+    )
 
 
 def test_documents_with_boilerplate_are_held_out_last():
@@ -134,6 +139,27 @@ def test_a_start_token_written_in_a_text_is_text_and_links_and_binaries_stay_out
     make(folder, tmp_path / "out")
     tokens = np.concatenate([np.load(tmp_path / "out" / f"{side}.npy") for side in ("train", "held_out")])
     assert (tokens == 0).sum() == len(found) == 31
+
+
+@pytest.mark.parametrize("files, options, sentence", [
+    ({}, [], "at least two different documents, got 0"),
+    ({"a.bin": b"\xff\xfe\x00", "b.bin": b"\xff"}, [], "documents, got 0; add UTF-8 text files"),
+    ({"a.txt": b"one text"}, [], "documents, got 1; add UTF-8 text files, or cut a long one in two"),
+    ({"a.txt": b"one", "b.py": b"two"}, ["--d-vocab", "10"], ""),
+    ({"a.txt": b"one text", "b.py": b"two"}, ["--d-vocab", "300"], None),
+])  # fmt: skip
+def test_small_folders_are_enough_or_one_sentence(tmp_path, files, options, sentence, capsys):
+    (tmp_path / "texts").mkdir()
+    for name, content in files.items():
+        (tmp_path / "texts" / name).write_bytes(content)
+    command = ["--folder", str(tmp_path / "texts"), "--out", str(tmp_path / "out"), *options]
+    if sentence is None:
+        corpus.main(command)
+        assert json.loads((tmp_path / "out" / "report.json").read_text())["splits"]["train"]["documents"] == 1
+        return
+    with pytest.raises(SystemExit) as error:
+        corpus.main(command)
+    assert sentence in str(error.value) and (sentence or "must be 257" in capsys.readouterr().err)
 
 
 def package(tmp_path, **changes) -> dict:

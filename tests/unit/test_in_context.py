@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 import torch
 
-from transformer_circuits.circuits import in_context
-from transformer_circuits.circuits.in_context import kind_of_next, met_from, steepest_fall
+from transformer_circuits.circuits.in_context import kind_of_next, met_from, steepest_fall, when_true
 from transformer_circuits.claims import ledger
+from transformer_circuits.measures.prediction import HALF, HELPS, VIRTUAL
+from transformer_circuits.measures.weights import MOST
 
 
 def test_groups_against_a_slow_loop() -> None:
@@ -34,9 +35,25 @@ def test_the_steepest_fall_is_measured_while_tokens_double() -> None:
     assert all(map(np.isnan, steepest_fall(pd.Series([1.0, 2.0, 3.0], [1, 2, 4]))))
 
 
+def test_heads_without_effect_are_not_counted_once_the_log_has_their_costs() -> None:
+    heads = {"rest": [[0.1] * 4], "induction": [[0.01] * 4], "previous_token": [[0.5] * 4], "in_context": 0.0}
+    log = pd.DataFrame([{"tokens": 8, "positivity": [[0.9, 0.8, -0.5, -0.5]], **heads}] * 2)
+
+    def most_copy(**columns: list) -> bool:
+        found = when_true(log.assign(**columns), d_vocab=64, copying=0.4).set_index("finding")
+        return bool(found.loc["Most heads of the one-layer model copy", "tokens"] == 8)
+
+    works, idle = [0.01, 0.01], [0.0, 0.001]
+    error = {"cost_error": [[[1e-4] * 4]] * 2}
+    assert not most_copy()
+    assert most_copy(cost=[[works + idle]] * 2, **error)
+    assert not most_copy(cost=[[idle + works]] * 2, **error)
+    assert not most_copy(cost=[[idle + idle]] * 2, **error)
+
+
 def test_thresholds_of_single_claims_are_those_of_the_ledger() -> None:
     written = {id: claim.reproduced for id, claim in ledger.load_claims().items()}
-    assert f"{in_context.MOST * 12:.0f} / 12" in written["E1"]
-    assert written["T8"].count(f">= {in_context.HALF}") == 3
-    assert f"<= {in_context.VIRTUAL} * order_1" in written["T11"]
-    assert f">= {in_context.HELPS}" in written["W1"]
+    assert f"{MOST * 12:.0f} / 12" in written["E1"]
+    assert written["T8"].count(f">= {HALF}") == 3
+    assert f"virtual_share <= {VIRTUAL}" in written["T11"]
+    assert f"gain >= {HELPS}" in written["W1"]

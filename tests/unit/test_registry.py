@@ -188,7 +188,7 @@ def test_a_hub_name_goes_to_the_loader_that_knows_its_positions(hub, monkeypatch
     torch.testing.assert_close(bridge.W_E, state["embed.W_E"])
     assert bridge.cfg.positional_embedding_type == ("shortformer" if shortformer else "standard")
     if not shortformer:
-        with pytest.raises(ValueError, match="names no start token"):  # it has no tokenizer here
+        with pytest.raises(WeightsError, match="names no start token"):  # it has no tokenizer here
             start_token(bridge)
 
 

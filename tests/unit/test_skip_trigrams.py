@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from transformer_circuits.circuits import skip_trigrams as st
-from transformer_circuits.data import load_tokenizer, vocabulary
+from transformer_circuits.data import BigramCounts, load_tokenizer, vocabulary
 from transformer_circuits.models.bridge import from_matrices
 
 N = 6  # tokens, one dimension of the residual stream each
@@ -40,6 +40,18 @@ def test_where_triples_come_nearest_to_a_hit(keep):
     assert table.loc[2].tolist()[2:] == pytest.approx([0, 100 / N]) and table.loc[0, "above o (%)"] == 0
 
 
+def test_nothing_is_a_hit_in_a_head_that_does_not_count(keep):
+    one, none = (st.Hits.of(keep, ONE, working=torch.tensor([works])) for works in (True, False))
+    triple = [torch.tensor([token]) for token in (0, 1, 3)]
+    assert one(*triple).item() and not none(*triple).item()
+    two = st.Hits(
+        *(st.FactoredMatrix(m.A.repeat(2, 1, 1), m.B.repeat(2, 1, 1)) for m in one[:2]),
+        one.grid,
+        torch.tensor([False, True]),
+    )
+    assert two.best_copier(torch.arange(N)).tolist() == [1] * N
+
+
 WORDS = [" Ralph", "R", "alph", "Alph", " ", " dog", "dog", " dogs", "s", "d", "og", "x"]
 
 
@@ -58,6 +70,43 @@ def test_words_fall_apart():
     # "alph" and "x" have no space in front; " dogs" is never two tokens
     broken = ways(" Ralph|R|alph") | {(WORDS.index(" dog"), len(WORDS), WORDS.index("og"))}
     assert set(map(tuple, st.broken_words(WORDS, encode).T.tolist())) == broken
+
+
+def test_families_are_reflexive_and_contain_variants():
+    family = st.families(["dog", " dogs", "cat"])
+    assert family.tolist() == [[True, True, False], [True, True, False], [False, False, True]]
+
+
+def test_what_comes_before_a_source_at_least_twice_as_often_as_it_occurs():
+    table = torch.tensor([[6, 1, 1], [1, 3, 4], [1, 5, 2]])  # [token before, token]
+    counts = BigramCounts(torch.tensor([0, 3, 6, 9]), torch.arange(3).repeat(3), table.flatten())
+    family = torch.tensor([[True, False, False], [False, True, True]])
+    # Token 0 follows itself in 6 of 8 cases, and overall in 8 of 24; the two others, 14 of 16 and 7 of 8 times, overall in 16 of 24.
+    assert st.often_followed(counts, family).tolist() == [[True, False, False], [False, False, False]]
+
+
+def test_out_tokens_of_another_source_are_its_own_only_by_chance():
+    """One head raises each token itself most, one raises token 3 most for all: only the second can be right after a shuffle."""
+    copies, same = table()[0] / 10 + 9 * torch.eye(N), table()[0] / 10
+    same[:, 3] = 9
+    hits = st.Hits.of(one_layer(table().repeat(2, 1, 1), torch.stack([copies, same])), ONE)
+    family, sources = torch.eye(N).bool(), torch.arange(N)
+    by_chance = st.copied_by_chance(hits, family, sources, k=1, shuffles=30)
+    assert by_chance.min() >= 1 / N and by_chance.mean() < 0.6
+    only_same = hits._replace(counted=torch.tensor([False, True]))
+    assert st.copied_by_chance(only_same, family, sources, k=1).tolist() == pytest.approx([1 / N] * 20)
+    names = ["!", "?", ",", ".", ";", ":"]  # no words, so no variants
+    shuffled = st.shuffled_patterns(only_same, names, sources, k=1, shuffles=5)
+    assert shuffled.tolist() == [pytest.approx([1 / N, 0, 0, 0])] * 5
+    found = st.four_patterns(hits, names, hits.grid.outs[..., :1])[0]
+    assert found.sum(1).tolist() == [N, 1]
+
+
+def test_ways_to_write_a_triple_that_are_right():
+    forms = [((0, 1), (2,), (3, 4)), ((5,), (), (3,))]
+    right = torch.tensor([[1, 2, 4], [0, 2, 3], [5, 5, 5]]).T
+    first, second = st.ways_among(forms, right)
+    assert first.T.tolist() == [[0, 2, 3], [1, 2, 4]] and second.shape == (3, 0)
 
 
 def test_the_papers_list_in_our_tokens():

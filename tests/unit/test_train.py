@@ -1,10 +1,12 @@
 """The trainer: its text, its loss, its scores, and that a killed run ends as an uninterrupted one."""
 
 import dataclasses
+import itertools
 import json
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -248,7 +250,12 @@ def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_to
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(train.CONFIGS.glob("*.toml"))])
 def test_every_shipped_configuration_trains_and_is_written(name, data):
-    """One step of its kind of model, at a width that a test can afford."""
+    """One step of its kind of model, at a width that a test can afford. Evaluations take a tenth of a short run."""
+    _, shape, config = read_config(name)
+    assert train.snapshot_count(shape, config) == config.snapshots
+    short = dataclasses.replace(config, tokens=2_000_000)
+    windows = train.snapshot_count(shape, short) * (56 + 8 * shape.n_layers * shape.n_heads + 64)
+    assert windows * shape.n_ctx / 4 < 0.1 * short.tokens or train.snapshot_count(shape, short) == 4
     small = "d_model=16 d_head=8 n_heads=2 d_vocab=50 n_ctx=32 tokens=64 batch=2 evaluate_windows=2 repeats=2"
     config = read_config(name, small.split())
     train.train(*config, data=data, out=data / name)
@@ -315,6 +322,9 @@ def test_settings_that_cannot_be_are_named(data, settings, sentence):
 def test_files_that_cannot_be_used_are_named(data):
     with pytest.raises(ValueError, match="unknown configuration 'big'; there are: attn-only-0l"):
         read_config("big")
+    with pytest.raises(ValueError, match="there is no file nope.toml; pass a TOML file"):
+        read_config("nope.toml")
+    assert read_config("small-2l", ["tokens=1e6", "lr=1"])[2].tokens == 1_000_000
     (data / "wrong.toml").write_text(CONFIG.replace("[model]", "[model]\nlayers = 2"))
     with pytest.raises(ValueError, match="layers Unexpected keyword argument, got 2"):
         read_config(str(data / "wrong.toml"))
@@ -328,6 +338,27 @@ def test_files_that_cannot_be_used_are_named(data):
     rejected("out", "train.npy is not a readable array of tokens")
     (data / "train.npy").unlink()
     rejected("out", "train.npy is missing; make it with")
+
+
+def test_a_stop_during_an_evaluation_takes_effect_within_two_steps_and_the_run_resumes(data, monkeypatch):
+    run(data, "whole")
+    log, evaluate = rows(data, "whole"), train.Evaluation.__call__
+    for at in (0, 2, len(log) - 2):  # at the start, in between, and after the last step
+        numbers = itertools.count(len(rows(data, "parts")) - 1 if at else 0)
+
+        def interrupted(self, model):
+            if next(numbers) == at:
+                os.kill(os.getpid(), signal.SIGINT)
+            return evaluate(self, model)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(train.Evaluation, "__call__", interrupted)
+            with pytest.raises(SystemExit, match="130"):
+                run(data, "parts")
+        assert len(rows(data, "parts")) == 1 + at
+    run(data, "parts")
+    assert rows(data, "parts")[1:] == log[1:]
+    assert (data / "parts" / SHARD).read_bytes() == (data / "whole" / SHARD).read_bytes()
 
 
 def test_a_loss_that_is_nan_stops_the_run_and_leaves_the_checkpoint(data, monkeypatch):

@@ -2,20 +2,22 @@
 
 import functools
 import json
+import shutil
 
 import matplotlib.pyplot as plt
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from test_registry import OLD, old, write_old
 
 from transformer_circuits import data, models
-from transformer_circuits.circuits import survey
+from transformer_circuits.circuits import heads, survey
 from transformer_circuits.circuits.heads import relative_error
 from transformer_circuits.measures import weights
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.models.shards import save_model
+from transformer_circuits.models.shards import WeightsError, save_model
 from transformer_circuits.paths import ROOT
 
 SIZES = {
@@ -24,8 +26,15 @@ SIZES = {
     "Bert": dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64),
 }
 SIZES["Llama"] = SIZES["Qwen2"] = {**SIZES["GPTNeoX"], "num_key_value_heads": 2}
+SIZES["Olmo2"] = SIZES["Llama"] | {"num_hidden_layers": 2}
+SIZES["Qwen3"] = SIZES["Olmo2"] | {"head_dim": 16}
+SIZES["Gemma2"] = SIZES["Qwen3"] | {"sliding_window": 16, "attn_logit_softcapping": 5.0}
+SIZES["GPTNeo"] = dict(
+    hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], window_size=16
+)
+SIZES["T5"] = dict(d_model=32, num_layers=2, num_heads=4, d_kv=8, d_ff=64, decoder_start_token_id=0)
 KINDS = ["GPT2", "GPTNeoX", "Llama", "Qwen2"]
-CLASSES = {"GPT2": "GPT2LMHeadModel", "Bert": "BertForMaskedLM"}
+CLASSES = {"GPT2": "GPT2LMHeadModel", "Bert": "BertForMaskedLM", "T5": "T5ForConditionalGeneration"}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +47,7 @@ def tiny(tmp_path_factory, tiny_tokenizer_file):
     @functools.cache
     def make(kind: str) -> str:
         folder = str(tmp_path_factory.mktemp(kind))
-        positions = {} if kind == "GPT2" else {"max_position_embeddings": 96}
+        positions = {} if kind in ("GPT2", "T5") else {"max_position_embeddings": 96}
         config = getattr(transformers, f"{kind}Config")(
             vocab_size=len(fast), bos_token_id=0, eos_token_id=0, **SIZES[kind], **positions
         )
@@ -81,15 +90,19 @@ def test_random_models_of_other_architectures_are_at_chance_in_every_row(
     found = run_chapter(name, monkeypatch, dtype)
     assert found["models"][name].W_E.dtype == dtype
     table = found["table"]["model"]
-    assert [table[f"{kind} heads"] for kind in ("previous-token", "resting", "induction")] == [0, 0, 0]
-    assert table["copying heads, resting ones left out"] == 0
+    assert [table[kind] for kind in ("previous-token heads", "heads without effect", "induction heads")] == [
+        0,
+        0,
+        0,
+    ]
+    assert table["copying heads among working ones"] == 0
     even, scores = found["chance"][name], found["induction"][name].mean
     assert abs(scores.mean() - even["induction"]) < 0.01 and scores.max() < even["induction"] + 0.05
     assert abs(found["match"][name]) < 5 * found["random_match"][name]
     assert 0.5 < found["ratios"][name].min() and found["ratios"][name].max() < weights.COMPOSES
     assert abs(found["without"][name] / found["intact"][name] - 1) < 0.2
     assert "chance" in capsys.readouterr().out and not found["orders"]
-    assert "Normalization" in found["found"][0]
+    assert "Normalization" in found["found_differences"][0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,11 +129,12 @@ def test_an_old_checkpoint_and_a_folder_of_the_trainer_go_through_the_chapter(tm
 
 @pytest.mark.parametrize("kind, got", [
     ("Bert", "bidirectional attention, as in an encoder"),
+    ("T5", "an encoder and a decoder"),
     ("attn-only-0l", "attention in 0 of its 0 layers"),
 ])  # fmt: skip
 def test_a_model_that_cannot_be_asked_is_one_sentence(kind, got, tiny):
     model = load_model(tiny(kind) if kind in SIZES else kind, "cpu")
-    with pytest.raises(ValueError, match=f"with attention heads in every layer, got {got}; choose"):
+    with pytest.raises(WeightsError, match=f"with attention heads in every layer, got {got}; choose"):
         survey.check(model)
 
 
@@ -153,3 +167,123 @@ def test_other_models_read_the_same_text_in_their_own_tokens(tiny):
 ])  # fmt: skip
 def test_what_a_model_has_beyond_the_papers_is_said(name, beyond):
     assert [line.partition(":")[0] for line in survey.differences(load_model(name, "cpu"))] == beyond
+
+
+# ---- nothing silently wrong ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Gemma2", "Qwen3", "Olmo2"])
+def test_gains_after_attention_and_of_queries_and_keys_are_in_the_circuits(kind, tiny):
+    """Queries, keys, and what attention writes, from transformers' own modules, are what the folded matrices give up to their lengths."""
+    model = load_model(tiny(kind), "cpu")
+    W, offset = survey.read_weights(model), float(kind == "Gemma2")
+    plain = transformers.AutoModelForCausalLM.from_pretrained(tiny(kind), attn_implementation="eager")
+    layer, attn, noted = plain.model.layers[1], plain.model.layers[1].self_attn, {}
+    watched = {
+        "read": attn,
+        "q": getattr(attn, "q_norm", attn.q_proj),
+        "k": getattr(attn, "k_norm", attn.k_proj),
+    }
+    if kind != "Qwen3":
+        watched["wrote"] = layer.post_attention_layernorm
+
+    def note(name):
+        def hook(module, args, kwargs, out):
+            noted[name] = kwargs["hidden_states"] if name == "read" else out
+            noted["pattern"] = out[1] if name == "read" else noted.get("pattern")
+
+        return hook
+
+    handles = [module.register_forward_hook(note(name), with_kwargs=True) for name, module in watched.items()]
+    tokens = torch.randint(1, 300, (2, 24), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        A = torch.stack(plain(tokens, output_attentions=True).attentions)
+        scores = heads.patterns(model, tokens)
+    torch.testing.assert_close(scores, A, rtol=1e-4, atol=1e-5)
+    assert [handle.remove() for handle in handles]
+
+    def same_direction(ours, theirs):
+        assert (torch.cosine_similarity(ours, theirs, dim=-1) > 1 - 1e-5).all() and theirs.norm() > 0
+
+    x = noted["read"]  # with the gains of the normalization before attention, which the matrices contain too
+    if kind != "Olmo2":
+        x = x / (layer.input_layernorm.weight + offset)
+    for name, circuit, own in (("q", W.QK.A, 4), ("k", W.QK.B.mT, 2)):
+        ours = torch.einsum("rpm,hmd->rphd", x, circuit[1])[:, :, :: 4 // own]
+        theirs = noted[name].view(2, 24, own, -1)
+        if kind == "Olmo2":  # one division over all heads
+            ours, theirs = ours.flatten(2), theirs.flatten(2)
+        same_direction(ours, theirs)
+    if kind != "Qwen3":
+        same_direction(torch.einsum("rhqk,rkm,hmd,hde->rqe", A[1], x, W.OV.A[1], W.OV.B[1]), noted["wrote"])
+
+
+@pytest.mark.parametrize("kind, beyond", [
+    ("Gemma2", ["Normalization", "Normalization after attention", "MLPs", "Positions of type 'rotary'", "Windows", "Soft-capped scores", "Soft-capped logits",
+                "Grouped-query attention"]),
+    ("Qwen3", ["Normalization", "Normalization of queries and keys", "MLPs", "Positions of type 'rotary'", "Grouped-query attention"]),
+    ("GPTNeo", ["Normalization", "MLPs", "Positions in the residual stream", "Windows", "Biases"]),
+])  # fmt: skip
+def test_models_with_more_go_through_the_chapter_and_it_says_what_that_does(
+    kind, beyond, tiny, monkeypatch, tmp_path
+):
+    folder = shutil.copytree(tiny(kind), tmp_path / kind)
+    for file in folder.glob("*token*"):
+        file.unlink()  # random tokens then
+    found = run_chapter(str(folder), monkeypatch)
+    assert [line.partition(":")[0] for line in found["found_differences"]] == beyond
+    windowed = "1 of 2 layers attend only to the last 16 tokens. The QK circuit says nothing about tokens farther back. The rows of the tests have 96"
+    assert (windowed in " ".join(found["found_differences"])) == ("Windows" in beyond)
+    assert not found["models"][str(folder)].tokenizer and found["text"][str(folder)].max() > 290
+    said = found["said"]
+    assert "No head reaches 0.3" in said and "the previous-token head" not in said and not found["orders"]
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda W: W.pop("model.layers.1.self_attn.o_proj.weight"), "do not fit its configuration: missing model.layers.1.self_attn.o_proj.weight; fetch"),
+    (lambda W: [W.pop(name) for name in list(W) if ".layers.1." in name], "missing model.layers.1.* and 6 more; fetch"),
+    (lambda W: W.update(extra=torch.ones(2)), "unexpected extra;"),
+    (lambda W: W.update({"model.norm.weight": torch.ones(31)}), "mismatched model.norm.weight;"),
+    (lambda W: W["model.embed_tokens.weight"][7].fill_(torch.nan), "model.embed_tokens.weight in .* contains NaN or infinity"),
+])  # fmt: skip
+def test_weights_that_are_not_exactly_the_models_are_one_sentence(change, message, tiny, tmp_path):
+    folder = shutil.copytree(tiny("Llama"), tmp_path / "damaged")
+    state = safetensors.torch.load_file(folder / "model.safetensors")
+    change(state)
+    safetensors.torch.save_file(state, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(WeightsError, match=message) as error:
+        load_model(folder, "cpu")
+    assert error.value._render_traceback_() == [f"WeightsError: {error.value}"] and "\n" not in str(
+        error.value
+    )
+
+
+def test_start_tokens_tokenizers_that_are_too_large_and_folders_of_a_training(tiny, tmp_path):
+    model = load_model(tiny("Llama"), "cpu")
+    model.original_model.config.bos_token_id = model.original_model.config.eos_token_id = None
+    with pytest.raises(WeightsError, match="the start token must be 0 to 299, got 300"):
+        survey.check(model, 300)
+    survey.check(model, 7)
+    assert (survey.text(model)[:, 0] == 7).all() and heads.measured_draws(model)[0].tokens[0, 0] == 7
+    model.tokenizer = None
+    with pytest.raises(
+        WeightsError, match="names no start token; set model.cfg.start_token .*START in chapter 15"
+    ):
+        survey.check(model)
+    folder = shutil.copytree(tiny("Llama"), tmp_path / "large")
+    data.load_tokenizer().save_pretrained(folder)  # 4,096 tokens
+    model = load_model(folder, "cpu")
+    assert (
+        len(model.tokenizer) == 4_096
+        and not survey.reads_text(model)
+        and 290 < survey.text(model).max() < 300
+    )
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "training.jsonl").touch()
+    with pytest.raises(
+        WeightsError, match="mine is the folder of a training, not of its model; .*let it end"
+    ):
+        load_model(tmp_path / "mine")
+    (tmp_path / "mine" / "model").mkdir()
+    with pytest.raises(WeightsError, match="not of its model; load .*mine/model"):
+        load_model(tmp_path / "mine")

@@ -13,45 +13,7 @@
 
   // ---- the model, in a worker ------------------------------------------------------------------------------------------------
 
-  let port, waiting = new Map(), asked = 0;
-
-  function answered(data) {
-    const { resolve, reject } = waiting.get(data.id);
-    waiting.delete(data.id);
-    data.error ? reject(new Error(data.error)) : resolve(data);
-  }
-
-  function ask(kind, rest = {}) {
-    return new Promise((resolve, reject) => {
-      const id = ++asked;
-      waiting.set(id, { resolve, reject });
-      port({ id, kind, ...rest });
-    });
-  }
-
-  // A worker, or the page itself where a worker is refused.
-  function start() {
-    const parts = [playTokenizer, playMemory, playEngine, playServer].map(String).join("\n");
-    const inPage = () => {
-      const serve = playServer();
-      return (message) => setTimeout(() => answered(serve(message)));
-    };
-    return new Promise((resolve) => {
-      try {
-        const after = "const serve = playServer(); onmessage = (e) => postMessage(serve(e.data)); postMessage(null);";
-        const address = URL.createObjectURL(new Blob([`${parts}\n${after}`], { type: "text/javascript" }));
-        const worker = new Worker(address);
-        worker.onerror = () => resolve(inPage());
-        worker.onmessage = (event) => {
-          if (event.data) return answered(event.data);
-          URL.revokeObjectURL(address);
-          resolve((message) => worker.postMessage(message));
-        };
-      } catch {
-        resolve(inPage());
-      }
-    });
-  }
+  let ask; // a question to engine.js, in a worker
 
   function script(source) {
     return new Promise((resolve, reject) => {
@@ -158,10 +120,7 @@
     return mine.map((a, place) => (a * lengths[place % n]) / most);
   }
 
-  // The position after the last earlier occurrence of the token at i; -1 for a new token.
-  function lastTime(i) {
-    return i ? result.ids.lastIndexOf(result.ids[i], i - 1) + 1 || -1 : -1;
-  }
+  const lastTime = (i) => heads.lastTime(result.ids, i);
 
   // Tokens that follow their predecessor as they did before in this text: what an induction head can know.
   function comesBack() {
@@ -190,14 +149,14 @@
     context.putImageData(image, 0, 0);
   }
 
-  const inkColor = () => getComputedStyle(root).getPropertyValue("--play-ink").split(",").map(Number);
+  const inkColor = () => heads.ink(root, "--play-ink");
 
   // ---- drawing -----------------------------------------------------------------------------------------------------------------
 
   function drawTokens() {
     const { names, ids } = result, pieces = [];
     ids.forEach((id, i) => {
-      const piece = make("span", { className: "play-token", role: "option", id: `play-token-${i}`, data: { i } }, names[i]);
+      const piece = heads.token(i, "play", names[i]);
       pieces.push(piece);
       if (names[i].endsWith("↵")) pieces.push(make("br"));
     });
@@ -215,14 +174,7 @@
 
   function drawAttention() {
     const i = at(), { n } = result, values = attention(state.head).subarray(i * n, (i + 1) * n), next = lastTime(i);
-    ui.tokens.forEach((token, j) => {
-      const a = j <= i ? values[j] : 0;
-      token.style.setProperty("--a", a.toFixed(3));
-      token.classList.toggle("play-strong", a > 0.5);
-      token.classList.toggle("play-ahead", j > i);
-      token.classList.toggle("play-lasttime", j === next);
-      token.setAttribute("aria-selected", j === i);
-    });
+    heads.attend(ui.tokens, (j) => values[j], i, next, "play");
     ui.strip.setAttribute("aria-activedescendant", `play-token-${i}`);
     drawArc(i, next);
     const best = Array.from(values.subarray(0, i + 1).keys()).sort((a, b) => values[b] - values[a]).slice(0, 3).filter((j) => values[j] >= 0.01);
@@ -274,7 +226,7 @@
       );
     }
     const role = facts.roles[headName(state.head)];
-    ui.patternTitle.textContent = `Head ${headName(state.head)}${role ? `, ${role} head` : ""}${isOff(layer, head) ? ", off" : ""}`;
+    ui.patternTitle.textContent = `Head ${headName(state.head)}${role ? `, ${role}` : ""}${isOff(layer, head) ? ", off" : ""}`;
   }
 
   function drawHeads() {
@@ -522,17 +474,11 @@
     const canvas = make("canvas", { "aria-hidden": "true" }), adds = make("span", { className: "play-adds" });
     const pick = make("button", { type: "button", className: "play-pick", role: "radio", onclick: () => chooseHead(layer, head),
       title: `Head ${name}: ${facts.scores[layer][head]}` },
-      canvas, make("span", { className: "play-name" }, name), ...(role ? [make("span", { className: "play-role", data: { role } }, role.split("-")[0])] : []), adds);
-    pick.setAttribute("aria-label", `Head ${name}${role ? `, ${role} head` : ""}`);
-    pick.addEventListener("keydown", (event) => {
-      const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -facts.n_heads, ArrowDown: facts.n_heads }[event.key];
-      if (event.key === "x") return toggle(layer, head);
-      const other = step && ui.tiles[layer * facts.n_heads + head + step];
-      if (!other) return;
-      event.preventDefault();
-      chooseHead(other.layer, other.head);
-      other.pick.focus();
-    });
+      canvas, make("span", { className: "play-name" }, name), ...(role ? [make("span", { className: "play-role", data: { role } }, role.replace("without", "no").split(/-| head/)[0])] : []), adds);
+    pick.setAttribute("aria-label", `Head ${name}${role ? `, ${role}` : ""}`);
+    const here = layer * facts.n_heads + head, picks = () => ui.tiles.map((tile) => tile.pick); // the first layer is above
+    heads.moves(pick, picks, here, -facts.n_heads, (other) => chooseHead(ui.tiles[other].layer, ui.tiles[other].head));
+    pick.addEventListener("keydown", (event) => event.key === "x" && toggle(layer, head));
     const power = make("button", { type: "button", className: "play-power", tabIndex: -1, onclick: () => toggle(layer, head),
       "aria-label": `Head ${name}` });
     return { layer, head, canvas, adds, pick, power, box: make("div", { className: "play-tile" }, pick, power) };
@@ -625,7 +571,7 @@
     }
     const model = window.playModel;
     delete window.playModel;
-    port = await start();
+    ask = await dom.worker([playTokenizer, playMemory, playEngine], playServer);
     let memory;
     try {
       if (!model) throw new Error("its content is not a model");

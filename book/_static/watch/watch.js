@@ -4,7 +4,7 @@
   const root = document.getElementById("watch");
   const folder = new URL(".", document.currentScript.src);
   const { films } = JSON.parse(root.dataset.films);
-  const { make, svg } = dom; // of dom.js
+  const { make, svg } = dom, { choices } = heads; // of dom.js and heads.js
   const percent = (p) => (p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : `${(100 * p).toFixed(1)}%`);
   const fixed = (x, digits = 2) => x.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−");
   const short = (t) => (t >= 1e6 ? `${+(t / 1e6).toPrecision(3)}M` : t >= 1e3 ? `${+(t / 1e3).toPrecision(3)}K` : `${t}`);
@@ -56,7 +56,7 @@
   const S = () => film.tokens.length;
   const text = () => film.texts[state.text];
   const place = () => state.place[state.text];
-  const headName = (h) => `${Math.floor(h / film.n_heads)}.${h % film.n_heads}`;
+  const headName = (h) => heads.name(h, film.n_heads);
   const roleOf = (h) => film.role_names[film.roles[state.at * film.heads + h]];
 
   // The snapshot that is nearest to a place on the axis.
@@ -71,8 +71,7 @@
     return film[`pattern_${state.text}`].subarray(from, from + i + 1);
   }
 
-  // The position after the last earlier occurrence of the token at i; -1 for a new token.
-  const lastTime = (i) => (i ? text().ids.lastIndexOf(text().ids[i], i - 1) + 1 || -1 : -1);
+  const lastTime = (i) => heads.lastTime(text().ids, i);
 
   // ---- drawing -----------------------------------------------------------------------------------------------------------------
 
@@ -102,19 +101,15 @@
     const { n_heads, n_layers } = film, all = film.heads * state.at;
     ui.heads.forEach((button, h) => {
       const role = film.roles[all + h];
-      button.dataset.role = role;
-      button.setAttribute("aria-checked", h === state.head);
-      button.tabIndex = h === state.head ? 0 : -1;
-      button.setAttribute("aria-label", `Head ${headName(h)}${role ? `, ${film.role_names[role]}` : ""}`);
+      heads.mark(button, h === state.head, role, `Head ${headName(h)}${role ? `, ${film.role_names[role]}` : ""}`);
     });
     if (n_layers > 1) {
       const pairs = n_heads * n_heads, from = (3 * state.at + "QKV".indexOf(state.side)) * pairs;
       ui.lines.forEach((line, pair) => {
-        const ratio = film.composition[from + pair], width = (10 * (ratio - 1)) / (film.widest - 1);
-        line.style.strokeWidth = width > 0.15 ? width.toFixed(2) : 0;
-        const rests = [n_heads + Math.floor(pair / n_heads), pair % n_heads].some((h) => film.roles[all + h] === film.resting);
-        line.classList.toggle("watch-rests", rests);
-        line.classList.toggle("watch-composes", ratio >= film.composes && !rests);
+        const ratio = film.composition[from + pair];
+        const idle = [n_heads + Math.floor(pair / n_heads), pair % n_heads].some((h) => film.roles[all + h] === film.idle);
+        heads.width(line, ratio, film.widest, idle ? Infinity : film.composes);
+        line.classList.toggle("watch-idle", idle);
       });
     }
     const of = (name) => film[name][all + state.head], role = roleOf(state.head);
@@ -125,14 +120,7 @@
 
   function drawAttention() {
     const i = place(), values = row(i), next = lastTime(i), { names, ids } = text();
-    ui.tokens.forEach((token, j) => {
-      const a = j <= i ? values[j] / 255 : 0;
-      token.style.setProperty("--a", a.toFixed(3));
-      token.classList.toggle("watch-strong", a > 0.5);
-      token.classList.toggle("watch-ahead", j > i);
-      token.classList.toggle("watch-lasttime", j === next);
-      token.setAttribute("aria-selected", j === i);
-    });
+    heads.attend(ui.tokens, (j) => values[j] / 255, i, next, "watch");
     ui.strip.setAttribute("aria-activedescendant", `watch-token-${i}`);
     ui.attentionTitle.textContent = `Attention of head ${headName(state.head)}`;
     ui.where.replaceChildren(make("b", {}, `From ${names[i]}: `), next < 0 ? "this token is new in the text."
@@ -151,17 +139,8 @@
   }
 
   function drawPattern(chosen) {
-    const n = text().names.length, { canvas } = ui, ink = getComputedStyle(root).getPropertyValue("--watch-ink").split(",").map(Number);
-    if (canvas.width !== n) canvas.width = canvas.height = n;
-    const context = canvas.getContext("2d"), image = context.createImageData(n, n), rings = [];
-    for (let i = 0; i < n; i++) {
-      row(i).forEach((value, j) => image.data.set([...ink, value], 4 * (i * n + j)));
-      const k = lastTime(i);
-      if (k >= 0) rings.push(svg("circle", { cx: k + 0.5, cy: i + 0.5, r: 0.7 }));
-    }
-    context.putImageData(image, 0, 0);
-    if (ui.marked !== `${state.text} ${n}`) ui.rings.replaceChildren(...rings), ui.marked = `${state.text} ${n}`, ui.over.setAttribute("viewBox", `0 0 ${n} ${n}`);
-    ui.rowMark.setAttribute("y", chosen), ui.rowMark.setAttribute("width", chosen + 1);
+    const rows = text().ids.map((_, i) => row(i));
+    ui.pattern.draw(text().ids, (i, j) => rows[i][j], heads.ink(root, "--watch-ink"), chosen);
   }
 
   function drawEigenvalues() {
@@ -245,15 +224,6 @@
 
   const button = (label, onclick, rest = {}) => make("button", { type: "button", onclick, ...rest }, label);
 
-  // Choices of which one is on; `chosen` is called with the number of the new one.
-  function choices(label, names, on, chosen) {
-    const group = make("div", { className: "watch-choices", role: "group", "aria-label": label }, make("span", {}, label));
-    const press = (k) => [...group.querySelectorAll("button")].forEach((each, i) => each.setAttribute("aria-pressed", i === k));
-    group.append(...names.map((name, k) => button(name, () => (press(k), chosen(k)))));
-    press(on);
-    return group;
-  }
-
   const section = (title, ...children) => make("section", {}, typeof title === "string" ? make("h3", {}, title) : title, ...children);
 
   const cursor = () => {
@@ -306,54 +276,20 @@
   }
 
   function graph() {
-    const { n_heads: H, n_layers: L } = film;
-    ui.heads = Array.from({ length: film.heads }, (_, h) => {
-      const pick = button(headName(h), () => chooseHead(h), { role: "radio" });
-      pick.addEventListener("keydown", (event) => {
-        const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: H, ArrowDown: -H }[event.key];
-        if (step === undefined || !ui.heads[h + step]) return;
-        event.preventDefault();
-        chooseHead(h + step);
-        ui.heads[h + step].focus();
-      });
-      return pick;
-    });
-    const layer = (l) => make("div", { className: "watch-heads", style: `--heads: ${H}` }, ...ui.heads.slice(l * H, (l + 1) * H));
-    ui.lines = [];
-    for (let reader = 0; L > 1 && reader < H; reader++) for (let writer = 0; writer < H; writer++) {
-      ui.lines.push(svg("line", { x1: writer + 0.5, y1: 1, x2: reader + 0.5, y2: 0 }));
-    }
-    const box = make("div", { role: "radiogroup", "aria-label": "Heads: arrow keys choose one" }, ...(L > 1 ? [layer(1),
-      svg("svg", { viewBox: `0 0 ${H} 1`, preserveAspectRatio: "none", class: "watch-lines", "aria-hidden": "true" }, ...ui.lines)] : []), layer(0));
+    const L = film.n_layers, { box, buttons, lines } = heads.graph(L, film.n_heads, chooseHead);
+    ui.heads = buttons, ui.lines = lines;
     const key = make("p", { className: "watch-key" }, ...film.role_names.slice(1).map((name, k) => make("span", { data: { role: k + 1 } }, name)));
     ui.about = make("p", { className: "watch-about" });
     const sides = choices("Second layer reads with its", Object.values(SIDES), "QKV".indexOf(state.side), (k) => (state.side = "QKV"[k], drawHeads()));
     return section("Heads", ...(L > 1 ? [sides] : []), box, key,
-      ...(L > 1 ? [make("p", { className: "watch-small" }, `A line's width shows how far the composition ratio is above chance. Lines of at least ${film.composes} times chance are colored. Lines of resting heads are pale.`)] : []),
+      ...(L > 1 ? [make("p", { className: "watch-small" }, `A line's width shows how far the composition ratio is above chance. Lines of at least ${film.composes} times chance are colored. Lines of heads without effect are pale.`)] : []),
       ui.about);
   }
 
   function attention() {
-    ui.strip = make("div", { className: "watch-strip", role: "listbox", tabIndex: 0, "aria-label": "Tokens: arrow keys choose the one to look from" });
-    ui.strip.addEventListener("click", (event) => {
-      const i = event.target.closest?.(".watch-token")?.dataset.i;
-      if (i !== undefined) chooseToken(Number(i));
-    });
-    ui.strip.addEventListener("keydown", (event) => {
-      const i = { ArrowLeft: place() - 1, ArrowRight: place() + 1, Home: 0, End: text().names.length - 1 }[event.key];
-      if (i === undefined) return;
-      event.preventDefault();
-      chooseToken(i);
-    });
+    ui.strip = heads.strip(place, chooseToken);
     ui.where = make("p", { role: "status" }), ui.attentionTitle = make("h3"), ui.nextTitle = make("h3");
-    ui.canvas = make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" });
-    ui.rings = svg("g"), ui.rowMark = svg("rect", { x: 0, height: 1 });
-    ui.over = svg("svg", { "aria-hidden": "true" }, ui.rings, ui.rowMark), ui.marked = null;
-    const square = make("div", { className: "watch-square" }, ui.canvas, ui.over);
-    square.addEventListener("click", (event) => {
-      const box = square.getBoundingClientRect();
-      chooseToken(Math.floor(((event.clientY - box.top) / box.height) * text().names.length));
-    });
+    ui.pattern = heads.pattern(chooseToken);
     ui.next = Array.from({ length: film.top }, () => {
       const name = make("code", { className: "watch-word" }), bar = svg("rect", { height: 10 }), share = make("td");
       const line = make("tr", {}, make("th", { scope: "row" }, name), make("td", { className: "watch-bars" },
@@ -364,12 +300,12 @@
     const table = make("table", { className: "watch-next" }, make("tbody", {}, ...ui.next.map(({ line }) => line)));
     const texts = choices("Text", film.texts.map(({ label }) => label), state.text, (k) => (state.text = k, drawTokens(), drawAttention()));
     return make("section", { className: "watch-attention" }, ui.attentionTitle, texts, ui.strip, ui.where, make("div", { className: "watch-reading" },
-      make("div", {}, square, make("p", { className: "watch-small" }, "Rows attend to columns. Rings: the token that followed last time.")),
+      make("div", {}, ui.pattern.square, make("p", { className: "watch-small" }, "Rows attend to columns. Rings: the token that followed last time.")),
       make("div", {}, ui.nextTitle, table, ui.comes)));
   }
 
   function drawTokens() {
-    ui.tokens = text().names.map((name, i) => make("span", { className: "watch-token", role: "option", id: `watch-token-${i}`, data: { i } }, name));
+    ui.tokens = text().names.map((name, i) => heads.token(i, "watch", name));
     ui.strip.replaceChildren(...ui.tokens);
   }
 

@@ -59,6 +59,7 @@ GENERATED = {  # pages that are made from watched files, and the modules that ma
     "book/head_dump": "transformer_circuits.pages.dump_pages",
     "book/play": "transformer_circuits.pages.play",
     "book/watch": "transformer_circuits.pages.watch",
+    "book/grow": "transformer_circuits.pages.grow",
 }
 # Begun before the others, which take less: no long one is left over at the end, while the second worker has nothing to do.
 LONGEST = "08_term_importance models 07_induction_heads 04_skip_trigrams 10_in_context_learning head_dump 05_copying".split()

@@ -1,4 +1,4 @@
-"""Which skip-trigrams of a model occur in its training text (claim S6).
+"""Which skip-trigrams of a model, and which of the paper's, occur in its training text (claims S4, S6).
 
     python -m transformer_circuits.circuits.attested --corpus DIR --model attn-only-1l --ship data
 
@@ -14,6 +14,8 @@ them in the training text. These definitions were fixed before any cost was know
                             destination alone does, so that raising it is right (n(d, o) and n(d): bigram counts)
     never       n(s, d, o) = 0, on 30 occasions or more
     wrong       never, on 300 occasions or more (`Attested.wrong` accepts the other numbers of LEVELS)
+
+The paper's skip-trigrams are counted too, in every form that the vocabulary has (with and without leading spaces).
 
 A triple that was never seen may have had few occasions. After n occasions without it, its probability is, with 95% confidence, below
 3 / n: wrong means that it follows fewer than 1% of the occasions.
@@ -34,8 +36,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.bigrams import token_frequency
 from transformer_circuits.circuits.head_dump import head_dump
-from transformer_circuits.circuits.skip_trigrams import Candidates
-from transformer_circuits.data import BigramCounts, bigram_counts
+from transformer_circuits.circuits.skip_trigrams import Candidates, Ways, combined, paper_list
+from transformer_circuits.data import BigramCounts, bigram_counts, vocabulary
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import matrices
@@ -56,6 +58,7 @@ class Attested(NamedTuple):
     level: Int[Tensor, "head source d"]  # how many of LEVELS the occasions reach
     right: Bool[Tensor, "head source d o"]
     never: Bool[Tensor, "head source d o"]  # on at least as many occasions as the first of LEVELS
+    paper: Ways  # those forms of the paper's skip-trigrams that are right: ids of source, destination, and out token
 
     def wrong(self, least_occasions: int = OCCASIONS) -> Bool[Tensor, "head source d o"]:
         """Return which triples never occur in at least that many occasions. Raises ValueError unless the number is one of LEVELS."""
@@ -105,8 +108,20 @@ class Text:
         return seen.sum(axis=1), seen[:, :-1]
 
 
-def attest(tokens: np.ndarray, candidates: Candidates, bigrams: BigramCounts, n_ctx: int) -> Attested:
-    """Count every candidate triple in a packed text. Raises ValueError if `bigrams` were counted in another text."""
+def is_right(occasions: np.ndarray, seen: np.ndarray, outs: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return which triples [d, o] are right. `after`: bigram counts [d, token] of the destinations."""
+    # n(s, d, o) / n(s, d) > n(d, o) / n(d), without a division by zero
+    likelier = seen * after.sum(axis=1, keepdims=True) > after[:, outs] * occasions[:, None]
+    return (seen >= LEAST_SEEN) & likelier
+
+
+def attest(
+    tokens: np.ndarray, candidates: Candidates, bigrams: BigramCounts, n_ctx: int, listed: Ways | None = None
+) -> Attested:
+    """Count every candidate triple in a packed text, and those of `listed`, of which the right ones are kept.
+
+    Raises ValueError if `bigrams` were counted in another text.
+    """
     if (pairs := int(bigrams.count.sum())) != len(tokens) - 1:
         raise ValueError(
             f"the bigram counts must have {len(tokens) - 1} pairs, got {pairs}; make both files with one run of `training.corpus --ship`"
@@ -118,12 +133,23 @@ def attest(tokens: np.ndarray, candidates: Candidates, bigrams: BigramCounts, n_
     for at in tqdm(np.ndindex(sources.shape), total=sources.size, desc="sources", mininterval=10):
         n, seen = text.count(int(sources[at]), destinations[at], outs[at], n_ctx)
         after = bigrams.dense(torch.from_numpy(destinations[at])).double().numpy()
-        # n(s, d, o) / n(s, d) > n(d, o) / n(d), without a division by zero
-        likelier = seen * after.sum(axis=1, keepdims=True) > after[:, outs[at]] * n[:, None]
         level[at] = np.searchsorted(LEVELS, n, side="right")
-        right[at] = (seen >= LEAST_SEEN) & likelier
+        right[at] = is_right(n, seen, outs[at], after)
         never[at] = (seen == 0) & (n[:, None] >= LEVELS[0])
-    return Attested(candidates, *map(torch.from_numpy, (level, right, never)))
+    paper = right_ways(
+        text, torch.empty(3, 0, dtype=torch.long) if listed is None else listed, bigrams, n_ctx
+    )
+    return Attested(candidates, *map(torch.from_numpy, (level, right, never)), paper)
+
+
+def right_ways(text: Text, ways: Ways, bigrams: BigramCounts, n_ctx: int) -> Ways:
+    """Return those skip-trigrams of any tokens that are right in a text."""
+    found = []
+    for source, destination, out in ways.T:
+        d, o = destination[None], out[None].numpy()
+        n, seen = text.count(int(source), d.numpy(), o, n_ctx)
+        found.append(bool(is_right(n, seen, o, bigrams.dense(d).double().numpy())))
+    return ways[:, torch.tensor(found, dtype=torch.bool)]
 
 
 def save(attested: Attested, model: TransformerBridge, file: Path) -> None:
@@ -135,11 +161,17 @@ def save(attested: Attested, model: TransformerBridge, file: Path) -> None:
         level=attested.level.numpy(),
         right=np.packbits(attested.right.numpy()),
         never=np.packbits(attested.never.numpy()),
+        paper=attested.paper.numpy().astype(np.uint16),
     )
 
 
-def load(model: TransformerBridge, file: Path = DATA / FILE) -> Attested:
-    """Load the counts for this model. Raises ValueError if they belong to other weights."""
+def load(
+    model: TransformerBridge, file: Path = DATA / FILE, working: Bool[Tensor, " head"] | None = None
+) -> Attested:
+    """Load the counts for this model. Raises ValueError if they belong to other weights.
+
+    `working`: heads that count; no triple of the others is right, and none never seen. None for all.
+    """
     with np.load(file) as stored:
         if str(stored["weights_sha256"]) != fingerprint(model):
             raise ValueError(
@@ -151,7 +183,10 @@ def load(model: TransformerBridge, file: Path = DATA / FILE) -> Attested:
             np.unpackbits(stored[key], count=math.prod(shape)).reshape(shape).astype(bool)
             for key in ("right", "never")
         )
-        return Attested(candidates, *map(torch.from_numpy, (stored["level"], right, never)))
+        if working is not None:
+            right[~working.numpy()] = never[~working.numpy()] = False
+        paper = torch.from_numpy(stored["paper"].astype(np.int64))
+        return Attested(candidates, *map(torch.from_numpy, (stored["level"], right, never)), paper)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -163,7 +198,12 @@ def main(argv: list[str] | None = None) -> None:
     model, bigrams = load_model(args.model), bigram_counts()
     listed = head_dump(model, token_frequency(bigrams), n_sources=N_SOURCES, k=1)
     candidates = Candidates.of(model, torch.tensor(listed["source"].to_numpy()).view(model.cfg.n_heads, -1))
-    attested = attest(np.load(args.corpus / "train.npy", mmap_mode="r"), candidates, bigrams, model.cfg.n_ctx)
+    forms = paper_list(
+        vocabulary(), lambda text: model.tokenizer.encode(text, add_special_tokens=False)
+    ).forms
+    listed = torch.cat([combined(triple) for triple in forms], dim=1)
+    tokens = np.load(args.corpus / "train.npy", mmap_mode="r")
+    attested = attest(tokens, candidates, bigrams, model.cfg.n_ctx, listed)
     save(attested, model, args.ship / FILE)
     print(f"{args.ship / FILE}: {attested.right.sum():,} right triples, {attested.never.sum():,} never seen")
 

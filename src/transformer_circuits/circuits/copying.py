@@ -1,10 +1,10 @@
 """Does a head copy? Measures of its OV circuit besides the eigenvalues, and what eigenvectors contain.
 
-Paper: "Copying / Primitive In-Context Learning" and "Summarizing OV/QK Matrices" (claims E4, E6). A circuit is
-W_E W_OV W_U, [source token, out token], as a FactoredMatrix: `(model.W_E @ model.OV @ model.W_U)[layer, head]`. Entries are logits.
+Paper: "Copying / Primitive In-Context Learning" and "Summarizing OV/QK Matrices" (claims E1, E4, E6). A circuit is
+W_E W_OV W_U, [source token, out token], as a FactoredMatrix: `centered_circuits(model)[layer, head]`. Entries are logits.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -12,6 +12,26 @@ from torch import Tensor
 from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits.factored import entries, ranks
+from transformer_circuits.measures.weights import centered, copying_threshold, positivity
+
+
+def centered_circuits(model: Any) -> FactoredMatrix:
+    """Return the OV circuits [layer, head, source token, out token] between the centered embedding and unembedding."""
+    W_E, W_U = centered(model.W_E, model.W_U)
+    return W_E @ model.OV @ W_U
+
+
+class Copying(NamedTuple):
+    """The positivity of each head's OV circuit, and what it must exceed in a copying head (claim E1)."""
+
+    positivity: Float[Tensor, "layer head"]
+    threshold: float
+
+
+def copying(model: Any) -> Copying:
+    """Return the positivity of each head's centered circuit, on the CPU, and the threshold for this model's embeddings."""
+    threshold = copying_threshold(*centered(model.W_E, model.W_U), model.cfg.d_head)
+    return Copying(positivity(centered_circuits(model).eigenvalues).cpu(), threshold)
 
 
 class SelfBoost(NamedTuple):

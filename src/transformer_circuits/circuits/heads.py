@@ -12,10 +12,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.utilities import get_act_name
 
-from transformer_circuits.measures import prediction
+from transformer_circuits.measures import estimates, prediction
 from transformer_circuits.measures.attention import (
+    distance_sums,
     induction_score,
-    over_draws,
     previous_token_score,
     start_token_score,
 )
@@ -113,7 +113,7 @@ def measured_draws(model: Any) -> list[Repeated]:
 def measured_induction(model: Any) -> Scores:
     """Return the induction scores that the book reports, over `measured_draws`, so that a head has one score everywhere."""
     scores = [induction_scores(model, draw) for draw in measured_draws(model)]
-    return Scores(*over_draws(torch.stack(scores)))
+    return Scores(*estimates.mean(torch.stack(scores)))
 
 
 def _over_windows(
@@ -131,6 +131,22 @@ def previous_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[
 def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
     """Return the mean attention of every head to the start token; a head at RESTING or above is a resting head."""
     return _over_windows(model, windows, start_token_score)
+
+
+def explained_by_distance(
+    model: Any, windows: Int[Tensor, "row pos"], layer: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Return the fraction of the variance of each head's scores that distance explains (claim S5), and its standard error over windows."""
+    name = get_act_name("attn_scores", layer)
+    found = [
+        model.run_with_cache(rows, names_filter=name, stop_at_layer=layer + 1)[1][name]
+        for rows in windows.split(BATCH)
+    ]
+    scores = torch.cat(found)
+    # One head at a time: the measure works in double precision.
+    heads = [distance_sums(scores[:, [head]]) for head in range(scores.shape[1])]
+    explained, total = (torch.cat(sums, dim=1).cpu() for sums in zip(*heads))
+    return estimates.ratio(explained.T, total.T)
 
 
 def freeze(cache: Any) -> list[Hook]:

@@ -10,11 +10,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD, RESTING
-from transformer_circuits.measures.weights import COMPOSES, CORNER
+from transformer_circuits.measures.ablation import Worth
+from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
+from transformer_circuits.measures.prediction import HALF, HELPS, VIRTUAL
+from transformer_circuits.measures.weights import COMPOSES, CORNER, MOST
 
 GROUPS = ("new token", "token seen, pair new", "pair seen")
 
@@ -70,11 +72,14 @@ def best_of_heads(scores: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
     return np.array([max(map(max, layers)) for layers in scores])
 
 
-# Thresholds of the ledger that belong to one claim only; those of the scores are in `measures`.
-MOST = 8 / 12  # E1: of the heads that do not rest
-HALF = 0.5  # T8: of the attention, of the first guesses, of the loss of a uniform guess
-VIRTUAL = 0.15  # T11: what virtual heads reduce the loss by, as a fraction of what single heads do
-HELPS = 0.2  # W1: nats by which the in-context scores of one and two layers differ
+def working(log: pd.DataFrame) -> Bool[np.ndarray, "snapshot layer head"]:
+    """Return which heads work at each snapshot; all of them for a log from before the trainer measured what a head costs."""
+    if not _has(log, "cost"):
+        return np.ones_like(log["rest"].tolist(), dtype=bool)
+    cost, error = (torch.tensor(log[name].tolist()) for name in ("cost", "cost_error"))
+    return Worth(cost, error).working.numpy()
+
+
 INDUCES = "The best head is an induction head"  # the finding that the law is about
 
 
@@ -88,7 +93,8 @@ def when_true(
     finding does not hold at the end. "The best head" is the one with the best induction score at that snapshot.
 
     `log` and `one_layer` are as `registry.training_log` returns them; `log` may be that of a one-layer model. Findings about what these
-    logs do not contain are left out. `copying`: positivity above which a head of the one-layer model copies (`weights.copying_threshold`).
+    logs do not contain are left out. `copying`: positivity above which a head of the one-layer model copies (`weights.copying_threshold` of
+    the matrices as they are, because the log's positivity is that of circuits which are not centered).
     """
     logs = [x.set_index("tokens") for x in (one_layer, log) if _has(x, "induction")]
     by_depth = {len(x["induction"].iloc[-1]): x for x in logs}
@@ -99,9 +105,9 @@ def when_true(
         rows.append((claim, about, finding, *met_from(pd.Series(np.asarray(holds), log.index))))
 
     if _has(one, "positivity"):
-        free = np.array(one["rest"].tolist()) < RESTING
-        copies = (np.array(one["positivity"].tolist()) > copying) & free
-        most = copies.sum(axis=(1, 2)) >= MOST * free.sum(axis=(1, 2))
+        works = working(one)
+        copies = (np.array(one["positivity"].tolist()) > copying) & works
+        most = copies.sum(axis=(1, 2)) >= np.maximum(MOST * works.sum(axis=(1, 2)), 1)
         judge(one, "E1", "weights", "Most heads of the one-layer model copy", most)
     if two is not None:
         previous = best_of_heads([layers[:1] for layers in two["previous_token"]]) >= PREVIOUS_TOKEN_HEAD
@@ -109,8 +115,9 @@ def when_true(
     if _has(two, "pair"):
         pair = pd.DataFrame(two["pair"].tolist())
         reader = np.array(two["positivity"].tolist())[range(len(pair)), 1, pair["induction"]]
-        awake = np.array(two["rest"].tolist())[range(len(pair)), 0, pair["previous"]] < RESTING
-        composes = (pair["k_composition"] >= COMPOSES) & awake
+        (first, second), row = working(two).transpose(1, 0, 2), range(len(pair))
+        both_work = first[row, pair["previous"]] & second[row, pair["induction"]]
+        composes = (pair["k_composition"] >= COMPOSES) & both_work
         judge(two, "T3", "weights", "The best head K-composes with an earlier head", composes)
         matches = pair["k_positivity"] >= CORNER
         judge(two, "T10", "weights", "The best head's keys match the token before", matches)
@@ -120,8 +127,9 @@ def when_true(
         judge(two, "T8", "attention", INDUCES, best >= INDUCTION_HEAD)
         half = "The best head puts half of its attention on the right token"
         judge(two, "T8", "attention", half, best >= HALF)
-        fall = "In the second copy, the loss falls by half of a uniform guess's loss"
-        judge(two, "T8", "loss", fall, -np.diff(two["copies"].tolist())[:, 0] >= HALF * np.log(d_vocab))
+        fall = "In the second copy, the loss is at most half of a uniform guess's"
+        second_copy = two["copies"].str[1]
+        judge(two, "T8", "loss", fall, second_copy <= (1 - HALF) * np.log(d_vocab))
     if _has(two, "first_guess"):
         guesses = two["first_guess"] >= HALF
         judge(two, "T8", "loss", "In the second copy, half of the first guesses are right", guesses)

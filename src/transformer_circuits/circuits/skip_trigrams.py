@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
 import yaml
 from jaxtyping import Bool, Float, Int
+from scipy import sparse
 from scipy.stats import bootstrap
 from torch import Tensor
 from transformer_lens import FactoredMatrix
@@ -26,8 +28,12 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_circuits.circuits.factored import Ids, ranks, top_k
 from transformer_circuits.circuits.head_dump import by_source
 from transformer_circuits.circuits.words import akin_to, word_of
+from transformer_circuits.data import BigramCounts
 
 SHARE = 0.01  # of the vocabulary: how far down a QK column or an OV row a hit may be
+OFTEN = (
+    100  # times that a source token occurs in the training text (claims S1, S2): rarer ones cannot be learned
+)
 LIFTED = 2.0  # times as likely after a destination as anywhere (claim S1)
 Forms = tuple[Sequence[int], ...]  # of source, destination, out: token ids with and without a leading space
 Ways = Int[Tensor, "3 way"]  # ways to split a word: ids of the whole, of its first piece, and of the rest
@@ -70,11 +76,19 @@ class Hits(NamedTuple):
     columns: FactoredMatrix  # QK [head, source, destination]
     rows: FactoredMatrix  # OV [head, source, out]
     grid: Candidates  # of every token as a source
+    counted: Bool[Tensor, " head"]  # in the other heads nothing is a hit
 
     @classmethod
-    def of(cls, model: TransformerBridge, share: float = SHARE) -> Hits:
+    def of(
+        cls,
+        model: TransformerBridge,
+        share: float = SHARE,
+        working: Bool[Tensor, " head"] | None = None,
+    ) -> Hits:
+        """Find the hits of every source. `working`: heads that count; None for all."""
         every_token = torch.arange(model.cfg.d_vocab).expand(model.cfg.n_heads, -1)
-        return cls(*circuits(model), Candidates.of(model, every_token, share))
+        counted = torch.ones(model.cfg.n_heads, dtype=torch.bool) if working is None else working
+        return cls(*circuits(model), Candidates.of(model, every_token, share), counted)
 
     def attended(self, sources: Ids, destinations: Ids) -> Bool[Tensor, "head n"]:
         """Return whether destination i is in the top share of source i's QK column."""
@@ -83,12 +97,45 @@ class Hits(NamedTuple):
     def __call__(self, sources: Ids, destinations: Ids, outs: Ids) -> Bool[Tensor, "head n"]:
         """Return whether skip-trigram i is a hit: also, out token i is in the top share of source i's OV row."""
         raised = (self.grid.outs[:, sources] == outs[:, None]).any(dim=-1)
-        return self.attended(sources, destinations) & raised
+        return self.attended(sources, destinations) & raised & self.counted[:, None]
 
     def best_copier(self, sources: Ids) -> Ids:
-        """Return for each source the head in whose OV row it ranks highest itself; of several, the one that raises it most (claim S1)."""
+        """Return for each source the counted head in whose OV row it ranks highest itself; of several, the one that raises it most (claim S1)."""
+        rank = above(self.rows, sources, sources).masked_fill(~self.counted[:, None], self.rows.rdim)
         boost = (self.rows.A[:, sources] * self.rows.B.mT[:, sources]).sum(dim=-1)
-        return (above(self.rows, sources, sources) - boost / (2 * boost.abs().max())).argmin(dim=0)
+        return boost.masked_fill(rank > rank.amin(dim=0), -torch.inf).argmax(dim=0)
+
+
+def families(names: Sequence[str]) -> Bool[Tensor, "d_vocab d_vocab"]:
+    """Return which tokens are the same or variants of one another."""
+    family = torch.eye(len(names), dtype=torch.bool)
+    for token, others in enumerate(akin_to(names)):
+        family[token, list(others)] = True
+    return family
+
+
+def often_followed(
+    bigrams: BigramCounts, family: Bool[Tensor, "source d_vocab"]
+) -> Bool[Tensor, "source d_vocab"]:
+    """Return after which tokens a source or a variant comes at least LIFTED times as often as it occurs overall (claim S1)."""
+    follows = sparse.csr_array((bigrams.count, bigrams.following, bigrams.row_start))
+    after = (
+        follows @ sparse.csr_array(family.numpy().astype(np.int64).T)
+    ).toarray()  # [token before, source]
+    total = follows.sum(axis=1)[:, None]
+    return torch.from_numpy(after * total.sum() > LIFTED * total * after.sum(axis=0)).T
+
+
+def copied_by_chance(
+    hits: Hits, family: Bool[Tensor, "d_vocab d_vocab"], sources: Ids, k: int = 5, shuffles: int = 20
+) -> Float[Tensor, " shuffle"]:
+    """Return the share of sources with themselves or a variant among the k highest out tokens of another source, in any counted head (claim S1)."""
+    generator, lists = torch.Generator().manual_seed(0), hits.grid.outs[hits.counted, :, :k]
+    shares = []
+    for _ in range(shuffles):
+        others = lists[:, sources[torch.randperm(len(sources), generator=generator)]]
+        shares.append(family[sources[:, None], others].any(dim=-1).any(dim=0).float().mean())
+    return torch.stack(shares)
 
 
 def above(circuit: FactoredMatrix, rows: Ids, columns: Ids) -> Int[Tensor, "head n"]:
@@ -162,6 +209,19 @@ def four_patterns(
     return torch.stack(found)
 
 
+def shuffled_patterns(
+    hits: Hits, names: Sequence[str], sources: Ids, k: int = 3, shuffles: int = 100
+) -> Float[Tensor, "shuffle 4"]:
+    """Return how frequent each of the PATTERNS is over these sources and the counted heads once sources exchange their out tokens (claim S2)."""
+    generator, outs = torch.Generator().manual_seed(0), hits.grid.outs[..., :k]
+    shares = []
+    for _ in range(shuffles):
+        others = outs.clone()
+        others[:, sources] = outs[:, sources[torch.randperm(len(sources), generator=generator)]]
+        shares.append(four_patterns(hits, names, others)[:, hits.counted][..., sources].float().mean((1, 2)))
+    return torch.stack(shares)
+
+
 def exchanged_words(
     hits: Hits, ways: Ways, frequency: Float[Tensor, " d_vocab"], shuffles: int
 ) -> Float[Tensor, " shuffle"]:
@@ -211,13 +271,21 @@ def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> pd.D
     return pd.DataFrame(triples, columns=["group", "paper", "forms", "pieces"])
 
 
-def _combined(triple: Forms) -> Int[Tensor, "3 way"]:
+def combined(triple: Forms) -> Ways:
+    """Return every way to write a triple, one of its forms for each of the three tokens."""
     return torch.tensor([*itertools.product(*triple)], dtype=torch.long).reshape(-1, 3).T
+
+
+def ways_among(forms: Sequence[Forms], right: Ways) -> list[Ways]:
+    """Return those ways to write each triple that are among `right`: [3, way], none of them if no way is."""
+    known = set(zip(*right.tolist()))
+    found = [[way for way in combined(triple).T.tolist() if tuple(way) in known] for triple in forms]
+    return [torch.tensor(ways, dtype=torch.long).reshape(-1, 3).T for ways in found]
 
 
 def count_hits(hits: Hits, forms: Sequence[Forms]) -> Bool[Tensor, "head triple"]:
     """Return in which heads each triple is a hit, in at least one of its forms; in none if it has no form."""
-    return torch.stack([hits(*_combined(triple)).any(dim=1) for triple in forms], dim=1)
+    return torch.stack([hits(*combined(triple)).any(dim=1) for triple in forms], dim=1)
 
 
 def exchanged_hits(hits: Hits, forms: Sequence[Forms], shuffles: int) -> Float[Tensor, " shuffle"]:
@@ -243,8 +311,9 @@ def nearest(hits: Hits, forms: Sequence[Forms], names: Sequence[str]) -> pd.Data
     rows = {}
     for i, triple in enumerate(forms):
         if all(triple):
-            source, d, o = ways = _combined(triple)
+            source, d, o = ways = combined(triple)
             shares = torch.stack([above(hits.columns, source, d), above(hits.rows, source, o)])
+            shares[:, ~hits.counted] = hits.rows.rdim
             shares = 100 * shares / hits.rows.rdim  # [2, head, way]
             head, way = divmod(int(shares.amax(dim=0).argmin()), ways.shape[1])
             rows[i] = [names[token] for token in ways[:, way]], f"0.{head}", *shares[:, head, way].tolist()

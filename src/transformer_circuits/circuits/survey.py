@@ -17,59 +17,108 @@ from transformer_circuits.data import held_out_windows, load_tokenizer
 from transformer_circuits.measures import weights
 from transformer_circuits.measures.repeats import row_length
 from transformer_circuits.models.bridge import start_token
+from transformer_circuits.models.shards import WeightsError
 
 ROWS = 16  # windows of text
 
 
-def check(model: Any) -> None:
-    """Raise ValueError, in one sentence, unless the model is a decoder with attention heads in every layer."""
+def check(model: Any, start: int | None = None) -> None:
+    """Raise WeightsError, in one sentence, unless the model is a decoder with attention heads in every layer and a start token.
+
+    `start`: the token that its texts begin with, if it is not the one that the model or its tokenizer names.
+    """
     n_layers, direction = model.cfg.n_layers, getattr(model.cfg, "attention_dir", None) or "causal"
     attending = sum(get_act_name("pattern", layer) in model.hook_dict for layer in range(n_layers))
-    if direction != "causal":
+    if getattr(_config(model), "is_encoder_decoder", False):
+        got = "an encoder and a decoder"
+    elif direction != "causal":
         got = f"{direction} attention, as in an encoder"
     elif attending < max(1, n_layers):
         got = f"attention in {attending} of its {n_layers} layers"
+    elif start is not None and not 0 <= start < model.cfg.d_vocab:
+        raise WeightsError(f"the start token must be 0 to {model.cfg.d_vocab - 1}, got {start}")
     else:
+        model.cfg.start_token = start
+        start_token(model)
         return
-    raise ValueError(
+    raise WeightsError(
         f"{model.cfg.model_name!r} must be a decoder with attention heads in every layer, got {got}; choose another model"
     )
 
 
+def _config(model: Any) -> Any:
+    """Return the configuration of the bridged model, as the library that made it wrote it."""
+    return getattr(model.original_model, "config", None)
+
+
 def differences(model: Any) -> list[str]:
     """Return what the model has beyond the paper's, a sentence for each: what then no longer holds exactly, or is left out here."""
-    cfg, original = model.cfg, model.original_model
+    cfg, original, config = model.cfg, model.original_model, _config(model)
     positions, shared = cfg.positional_embedding_type, getattr(cfg, "n_key_value_heads", None)
-    biases = (p.any() for name, p in original.named_parameters() if "att" in name and name.endswith("bias"))
-    smeared = getattr(getattr(original, "config", None), "smeared_keys", False)
-    in_stream, neither = positions == "standard", positions not in ("standard", "shortformer")
-    beyond = {
-        "Normalization: its gains and its centering are folded into the matrices that read after it. The division by the length of "
-        "the residual stream remains, so the logits are not exactly a sum over paths.": cfg.normalization_type,
-        "MLPs: they also read what a head writes, so the direct path from a head to the logits is only a part of the head's "
-        "effect.": not cfg.attn_only,
-        "Positions in the residual stream: $W_{pos}$ reaches values and logits too, and heads can move it.": in_stream,
-        f"Positions of type {positions!r}: there is no $W_{{pos}}$. Scores depend on the distance, and the QK circuit below leaves it "
-        "out.": neither,
-        f"Grouped-query attention: {cfg.n_heads} heads per layer share {shared} sets of keys and values, so their circuits are not "
-        "independent.": shared and shared != cfg.n_heads,
-        "Smeared keys: a key contains the previous token's key, which the QK circuit below leaves out.": smeared,
-        "Biases: circuits leave out the biases of queries, keys, values, and outputs.": any(biases),
-    }
-    return [sentence for sentence, holds in beyond.items() if holds]
+    biases = any(
+        p.any() for name, p in original.named_parameters() if "att" in name and name.endswith("bias")
+    )
+    kind, block = cfg.normalization_type, model.blocks[0]
+    folded = "gains and its centering are" if kind in ("LN", "LNPre") else "gains are"
+    limited = [window for window in windows(model) if window]
+    test = row_length(cfg.n_ctx)
+    short = (
+        ""
+        if min(limited, default=test) >= test
+        else (
+            f" The rows of the tests have {test} tokens, so scores of these layers are too low where the token to find is farther back."
+        )
+    )
+    capped = getattr(config, "attn_logit_softcapping", None)
+    found = [
+        (kind, f"Normalization: its {folded} folded into the matrices that read after it. The division by the "
+         "length of the residual stream remains, so the logits are not exactly a sum over paths."),
+        (hasattr(block, "ln1_post"), "Normalization after attention: its gains are folded into the OV circuits. The division by the length of what "
+         "all heads of a layer write together remains, so what one head writes depends on the others: OV circuits have the right "
+         "direction and no fixed size."),
+        (hasattr(block.attn, "q_norm"), "Normalization of queries and keys: its gains are folded into the QK circuits. The division by the length of "
+         "each query and key remains, so every score is an entry of the QK circuit times a positive number that depends on the two tokens."),
+        (not cfg.attn_only, "MLPs: they also read what a head writes, so the direct path from a head to the logits is only a part of the "
+         "head's effect."),
+        (positions == "standard", "Positions in the residual stream: $W_{pos}$ reaches values and logits too, and heads can move it."),
+        (positions not in ("standard", "shortformer"), f"Positions of type {positions!r}: there is no $W_{{pos}}$. Scores depend on the distance, and "
+         "the QK circuit below leaves it out."),
+        (limited, f"Windows: {len(limited)} of {cfg.n_layers} layers attend only to the last {max(limited, default=0)} tokens. The QK circuit says "
+         f"nothing about tokens farther back.{short}"),
+        (capped, f"Soft-capped scores: a score s becomes {capped} tanh(s / {capped}). The QK circuit gives their order, not their size."),
+        (getattr(config, "final_logit_softcapping", None), "Soft-capped logits: the OV circuit gives what a head adds before the cap, which keeps the "
+         "order of the logits and not their sum over paths."),
+        (shared and shared != cfg.n_heads, f"Grouped-query attention: {cfg.n_heads} heads per layer share {shared} sets of keys and values, so "
+         "their circuits are not independent."),
+        (getattr(config, "smeared_keys", False), "Smeared keys: a key contains the previous token's key, which the QK circuit below leaves out."),
+        (biases, "Biases: circuits leave out the biases of queries, keys, values, and outputs."),
+    ]  # fmt: skip
+    return [sentence for holds, sentence in found if holds]
+
+
+def windows(model: Any) -> list[int | None]:
+    """Return how many tokens each layer can attend to, itself included: None for all of them."""
+    config, n_layers = _config(model), model.cfg.n_layers
+    size = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
+    kinds = (
+        getattr(config, "layer_types", None)
+        or getattr(config, "attention_layers", None)
+        or ["local"] * n_layers
+    )
+    return [size if kind in ("sliding_attention", "local") else None for kind in kinds[:n_layers]]
 
 
 def text(model: Any, rows: int = ROWS) -> Int[Tensor, "row pos"]:
     """Return windows of held-out text in the model's own tokens behind its own start token; the last column is a target only.
 
     Models with the book's tokenizer, or a smaller vocabulary inside it, get `held_out_windows`; others get the same text, tokenized by
-    their own tokenizer. A model without a tokenizer gets uniformly random tokens.
+    their own tokenizer. A model without a tokenizer, or with one of more tokens than the model has, gets uniformly random tokens.
     """
-    n_ctx, d_vocab, device = row_length(model.cfg.n_ctx), model.cfg.d_vocab, model.W_E.device
+    n_ctx, d_vocab, device = row_length(model.cfg.n_ctx), len(model.W_E), model.W_E.device
     tokenizer, ours = model.tokenizer, load_tokenizer()
-    if tokenizer is None:
-        random = torch.randint(1, d_vocab, (rows, n_ctx + 1), generator=torch.Generator().manual_seed(0))
-        random[:, 0] = 0
+    if not reads_text(model):
+        random = torch.randint(d_vocab, (rows, n_ctx + 1), generator=torch.Generator().manual_seed(0))
+        random[:, 0] = start_token(model)
         return random.to(device)
     if tokenizer.get_vocab().items() <= ours.get_vocab().items():
         return held_out_windows(rows, n_ctx, d_vocab).to(device)
@@ -77,6 +126,11 @@ def text(model: Any, rows: int = ROWS) -> Int[Tensor, "row pos"]:
     encoded = [tokenizer(string, add_special_tokens=False)["input_ids"] for string in strings]
     length = min(n_ctx, *(len(ids) for ids in encoded))
     return torch.tensor([[start_token(model), *ids[:length]] for ids in encoded], device=device)
+
+
+def reads_text(model: Any) -> bool:
+    """Return whether the model has a tokenizer whose tokens all are the model's."""
+    return model.tokenizer is not None and max(model.tokenizer.get_vocab().values()) < len(model.W_E)
 
 
 class Weights(NamedTuple):
@@ -89,31 +143,50 @@ class Weights(NamedTuple):
 
 
 def read_weights(model: Any) -> Weights:
-    """Return the matrices that the paper's circuits are made of. Raises ValueError for attention without query, key, or value matrices."""
+    """Return the matrices that the paper's circuits are made of. Raises WeightsError for attention without query, key, or value matrices."""
     try:
         QK, OV = model.QK, model.OV
-    except AttributeError as error:
-        raise ValueError(
-            f"{model.cfg.model_name!r} has attention without W_Q, W_K, and W_V; choose another model"
-        ) from error
-    layers = range(model.cfg.n_layers)
-    Q, K, V = (
-        torch.stack([_folded(model, model.blocks[layer].ln1, W[layer]) for layer in layers])
-        for W in (QK.A, QK.B.mT, OV.A)
-    )
+    except AttributeError:
+        name = model.cfg.model_name
+        raise WeightsError(
+            f"{name!r} has attention without W_Q, W_K, and W_V; choose another model"
+        ) from None
+    parts: dict[str, list[Tensor]] = {"Q": [], "K": [], "V": [], "O": []}
+    for block, W_Q, W_K, W_V, W_O in zip(model.blocks, QK.A, QK.B.mT, OV.A, OV.B):
+        W_Q, W_K, W_V = (_folded(model, getattr(block, "ln1", None), W) for W in (W_Q, W_K, W_V))
+        parts["Q"].append(W_Q * _head_gain(model, getattr(block.attn, "q_norm", None)))
+        parts["K"].append(W_K * _head_gain(model, getattr(block.attn, "k_norm", None)))
+        parts["V"].append(W_V)
+        after = _gain(model, getattr(block, "ln1_post", None))
+        parts["O"].append(W_O.float() if after is None else W_O.float() * after)
+    Q, K, V, O = map(torch.stack, parts.values())
     W_U = _folded(model, model.ln_final, model.W_U)
-    return Weights(model.W_E.float(), FactoredMatrix(Q, K.mT), FactoredMatrix(V, OV.B.float()), W_U)
+    return Weights(model.W_E.float(), FactoredMatrix(Q, K.mT), FactoredMatrix(V, O), W_U)
+
+
+def _gain(model: Any, norm: Any) -> Float[Tensor, " d_model"] | None:
+    """Return what a normalization multiplies each dimension by, after its division; None if there is nothing."""
+    gain = getattr(norm, "w", None) if model.cfg.normalization_type else None
+    return None if gain is None else gain.float() + bool(getattr(model.cfg, "rmsnorm_uses_offset", False))
+
+
+def _head_gain(model: Any, norm: Any) -> Tensor | float:
+    """Return the gains of a normalization of queries or keys, [head or 1, 1, d_head]: of each head, or one for all."""
+    gain = _gain(model, norm)
+    if gain is None:
+        return 1.0
+    gain = gain.view(-1, 1, model.cfg.d_head)
+    return gain if len(gain) == 1 else gain.repeat_interleave(model.cfg.n_heads // len(gain), dim=0)
 
 
 def _folded(
     model: Any, norm: Any, W: Float[Tensor, "*batch d_model out"]
 ) -> Float[Tensor, "*batch d_model out"]:
     """Return a matrix that reads after a normalization as one that reads before it, but for the division, as `fold_ln` does."""
-    W, kind = W.float(), model.cfg.normalization_type
-    gain = getattr(norm, "w", None) if kind else None
+    W, gain = W.float(), _gain(model, norm)
     if gain is not None:
-        W = W * (gain.float() + bool(getattr(model.cfg, "rmsnorm_uses_offset", False)))[:, None]
-    return W - W.mean(dim=-2, keepdim=True) if kind in ("LN", "LNPre") else W
+        W = W * gain[:, None]
+    return W - W.mean(dim=-2, keepdim=True) if model.cfg.normalization_type in ("LN", "LNPre") else W
 
 
 def composition(W: Weights, reader: Head, chance: bool = False) -> Float[Tensor, "side=3 layer head"]:

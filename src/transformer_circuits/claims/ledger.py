@@ -42,16 +42,24 @@ class Verdict(enum.StrEnum):
     NOT_RUN = "not run"
 
 
+ANSWERS = {Verdict.REPRODUCED: "yes", Verdict.PARTLY: "partly", Verdict.NOT_REPRODUCED: "no"}  # to a question
+
+
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Quantity(Strict):
-    """One named number of a claim: what it is, its unit ("share": a fraction, shown in percent), whether it is what chance gives."""
+    """One named number of a claim: what it is, its unit ("share": a fraction, shown in percent), whether it is what chance gives.
+
+    `over`: of an estimate, what its standard error is taken over (windows, draws ...); `exact`: a count, a setting, or read from weights.
+    """
 
     what: str
     unit: str = ""
     chance: bool = False
+    over: str = ""
+    exact: bool = False
 
 
 class Case(Strict):
@@ -90,9 +98,9 @@ class Claim(Strict):
     not_run: str = ""
     paper: str = ""
     chance: str = ""
+    data: str = ""
     values: dict[str, Quantity] = {}
     optional: dict[str, Quantity] = {}
-    errors: dict[str, str] = {}
     reproduced: str = ""
     partly: str = ""
     why: str = ""
@@ -113,6 +121,10 @@ class Claim(Strict):
         """The tally that counts the claim; notes are in none."""
         return self.tally if self.judged else self.kind  # type: ignore[return-value]
 
+    def words(self, verdict: Verdict) -> str:
+        """Return a verdict as pages show it: a question of readers is answered, a finding of the paper is reproduced or not."""
+        return ANSWERS.get(verdict, verdict) if self.group == "question" else verdict
+
     @property
     def without_record(self) -> str:
         """What pages say of a claim that has not been recorded."""
@@ -121,6 +133,16 @@ class Claim(Strict):
     @property
     def quantities(self) -> dict[str, Quantity]:
         return {**self.values, **self.optional}
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Each estimated value with the name of its standard error."""
+        return {name: f"{name}_error" for name, quantity in self.quantities.items() if quantity.over}
+
+    def label(self, name: str) -> str:
+        """What a value, or the standard error of one, is called."""
+        whose = {error: value for value, error in self.errors.items()}.get(name)
+        return f"standard error of {self.quantities[whose].what}" if whose else self.quantities[name].what
 
     @property
     def criterion(self) -> str:
@@ -201,9 +223,14 @@ def measured(claim: Claim, given: Mapping[str, float]) -> dict[str, float]:
         return numbers
     if missing := [name for name in claim.values if name not in numbers]:
         raise LedgerError(f"{claim.id} is missing {', '.join(missing)}; claims.yml describes each value")
-    if unknown := [name for name in numbers if name not in claim.quantities]:
+    if missing := [error for name, error in claim.errors.items() if name in numbers and error not in numbers]:
+        raise LedgerError(
+            f"{claim.id} is missing {', '.join(missing)}: an estimate comes with its standard error"
+        )
+    known = [*claim.quantities, *claim.errors.values()]
+    if unknown := [name for name in numbers if name not in known]:
         raise LedgerError(f"{claim.id} has no value {', '.join(unknown)}; claims.yml describes each value")
-    return {name: numbers[name] for name in claim.quantities if name in numbers}
+    return {name: numbers[name] for name in known if name in numbers}
 
 
 def verdict_on(claim: Claim, numbers: Mapping[str, float]) -> Verdict:
@@ -221,20 +248,29 @@ def within_error(claim: Claim, numbers: Mapping[str, float]) -> bool:
     """Return whether moving one value by ERRORS of its standard errors, up or down, changes the verdict."""
     verdict = verdict_on(claim, numbers)
     for name, error in claim.errors.items():
-        if name in numbers and error in numbers:
+        if error in numbers:
             for shift in (-ERRORS * numbers[error], ERRORS * numbers[error]):
                 if verdict_on(claim, {**numbers, name: numbers[name] + shift}) is not verdict:
                     return True
     return False
 
 
+def with_errors(**estimates: tuple[float, float]) -> dict[str, float]:
+    """Return estimates, each given with its standard error, under the names that `judge` takes: NAME and NAME_error."""
+    return {name + end: x for name, both in estimates.items() for end, x in zip(("", "_error"), both)}
+
+
 def judge(
-    id: str, value: float | Mapping[str, float] | None = None, *, detail: str = "", **values: float
+    id: str,
+    value: float | Mapping[str, float] | None = None,
+    *,
+    detail: str = "",
+    **values: float | tuple[float, float],
 ) -> Record:
     """Judge what a chapter measured for a claim, by the criterion in claims.yml.
 
     `value` or keywords: the numbers that claims.yml names; for an identity its error, or errors by model. Tensors of one element are
-    numbers. `detail`: a sentence for the reader, such as which heads. Pass the results of a chapter to `verdicts`.
+    numbers, and a pair of them is an estimate and its standard error. `detail`: a sentence for the reader, such as which heads. Pass the results of a chapter to `verdicts`.
     Raises LedgerError for an unknown id and for values that cannot be judged.
     """
     claim = claim_of(id)
@@ -242,6 +278,9 @@ def judge(
         values = {**value, **values}
     elif value is not None:
         values = {next(iter(claim.values), "error"): value}
+    pairs = {name: pair for name, pair in values.items() if isinstance(pair, tuple)}
+    values |= {name: estimate for name, (estimate, _) in pairs.items()}
+    values |= {f"{name}_error": error for name, (_, error) in pairs.items()}
     numbers = measured(claim, values)
     return Record(
         id=id,

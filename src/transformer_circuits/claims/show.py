@@ -60,14 +60,18 @@ def show_values(
         return [] if chance else list(zip(names, map(show_number, values.values())))
     shown = []
     for name, quantity in claim.quantities.items():
-        if name not in values or name in claim.errors.values() or chance not in (None, quantity.chance):
-            continue
-        text, error = show_quantity(values[name], quantity.unit), values.get(claim.errors.get(name, ""))
-        if error is not None:
-            unit = "" if quantity.unit == "share" else f" {quantity.unit}"
-            text = f"{text.removesuffix(unit)} ± {show_quantity(error, quantity.unit, digits=2)}"
-        shown.append((quantity.what, text))
+        if name in values and chance in (None, quantity.chance):
+            shown.append((quantity.what, show_estimate(claim, name, values)))
     return shown
+
+
+def show_estimate(claim: Claim, name: str, values: Mapping[str, float], digits: int = DIGITS) -> str:
+    """Write a measured value with its unit, and with its standard error if it has one: "49.6% ± 0.7%"."""
+    unit, error = claim.quantities[name].unit, values.get(claim.errors.get(name, ""))
+    text = show_quantity(values[name], unit, digits)
+    if error is None:
+        return text
+    return f"{text if unit == 'share' else text.removesuffix(f' {unit}')} ± {show_quantity(error, unit, digits=2)}"
 
 
 # ---- criteria in words ----------------------------------------------------------------------------------------------------
@@ -98,7 +102,7 @@ def expression_in_words(claim: Claim, expression: ast.expr) -> str:
     """Write arithmetic with the labels of its values, in quotation marks."""
     match expression:
         case ast.Name(id=name):
-            return f"“{claim.quantities[name].what}”"
+            return f"“{claim.label(name)}”"
         case ast.Constant(value=value):
             return show_number(value)
         case ast.BinOp(left=left, op=op, right=right):
@@ -113,7 +117,7 @@ def condition_in_words(claim: Claim, condition: ast.Compare, values: Mapping[str
     """Write a condition that is not met: "best induction score is 40.7%; the criterion requires at least 50%"."""
     absent = sorted(names_in(ast.unparse(condition)) - values.keys())
     if absent:
-        return f"not measured: {', '.join(claim.quantities[name].what for name in absent)}"
+        return f"not measured: {', '.join(map(claim.label, absent))}"
     left, right = condition.left, condition.comparators[0]
     here, required = (compute(ast.unparse(side), values) for side in (left, right))
     units = {claim.quantities[name].unit for name in names_in(ast.unparse(left))}
@@ -127,13 +131,24 @@ def condition_in_words(claim: Claim, condition: ast.Compare, values: Mapping[str
     what = expression_in_words(claim, left)
     if isinstance(left, ast.Name):
         what = what.strip("“”") + ("," if "," in what else "")
+        shown[0] = show_estimate(claim, left.id, values, digits)
     if unit == YES_OR_NO:
         return f"{what}: {shown[0]}; the criterion requires {shown[1]}"
-    part_of_count = not unit and here == int(here) and required != int(required)  # at most 2.5 of how many?
-    computed = names_in(ast.unparse(right)) and (part_of_count or not brief)
-    source = f" ({expression_in_words(claim, right)})" if computed else ""
+    source = "" if brief or not names_in(ast.unparse(right)) else f" ({expression_in_words(claim, right)})"
     bound = BOUNDS[type(condition.ops[0])]
+    if not unit and here == int(here) and required != int(required):  # at least 3.2 of 4 are all 4
+        limit = required_count(condition, required, values)
+        return f"{what} is {shown[0]}; the criterion requires {limit}{source}"
     return f"{what} is {shown[0]}; the criterion requires {bound} {shown[1]}{source}"
+
+
+def required_count(condition: ast.Compare, required: float, values: Mapping[str, float]) -> str:
+    """Write a threshold of a count that lies between whole numbers as the count that meets it: "all 4", "none", "at least 2"."""
+    if isinstance(condition.ops[0], (ast.LtE, ast.Lt)):
+        return f"at most {math.floor(required)}" if required >= 1 else "none"
+    least = math.ceil(required)
+    of = {values[name] for name in names_in(ast.unparse(condition.comparators[0]))}
+    return f"all {least}" if of == {least} else f"at least {least}"
 
 
 def subscripts(text: str) -> markupsafe.Markup:
@@ -148,7 +163,7 @@ def css_class(verdict: Verdict) -> str:
 def card_text(record: Record) -> str:
     """Return the card as plain text."""
     claim, within = record.claim, ", within error of the threshold" if record.within_error else ""
-    lines = [f"{record.id} {claim.title}: {record.verdict}{within}"]
+    lines = [f"{record.id} {claim.title}: {claim.words(record.verdict)}{within}"]
     lines += [f"  {what}: {value}" for what, value in show_values(claim, record.values)]
     lines += [f"  not met: {condition}" for condition in unmet_conditions(record)]
     lines += [f"  {record.detail}"] if record.detail else []

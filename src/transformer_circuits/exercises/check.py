@@ -1,12 +1,12 @@
 """Say what is wrong with a function that a reader wrote.
 
-An exercise is a solution, the arguments it is tried with, and from exercises.yml its hints and typical mistakes: each a message, and what
-stands in the solution with what a reader wrote in its place. A result that differs from the solution's is compared with what the solution
-gives with each mistake in it.
+A result that differs from the solution's is compared with what the solution gives with each typical mistake in it (exercises.yml).
 """
 
 import dataclasses
 import inspect
+import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,9 +18,11 @@ from IPython.display import Markdown
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-TOLERANCE = 1e-5  # largest difference, as a fraction of the largest entry, that counts as equal
-# axes along which a result can be one place late
-IN_ORDER = ("pos", "pos-1", "dest", "src", "stage", "order")
+from transformer_circuits.models.bridge import SIZES, from_matrices, matrices
+
+# Largest difference, as a fraction of the largest entry, that counts as equal: in double precision, and in single precision.
+TOLERANCE, SINGLE = 1e-5, 1e-3
+PATIENCE = 1  # minutes that the cells after a check may compute
 
 
 @dataclasses.dataclass
@@ -28,10 +30,18 @@ class Exercise:
     solution: Callable[..., Any]
     cases: Callable[[], Iterable[tuple]]  # arguments of each trial
     hints: list[str]
-    mistakes: list[dict[str, Any]]
-    # returns what is compared, of a result and the arguments that gave it
-    measure: Callable[..., Tensor] = lambda result, *args: result
-    labels: tuple[str, ...] = ()  # names of what `measure` returns: each is near 0, in between, or near 1
+    mistakes: list[
+        dict[str, Any]
+    ]  # a message, and what stands in the solution with what a reader wrote in its place
+    measure: Callable[..., Tensor] = lambda result, *args: result  # returns what is compared
+    labels: tuple[str, ...] = ()  # of what `measure` returns: each is near 0, in between, or near 1
+    avoid: tuple[Callable, ...] = ()  # functions that it must not call
+    avoids: str = ""  # the message if it does
+    calls: int = 50  # with the largest arguments of the trials: what the cells after the check take
+
+    @property
+    def parameters(self) -> list[str]:
+        return list(inspect.signature(self.solution).parameters)
 
     @property
     def code(self) -> str:
@@ -49,14 +59,14 @@ class Exercise:
 
 TEXTS = yaml.safe_load(Path(__file__).with_name("exercises.yml").read_text(encoding="utf-8"))
 EXERCISES: dict[str, Exercise] = {}
+PASSED: set[str] = set()
 
 
 def exercise(cases: Callable[[], Iterable[tuple]], **parts: Any) -> Callable[[Callable], Callable]:
     """Register the decorated function as the solution of an exercise."""
 
     def register(solution: Callable) -> Callable:
-        name = solution.__name__
-        EXERCISES[name] = Exercise(solution, cases, **TEXTS[name], **parts)
+        EXERCISES[solution.__name__] = Exercise(solution, cases, **TEXTS[solution.__name__], **parts)
         return solution
 
     return register
@@ -68,105 +78,145 @@ class Wrong(Exception):
 
 def check(function: Callable) -> Callable:
     """Print in one line whether the function is right. Return it if so, and otherwise the book's version, so that the page goes on."""
-    name = getattr(function, "__name__", str(function))
+    name = getattr(function, "__name__", None)
     if name not in EXERCISES:
-        print(f"There is no exercise named {name}. The names are {', '.join(EXERCISES)}.")
+        got = f"There is no exercise named {name}." if name else f"Got a {type(function).__name__}."
+        print(f"{got} Pass one of these functions without calling it: {', '.join(EXERCISES)}.")
         return function
     try:
-        judge(EXERCISES[name], function)
+        minutes = EXERCISES[name].calls * judge(EXERCISES[name], function) / 60
+        PASSED.add(name)
+        if minutes < PATIENCE:
+            print(f"{name} is right. It agrees with the book's version.")
+            return function
+        slow = (
+            f"With it, the cells below would take about {minutes:.0f} minutes: they use the book's version."
+        )
+        print(f"{name} is right, but slow. {slow} Replace loops by operations on whole tensors.")
     except NotImplementedError:
         print(f"{name} is not written yet. The cells below use the book's version.")
     except Wrong as wrong:
         print(f"{name} is not right yet. {wrong}")
-    else:
-        print(f"{name} is right. It agrees with the book's version.")
-        return function
     return EXERCISES[name].solution
 
 
 @torch.no_grad()
-def judge(exercise: Exercise, function: Callable) -> None:
-    """Raise Wrong, or NotImplementedError for an empty stub, unless the function agrees with the solution."""
-    wanted = list(inspect.signature(exercise.solution).parameters)
-    found = inspect.signature(function).parameters.values()
+def judge(exercise: Exercise, function: Callable) -> float:
+    """Return the seconds of the slowest trial. Raise Wrong, or NotImplementedError for a stub, unless the function agrees with the solution.
+
+    Trials run in double precision; the first one also in single precision, as on the page, and so does any that fails in double precision.
+    """
+    wanted, found = exercise.parameters, inspect.signature(function).parameters.values()
     found = [p.name for i, p in enumerate(found) if i < len(wanted) or p.default is p.empty]
     if found != wanted:
         raise Wrong(f"Its parameters must be ({', '.join(wanted)}), got ({', '.join(found)}).")
-    for trial, args in enumerate(exercise.cases()):
-        result, expected = attempt(exercise, function, args), run(exercise, exercise.solution, args)
-        if close(result, expected):
-            continue
-        for message, mistaken in exercise.mistaken():
-            if close(result, run(exercise, mistaken, args)):
-                raise Wrong(message)
-        found = difference(exercise, result, expected)
-        raise Wrong(f"{found} {described(wanted, args)}Earlier trials were right." if trial else found)
+    slowest, trials = 0.0, []  # seconds; arguments, result, and what it should be
+    for args in exercise.cases():
+        expected, start = run(exercise, exercise.solution, args), time.process_time()
+        try:
+            result = attempt(exercise, function, args, torch.float64)
+        except Wrong:
+            result = attempt(exercise, function, args, torch.float32)
+        slowest = max(slowest, time.process_time() - start)
+        if not trials and close(result, expected):
+            result = attempt(exercise, function, args, torch.float32)
+        trials.append((args, result, expected))
+    right = [trial for trial in trials if close(*trial[1:])]
+    if not (wrong := [trial for trial in trials if not close(*trial[1:])]):
+        return slowest
+    args, result, expected = wrong[0]
+    for message, mistaken in exercise.mistaken():
+        # A mistake must explain the right results too.
+        if all(close(result, run(exercise, mistaken, args)) for args, result, _ in [wrong[0], *right]):
+            raise Wrong(message)
+    others = " Other trials were right." if right else ""
+    raise Wrong(f"{difference(exercise, result, expected)} {described(exercise, function, args)}{others}")
 
 
-def described(names: list[str], args: tuple) -> str:
-    """Return a sentence about the arguments of a trial, leaving out tensors."""
+def described(exercise: Exercise, function: Callable, args: tuple) -> str:
+    """Return a sentence about the arguments of a trial, and one about what the function reads from the notebook instead."""
     words = []
-    for name, arg in zip(names, args, strict=True):
+    for name, arg in zip(exercise.parameters, args, strict=True):
         if isinstance(arg, TransformerBridge):
-            n = arg.cfg.n_layers
-            words.append(f"a model of {n} layer{'' if n == 1 else 's'}")
-        elif not isinstance(arg, Tensor):
-            words.append(f"{name}={arg!r}")
-    return f"It was tried with {', '.join(words)}. " if words else ""
+            words.append(
+                f"a model with {', '.join(f'{size} {getattr(arg.cfg, size)}' for size in SIZES[:-1])}"
+            )
+        else:
+            words.append(f"{name} {list(arg.shape)}" if isinstance(arg, Tensor) else f"{name}={arg!r}")
+    read = inspect.getclosurevars(inspect.unwrap(function)).globals.items()
+    read = [f"`{name}`" for name, found in read if isinstance(found, Tensor | TransformerBridge)]
+    asked = f" It reads {', '.join(read)} from the notebook. Did you mean an argument?" if read else ""
+    return f"It was tried with {', '.join(words)}.{asked}"
 
 
 def run(exercise: Exercise, function: Callable, args: tuple) -> Any:
-    """Return what is compared: the function's result for copies of these arguments, measured."""
-    result = function(*(arg.clone() if isinstance(arg, Tensor) else arg for arg in args))
+    """Return what is compared: the function's result for these arguments, measured."""
+    result = function(*args)
     if result is None:
         raise Wrong("It returns nothing. End it with a return statement.")
     result = exercise.measure(result, *args)
     return result.cpu() if isinstance(result, Tensor) else result
 
 
-def attempt(exercise: Exercise, function: Callable, args: tuple) -> Any:
-    """Run a reader's function. Raise Wrong if it fails, or if it leaves hooks or changed weights on the model, which are undone."""
-    models = [arg for arg in args if isinstance(arg, TransformerBridge)]
-    weights = [W for model in models for W in model.parameters()]
-    before = [W.clone() for W in weights]
+def attempt(exercise: Exercise, function: Callable, args: tuple, dtype: torch.dtype) -> Any:
+    """Run a reader's function on copies of the arguments, with models of this precision.
+
+    Raise Wrong if it fails, calls what it must not, or leaves hooks, changed arguments, or changed weights.
+    """
+    given = tuple(copied(arg, dtype) for arg in args)
+    avoided = {inspect.unwrap(other).__code__ for other in exercise.avoid}
+    called, profiler = set(), sys.getprofile()
     try:
-        result = run(exercise, function, args)
-        if any(point.fwd_hooks for model in models for point in model.hook_dict.values()):
-            raise Wrong("It leaves a hook on the model. Use `run_with_hooks` or `with model.hooks(...)`.")
-        if not all(map(torch.equal, weights, before)):
-            raise Wrong("It changes the model's own weights. Change a copy, such as `model.W_E.clone()`.")
-        return result
+        sys.setprofile((lambda frame, event, arg: called.add(frame.f_code)) if avoided else profiler)
+        result = run(exercise, function, given)
     except Exception as error:
         # torch raises this type too, with a message
-        stub = isinstance(error, NotImplementedError) and not str(error)
-        if stub or isinstance(error, Wrong):
+        if isinstance(error, Wrong) or isinstance(error, NotImplementedError) and not str(error):
             raise
-        file, where = function.__code__.co_filename, "The use of its result"
+        file, where = inspect.unwrap(function).__code__.co_filename, "The use of its result"
         for frame in traceback.extract_tb(error.__traceback__):
-            where = f"Line {frame.lineno}" if frame.filename == file else where
-        message = str(error).strip().partition("\n")[0]
-        raise Wrong(f"{where} raises {type(error).__name__}: {message}") from error
+            where = f"Line {frame.lineno}, `{frame.line}`," if frame.filename == file else where
+        said, about = str(error).strip().partition("\n")[0].rstrip("."), described(exercise, function, args)
+        raise Wrong(f"{where} raises {type(error).__name__}: {said}. {about}") from error
     finally:
-        for model in models:
-            model.reset_hooks()
-        for W, old in zip(weights, before):
-            W.data.copy_(old)
+        sys.setprofile(profiler)
+    if called & avoided:
+        raise Wrong(exercise.avoids)
+    for name, now, before in zip(exercise.parameters, given, args):
+        if any(point.fwd_hooks for point in getattr(now, "hook_dict", {}).values()):
+            raise Wrong("It leaves a hook on the model. Use `run_with_hooks` or `with model.hooks(...)`.")
+        kept = [(now, before)] if isinstance(now, Tensor) else []
+        pairs = zip(now.parameters(), before.parameters()) if isinstance(now, TransformerBridge) else kept
+        if not all(torch.equal(x, old.to(x)) for x, old in pairs):
+            raise Wrong(f"It changes `{name}` in place. Change a copy, such as `{name}.clone()`.")
+    return result
+
+
+def copied(arg: Any, dtype: torch.dtype) -> Any:
+    """Return a copy of an argument: of a model in this precision, of a tensor as it is."""
+    if isinstance(arg, TransformerBridge):
+        weights = {name: W.to(dtype, copy=True) for name, W in matrices(arg).items()}
+        return from_matrices(**weights, tokenizer=arg.tokenizer)
+    return arg.clone() if isinstance(arg, Tensor) else arg
 
 
 def close(result: Any, expected: Tensor) -> bool:
-    if not isinstance(result, Tensor) or result.shape != expected.shape or result.is_complex():
+    if not isinstance(result, Tensor) or result.shape != expected.shape:
         return False
-    if expected.dtype == torch.bool and result.dtype != torch.bool:
+    if result.is_complex() or expected.dtype == torch.bool != result.dtype:
         return False
-    expected = expected.double()  # truth values become numbers, which can be subtracted
-    return bool((result.double() - expected).abs().max() <= TOLERANCE * expected.abs().max())
+    limit = TOLERANCE if result.dtype == torch.float64 else SINGLE
+    result, expected = result.double(), expected.double()  # truth values too
+    limit *= float(expected.nan_to_num(0, 0, 0).abs().max())
+    return torch.allclose(result, expected, rtol=0, atol=limit, equal_nan=True)
 
 
 def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     """Return the first of the general descriptions that fits how a result differs."""
     if not isinstance(result, Tensor):
-        stack = " `torch.stack` joins a list of tensors." if isinstance(result, list) else ""
-        return f"It must return a tensor, got {type(result).__name__}.{stack}"
+        return (
+            f"It must return a tensor, got {type(result).__name__}. See `torch.stack` or `torch.from_numpy`."
+        )
     if exercise.labels:
         at, levels = int((result != expected).nonzero()[0]), ("near 0", "in between", "near 1")
         found, right = levels[int(2 * result[at])], levels[int(2 * expected[at])]
@@ -176,56 +226,29 @@ def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     if got != shape:
         swapped = " The axes are in a different order." if sorted(got) == sorted(shape) else ""
         return f"The shape must be [{', '.join(axes)}], here {shape}, got {got}.{swapped}"
-    if result.is_complex():
-        return "The result must be real, got complex numbers. Take the real part with `.real`."
-    if expected.dtype == torch.bool and result.dtype != torch.bool:
-        return f"The entries must be True or False, got {result.dtype}. End with a comparison, such as `> 0`."
-    result, expected = result.double(), expected.double()
-    names = [axis.partition("-")[0] for axis in axes]  # "pos-1" has one entry less than "pos"
-    if not result.isfinite().all():
-        first = (~result.isfinite()).nonzero()[0]
-        return f"The result contains NaN or infinity, first at {place(names, first)}."
-    if not result.any():
-        return "The result is all zeros."
+    if result.is_complex() or expected.dtype == torch.bool != result.dtype:
+        kind = "True or False" if expected.dtype == torch.bool else "real numbers"
+        return f"The entries must be {kind}, got {result.dtype}."
+    result, expected = (x if x.is_floating_point() else x.float() for x in (result, expected))
     if len(axes) > 1 and shape[-1] == shape[-2] and close(result.mT, expected):
         return f"The result is transposed. Its last two axes must be [{axes[-2]}, {axes[-1]}]."
-    factor = float((result * expected).sum() / expected.square().sum())
-    if close(result, factor * expected):
-        return f"Every entry is {factor:.3g} times what it should be."
-    for axis in (axis for axis, name in enumerate(axes) if name in IN_ORDER):
-        n = shape[axis] - 1
-        for late, start in (("late", 1), ("early", 0)):
-            if close(result.narrow(axis, start, n), expected.narrow(axis, 1 - start, n)):
-                return f"The result is one place {late} along the axis `{axes[axis]}`."
-    if reordered(result, expected):
-        return f"The entries are right, but they are in a different order along the axis `{axes[0]}`."
-    apart = (result - expected).abs()
+    if shape[0] > 1 and torch.equal(result, result[:1].expand_as(result)):
+        return f"It is the same everywhere along the axis `{axes[0]}`. Changing a collected tensor in place (`x += y`) changes all."
+    apart = (result - expected).abs().nan_to_num(torch.inf)
     at = torch.unravel_index(apart.argmax(), apart.shape)
-    right = (apart <= TOLERANCE * expected.abs().max()).double()
-    whole = [str(i) for i, part in enumerate(right) if part.ndim and part.all()]
-    rest = f" Everything at {names[0]} {', '.join(whole)} is right." if whole else ""
-    return (
-        f"At {place(names, at)} it gives {result[at]:.3g} and should give {expected[at]:.3g}. "
-        f"{right.mean():.0%} of all entries are right.{rest}"
-    )
+    # "pos-1" has one entry less than "pos"
+    place = ", ".join(f"{axis.partition('-')[0]} {int(i)}" for axis, i in zip(axes, at))
+    right = (apart <= SINGLE * expected.abs().max()).double().mean()
+    return f"At {place} it gives {result[at]:.3g} and should give {expected[at]:.3g}. {right:.0%} of all entries are right."
 
 
-def place(names: list[str], at: Any) -> str:
-    """Return an index in words: the names of the axes with the index along each."""
-    return ", ".join(f"{name} {int(i)}" for name, i in zip(names, at, strict=True))
+def helped(name: str) -> Markdown:
+    """Return an exercise's hints and its solution, each folded."""
+    hints = {f"Hint {i}": hint for i, hint in enumerate(EXERCISES[name].hints, start=1)}
+    return answered("", **hints, Solution=f"```python\n{EXERCISES[name].code}```")
 
 
-def reordered(result: Tensor, expected: Tensor) -> bool:
-    """Return whether the entries along the first axis are those of the solution, in another order."""
-    same = torch.tensor([[close(part, other) for other in expected] for part in result])
-    return bool(same.any(dim=0).all() and same.any(dim=1).all())
-
-
-def helped(function: Callable, answer: str = "") -> Markdown:
-    """Return an exercise's hints, its solution, and the answer to its last question, each folded."""
-    exercise = EXERCISES[function.__name__]
-    folds = {f"Hint {i}": hint for i, hint in enumerate(exercise.hints, start=1)}
-    folds["Solution"] = f"```python\n{exercise.code}```"
-    folds |= {"Answer to the last question": answer} if answer else {}
-    folded = (f"<details><summary>{title}</summary>\n\n{text}\n\n</details>" for title, text in folds.items())
-    return Markdown("\n\n".join(folded))
+def answered(name: str, **texts: str) -> Markdown:
+    """Return texts under their titles, each folded until the check of an exercise has passed."""
+    fold = f"<details{' open' * (name in PASSED)}><summary>{{}}</summary>\n\n{{}}\n\n</details>"
+    return Markdown("\n\n".join(fold.format(*title_and_text) for title_and_text in texts.items()))

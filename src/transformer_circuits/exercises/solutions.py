@@ -1,12 +1,15 @@
-"""The solutions, in the order of the workbooks e1 to e4, each with the arguments it is tried with."""
+"""The solutions, in the order of the workbooks e1 to e5, each with the arguments it is tried with."""
 
-# No `from __future__ import annotations`: the check reads the names of the axes from the return annotation.
+import itertools
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
 
+from transformer_circuits.circuits.by_hand import induction_behavior
+from transformer_circuits.circuits.term_importance import logits_up_to_order
 from transformer_circuits.exercises import inputs
 from transformer_circuits.exercises.check import Wrong, exercise
 from transformer_circuits.models.bridge import from_matrices
@@ -48,20 +51,20 @@ def logit_lens(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "stage ro
 
 
 # Workbook e2: one head
-@exercise(inputs.heads)
+@exercise(lambda: inputs.with_more(inputs.models(2, 3), (0, 2, 5), (2, 4, 11), (1, 3, 300)))
 def ov_row(model, layer: int, head: int, token: int) -> Float[Tensor, "d_vocab"]:
     """Return what attending to this token adds to the logit of every token."""
     return model.W_E[token] @ model.W_V[layer, head] @ model.W_O[layer, head] @ model.W_U
 
 
-@exercise(inputs.heads)
+@exercise(lambda: inputs.with_more(inputs.models(2, 3), (0, 2, 5), (2, 4, 11), (1, 3, 300)))
 def qk_column(model, layer: int, head: int, token: int) -> Float[Tensor, "d_vocab"]:
     """Return every destination's attention score with this source, without positions."""
     key = model.W_E[token] @ model.W_K[layer, head]
     return model.W_E @ model.W_Q[layer, head] @ key / model.cfg.d_head**0.5
 
 
-@exercise(inputs.first_layer_heads)
+@exercise(lambda: inputs.with_more(inputs.texts(2, 1), (1,), (2,), (3,)), avoid=(TransformerBridge.forward,))
 def first_layer_pattern(model, tokens: Int[Tensor, "row pos"], head: int) -> Float[Tensor, "row dest src"]:
     """Return a first-layer head's attention pattern, computed from its weights."""
     x = model.W_E[tokens] + model.W_pos[: tokens.shape[1]]
@@ -71,7 +74,7 @@ def first_layer_pattern(model, tokens: Int[Tensor, "row pos"], head: int) -> Flo
     return scores.masked_fill(ahead, -torch.inf).softmax(dim=-1)
 
 
-@exercise(inputs.models)
+@exercise(lambda: inputs.models(2, 1))
 def copying_positivity(model) -> Float[Tensor, "layer head"]:
     """Return the positivity of each head's OV circuit, from its eigenvalues."""
     small = model.W_O @ (model.W_U @ model.W_E) @ model.W_V  # [layer, head, d_head, d_head]
@@ -79,7 +82,7 @@ def copying_positivity(model) -> Float[Tensor, "layer head"]:
     return values.real.sum(-1) / values.abs().sum(-1)
 
 
-@exercise(inputs.tables)
+@exercise(inputs.tables, calls=3_600)  # 12 heads with 300 sources each
 def forced_bugs(right: Bool[Tensor, "dest out"], wrong: Bool[Tensor, "dest out"]) -> Bool[Tensor, "dest out"]:
     """Return which wrong pairs are part of at least one bug."""
     # right (d, o'), wrong (d', o'), right (d', o)
@@ -97,7 +100,7 @@ def previous_token_scores(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor
     return one_back[..., 1:].mean(dim=(1, 3))
 
 
-@exercise(inputs.repeats)
+@exercise(lambda: inputs.repeats(2, 3))
 def induction_scores(model, tokens: Int[Tensor, "row pos"], length: int) -> Float[Tensor, "layer head"]:
     """Return each head's mean attention to the token after the first occurrence."""
     scores = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
@@ -110,7 +113,7 @@ def induction_scores(model, tokens: Int[Tensor, "row pos"], length: int) -> Floa
     return scores
 
 
-@exercise(inputs.layers)
+@exercise(lambda: inputs.with_more(inputs.texts(2, 3), (0,), (1,), (1,)))
 def value_weighted(model, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "row head dest src"]:
     """Return each head's attention times the length of the source's value vector."""
     _, cache = model.run_with_cache(tokens)
@@ -118,7 +121,7 @@ def value_weighted(model, tokens: Int[Tensor, "row pos"], layer: int) -> Float[T
     return cache["pattern", layer] * size.mT[:, :, None, :]
 
 
-@exercise(inputs.sides)
+@exercise(lambda: inputs.with_more(inputs.models(2, 2, 2, 3), *"QKVKK"))
 def composition(model, side: str) -> Float[Tensor, "reader writer"]:
     """Return how strongly one side ("Q", "K", or "V") of each reader reads each writer."""
     OV, QK, norm = model.OV[0].AB, model.QK[1].AB, torch.linalg.matrix_norm
@@ -128,7 +131,7 @@ def composition(model, side: str) -> Float[Tensor, "reader writer"]:
 
 
 # Workbook e4: take a circuit apart, and build one
-@exercise(inputs.connections)
+@exercise(lambda: inputs.with_more(inputs.repeats(2, 2, 2), (3, "k"), (1, "q"), (4, "v"), (2, "k")))
 def induction_without(
     model, tokens: Int[Tensor, "row pos"], length: int, writer: int, side: str
 ) -> Float[Tensor, "head"]:
@@ -140,7 +143,7 @@ def induction_without(
         return induction_scores(model, tokens, length)[1]
 
 
-@exercise(lambda: inputs.texts(2, 3))
+@exercise(lambda: inputs.texts(2, 3), avoid=(logits_by_order, logits_up_to_order))
 def losses_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "order"]:
     """Return the mean loss of all paths through at most 0, 1, 2, ... heads."""
     _, cache = model.run_with_cache(tokens[:, :-1])
@@ -159,61 +162,16 @@ def losses_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "ord
     return torch.stack(losses)
 
 
-BEHAVIORS = (
-    "the fraction of tokens at which head 0.0 attends most to the previous token",
-    "the attention of head 0.0 to the previous token",
-    "the attention of head 1.0 to the token after the first occurrence",
-    "the attention of head 1.0 to the first occurrence",
-    "the fraction of right predictions",
-    "the fraction of predictions that repeat the current token",
-)
-
-
-def check_matrices(matrices: dict[str, Tensor], d_vocab: int, n_ctx: int) -> None:
-    """Raise Wrong unless these are the arguments of `from_matrices`, with sizes that fit together."""
-    if not isinstance(matrices, dict) or matrices.keys() != inputs.AXES.keys():
-        got = ", ".join(matrices) if isinstance(matrices, dict) else type(matrices).__name__
-        raise Wrong(f"It must return a dict with the keys {', '.join(inputs.AXES)}, got {got}.")
-    sizes = {"d_vocab": d_vocab, "n_ctx": n_ctx, "layer": 2, "head": 1}  # you choose the other sizes
-    for name, axes in inputs.AXES.items():
-        shape = list(matrices[name].shape)
-        fits = len(shape) == len(axes)
-        for axis, size in zip(axes, shape):
-            fits = fits and sizes.setdefault(axis, size) == size
-        if not fits:
-            wanted = [f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in axes]
-            raise Wrong(f"{name} must be [{', '.join(wanted)}], got {shape}.")
-        if not matrices[name].isfinite().all():
-            raise Wrong(f"{name} contains NaN or infinity.")
-
-
-def behavior(matrices: dict[str, Tensor]) -> Float[Tensor, "6"]:
-    """Run a model with these matrices on random tokens that occur twice, and return BEHAVIORS over the second copy."""
-    model = from_matrices(**matrices)
-    length = (model.cfg.n_ctx - 1) // 2
-    tokens = inputs.twice(5, length, model.cfg.d_vocab, torch.Generator().manual_seed(0))
-    logits, cache = model.run_with_cache(tokens)
-    first, second = cache["pattern", 0][:, 0], cache["pattern", 1][:, 0]
-    best = logits[:, length + 1 :].argmax(dim=-1)
-    found = [
-        first[:, 1:].argmax(dim=-1) == torch.arange(2 * length),
-        first.diagonal(-1, -2, -1),
-        second.diagonal(1 - length, -2, -1)[:, 2:],
-        second.diagonal(-length, -2, -1)[:, 1:],
-        best == tokens[:, 2 : length + 2],
-        best == tokens[:, 1 : length + 1],
-    ]
-    return torch.stack([part.double().mean() for part in found])
-
-
 def levels(matrices: dict[str, Tensor], d_vocab: int, n_ctx: int) -> Float[Tensor, "6"]:
     """Return 0 for each behavior near 0, 1 for one near 1, and 0.5 for one in between: many different matrices are right."""
-    check_matrices(matrices, d_vocab, n_ctx)
-    fractions = behavior(matrices)
+    cfg = from_matrices(**matrices).cfg
+    if [cfg.n_layers, cfg.n_heads, cfg.d_vocab, cfg.n_ctx] != [2, 1, d_vocab, n_ctx]:
+        raise Wrong("It must have two layers of one head each, d_vocab tokens, and n_ctx positions.")
+    fractions = induction_behavior(from_matrices(**matrices))
     return (fractions > 0.05) / 2 + (fractions > 0.95) / 2
 
 
-@exercise(lambda: [(20, 24), (30, 16)], measure=levels, labels=BEHAVIORS)
+@exercise(lambda: [(20, 24), (30, 16)], measure=levels)
 def induction_by_hand(d_vocab: int, n_ctx: int) -> dict[str, Tensor]:
     """Return the weights of an induction circuit, as arguments of `from_matrices`."""
     d_head = max(d_vocab, n_ctx)
@@ -229,3 +187,43 @@ def induction_by_hand(d_vocab: int, n_ctx: int) -> dict[str, Tensor]:
     W_V = torch.stack([wide(token), wide(token)])[:, None]
     W_O = torch.stack([wide(before), wide(out)])[:, None].mT
     return dict(W_E=token.T, W_pos=place.T, W_Q=W_Q, W_K=W_K, W_V=W_V, W_O=W_O, W_U=out)
+
+
+# Workbook e5: three more measures of a head
+@exercise(lambda: inputs.texts(2, 1))
+def logit_attribution(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "part row pos-1"]:
+    """Return what each part adds to the next token's logit, relative to the mean logit."""
+    parts = residual_parts(model, tokens[:, :-1])
+    directions = model.W_U - model.W_U.mean(dim=-1, keepdim=True)  # [d_model, d_vocab]
+    return torch.einsum("prtm,mrt->prt", parts, directions[:, tokens[:, 1:]])
+
+
+@exercise(lambda: inputs.models(2, 1))
+def copying_accuracy(model) -> Float[Tensor, "layer head"]:
+    """Return the fraction of tokens whose own logit each head's OV circuit raises most."""
+    accuracy = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
+    for layer, head in itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads)):
+        circuit = model.W_E @ model.OV[layer, head] @ model.W_U  # FactoredMatrix [d_vocab, d_vocab]
+        best = circuit.AB.argmax(dim=-1).cpu()
+        accuracy[layer, head] = (best == torch.arange(len(best))).float().mean()
+    return accuracy
+
+
+@exercise(lambda: inputs.texts(2, 3))
+def ablation_costs(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
+    """Return how much the mean loss rises if each head's z is replaced by its mean."""
+
+    def loss(hooks):
+        logits = model.run_with_hooks(tokens[:, :-1], fwd_hooks=hooks)
+        return F.cross_entropy(logits.mT, tokens[:, 1:])
+
+    costs = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
+    for layer, head in itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads)):
+
+        def remove(z, hook):  # [row, pos, head, d_head]
+            z = z.clone()
+            z[:, :, head] = z[:, :, head].mean(dim=(0, 1))
+            return z
+
+        costs[layer, head] = loss([(f"blocks.{layer}.attn.hook_z", remove)]) - loss([])
+    return costs

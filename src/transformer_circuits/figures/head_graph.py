@@ -18,19 +18,19 @@ MARKS = {"previous token": ("D", "#2b7d4f"), "induction": ("^", "C2"), "last sev
 def network(
     panels: Mapping[str, Float[Tensor, "reader writer"]],
     kinds: Mapping[tuple[int, int], str],
-    resting: Collection[tuple[int, int]],
+    faded: Collection[tuple[int, int]],
     one_scale: bool = True,
 ) -> Figure:
     """Draw the writers of layer 0 and the readers of layer 1, joined by lines as wide as their ratio is above chance, which is 1; blue
     from COMPOSES on.
 
-    `kinds`: heads to mark, (layer, head) to a word of MARKS. `resting`: heads that are faded and have no lines. `one_scale`: widths
+    `kinds`: heads to mark, (layer, head) to a word of MARKS. `faded`: heads without effect, which are pale and have no lines. `one_scale`: widths
     compare between panels.
     """
     looks = {kind: MARKS[kind] for kind in dict.fromkeys(kinds.values())}
     arrays = {title: panel.numpy(force=True).copy() for title, panel in panels.items()}
     for ratios in arrays.values():
-        for layer, head in resting:
+        for layer, head in faded:
             ratios[(slice(None), head) if layer == 0 else head] = 1.0
     fig, axes = plt.subplots(len(panels), 1, figsize=(6.6, 0.5 + 2.3 * len(panels)), squeeze=False)
     for ax, (title, ratios) in zip(axes[:, 0], arrays.items()):
@@ -43,21 +43,23 @@ def network(
                         alpha=0.9 if strong else 0.5, zorder=1 + strong, solid_capstyle="butt")  # fmt: skip
         for layer, count in enumerate(reversed(ratios.shape)):
             for head in range(count):
-                faded = (layer, head) in resting
-                kind = None if faded else kinds.get((layer, head))
-                mark, color = looks.get(kind, ("o", "0.88" if faded else "0.55"))
+                pale = (layer, head) in faded
+                kind = None if pale else kinds.get((layer, head))
+                mark, color = looks.get(kind, ("o", "0.88" if pale else "0.55"))
                 ax.plot(head, layer, mark, color=color, ms=9 if kind else 6, zorder=3)
                 ax.annotate(f"{layer}.{head}", (head, layer), (0, 9 if layer else -9), textcoords="offset points", ha="center",
                             va="bottom" if layer else "top", fontsize=11, weight="bold" if kind else "normal",
-                            color="0.7" if faded else "black")  # fmt: skip
+                            color="0.7" if pale else "black")  # fmt: skip
         ax.set_title(title, pad=18)
         ax.set(xlim=(-0.5, max(ratios.shape) - 0.5), ylim=(-0.25, 1.2))
         ax.axis("off")
     if looks:
-        if resting:
-            looks["resting"] = ("o", "0.88")
+        if faded:
+            looks["without effect"] = ("o", "0.88")
         handles = [
-            Line2D([], [], marker=mark, color=color, ls="", ms=6 if kind == "resting" else 9, label=kind)
+            Line2D(
+                [], [], marker=mark, color=color, ls="", ms=6 if kind == "without effect" else 9, label=kind
+            )
             for kind, (mark, color) in looks.items()
         ]
         fig.legend(handles=handles, loc="outside lower center", ncols=2 if len(handles) == 4 else 3)

@@ -118,8 +118,8 @@ def by_layer(
     values, faded = np.asarray(values, dtype=float), np.asarray(faded)
     layers, heads = values.shape
     x = np.arange(layers)[:, None] + np.linspace(-0.3, 0.3, heads)
-    awake = np.where(faded, -np.inf, values)
-    accented = (awake >= mark) & (awake >= np.sort(awake, axis=None)[-named:][0])
+    shown = np.where(faded, -np.inf, values)
+    accented = (shown >= mark) & (shown >= np.sort(shown, axis=None)[-named:][0])
     for which, color in ((faded, "0.65"), (~faded & ~accented, "C0"), (accented, ACCENT)):
         ax.scatter(x[which], values[which], color=color, s=18)
     for layer, head in np.argwhere(accented):

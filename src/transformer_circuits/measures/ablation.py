@@ -5,21 +5,46 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from transformer_circuits.measures.prediction import losses
+from transformer_circuits.models.registry import manifest
+from transformer_circuits.models.shards import WeightsError
 
 WORKS = 0.002  # nats per token: a head whose removal costs less has no effect
-WINDOWS = 16  # held-out windows behind every cost that the book reports
+WINDOWS = 48  # held-out windows, evenly spaced, behind every cost that the book reports
 
 
-def standard_error(values: Float[Tensor, "*batch sample"]) -> Float[Tensor, "*batch"]:
-    """Return the standard error of the mean over the last axis; infinite for a single sample."""
-    n = values.shape[-1]
-    return values.std(dim=-1) / n**0.5 if n > 1 else torch.full(values.shape[:-1], torch.inf)
+class Worth(NamedTuple):
+    """What each head is worth on some text: what removing it costs, and the standard error of that over windows, in nats per token."""
+
+    cost: Float[Tensor, "layer head"]
+    error: Float[Tensor, "layer head"]
+
+    @property
+    def working(self) -> Bool[Tensor, "layer head"]:
+        """Which heads work: without one, the loss rises by at least WORKS, and by more than two standard errors. The others are without effect."""
+        return (self.cost >= WORKS) & (self.cost > 2 * self.error)
+
+
+def worth(costs: Float[Tensor, "layer head window"]) -> Worth:
+    """Return the mean of `head_costs` over two or more windows, with its standard error."""
+    return Worth(costs.mean(dim=-1), costs.std(dim=-1) / costs.shape[-1] ** 0.5)
+
+
+def recorded_worth(name: str) -> Worth:
+    """Return what each head of a model is worth, as its trainer measured it on WINDOWS windows, so that a head has one cost everywhere.
+
+    Raises WeightsError for an unknown name and for a model that came without this record.
+    """
+    recorded = manifest(name)["training"].get("heads")
+    if recorded is None:
+        raise WeightsError(f"{name!r} came without the costs of its heads; measure them with `head_costs`")
+    return Worth(torch.tensor(recorded["cost"]), torch.tensor(recorded["error"]))
 
 
 @torch.no_grad()
@@ -31,7 +56,7 @@ def head_costs(
 ) -> Float[Tensor, "layer head window"]:
     """Return by how much the loss (nats per token) of each window rises when one head's z is replaced by its mean over windows and positions.
 
-    `outputs`: the module of each layer that multiplies z, [row, pos, n_heads * d_head], by W_O: `attn.o` of the plain model and of
+    Where a head attends says nothing about this: a head may look around and move nothing. `outputs`: the module of each layer that multiplies z, [row, pos, n_heads * d_head], by W_O: `attn.o` of the plain model and of
     TransformerLens's bridge alike.
     """
     base, means = _losses_and_means(model, outputs, rows)
@@ -41,12 +66,6 @@ def head_costs(
             with _before(output, functools.partial(_replaced, head=head, by=own)):
                 costs[layer, head] = losses(model, rows).mean(dim=-1) - base
     return costs
-
-
-def working(costs: Float[Tensor, "layer head window"]) -> Bool[Tensor, "layer head"]:
-    """Return which heads work: without one, the loss rises by at least WORKS, and by more than two standard errors over windows."""
-    mean = costs.mean(dim=-1)
-    return (mean >= WORKS) & (mean > 2 * standard_error(costs))
 
 
 def _losses_and_means(

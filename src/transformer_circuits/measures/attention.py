@@ -1,17 +1,20 @@
 """Scores that are read from attention patterns [..., head, destination, source], and the thresholds that name a head."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from transformer_circuits.measures.repeats import Repeated
 
 PREVIOUS_TOKEN_HEAD = 0.4  # mean attention to the previous token; uniform attention gives about 1%
-POSITIONAL_HEAD = 0.5  # mean attention to the current and previous token together; uniform attention gives 2%
+POSITIONAL_HEAD = 0.5  # fraction of the variance of its scores that distance explains; without positions it explains nothing
 INDUCTION_HEAD = 0.3  # induction score; uniform attention gives about 1%, a perfect head 1
 RESTING = 0.95  # mean attention to the start token: the head moves almost nothing
-RESTING_PARTLY = 0.3  # the looser condition of claim T6
+RESTING_PARTLY = 0.3  # a looser condition (appendix 5)
 RECENT_TOKENS_HEAD = 0.5  # mean attention to the five tokens before the current one; uniform: 5%
-CERTAIN = 0.9  # attention to its target from which an induction head is certain (claim T15)
+# Attention p to its target at which a head's softmax is open or saturated (claim T15). The slope p (1 - p) of the softmax is at least
+# half of its largest value, 1/4, between the first two, and at most a tenth of it from the third on.
+OPEN, CERTAIN = (0.15, 0.85), 0.975
 
 
 def previous_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
@@ -27,13 +30,31 @@ def start_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tenso
     return patterns[..., 1:, 0].mean(dim=-1)
 
 
+def distance_sums(
+    scores: Float[Tensor, "row head pos pos"],
+) -> tuple[Float[Tensor, "row head"], Float[Tensor, "row head"]]:
+    """Return how much of the variance of attention scores the distance between destination and source explains, and all of that variance.
+
+    Both are sums of squares for each row and head; their ratio over all rows is a fraction (claim S5). Variance is that over the sources
+    of one destination, since softmax ignores what all of them have in common. What explains it is one number for each distance and head,
+    fitted to all rows by least squares. `scores`: before the softmax; what is above the diagonal is not read.
+    """
+    n = scores.shape[-1]
+    place = torch.arange(n, device=scores.device)
+    sources = (place + 1).double()  # of each destination
+    mine = scores.tril().double()
+    mine = (mine - (mine.sum(-1) / sources)[..., None]).tril()
+    by_distance = torch.stack([mine.diagonal(-k, -2, -1).sum(-1) for k in range(n)], dim=-1)
+    # Inner products of two distances' indicators, each less its mean over the sources of a destination.
+    later = (1 / sources).flip(0).cumsum(0).flip(0)  # [place]: sum over this and all later destinations
+    products = torch.diag((n - place).double()) - later[torch.maximum(place, place[:, None])]
+    fitted = by_distance.mean(0) @ torch.linalg.pinv(products, hermitian=True)  # [head, distance]
+    explained = 2 * (by_distance * fitted).sum(-1) - (fitted @ products * fitted).sum(-1)
+    return explained, mine.square().sum((-2, -1))
+
+
 def induction_score(
     patterns: Float[Tensor, "row head dest src"], repeated: Repeated
 ) -> Float[Tensor, " head"]:
     """Return the mean attention from each token of the second copy to the token after its first occurrence."""
     return patterns[repeated.rows, :, repeated.destinations, repeated.targets].mean(dim=0)
-
-
-def over_draws(scores: Float[Tensor, "draw *heads"]) -> tuple[Tensor, Tensor]:
-    """Return the mean over two or more draws of random tokens, and its standard error, [*heads] each."""
-    return scores.mean(dim=0), scores.std(dim=0) / len(scores) ** 0.5

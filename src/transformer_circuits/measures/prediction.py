@@ -12,6 +12,11 @@ ROW_BYTES = (
     1 << 28
 )  # of a GPU's free memory for each row: logits of 50,000 tokens at 512 positions take 100 MB
 
+# Thresholds of claims about losses.
+HALF = 0.5  # T8: of the attention, of the first guesses, of the loss of a uniform guess
+VIRTUAL = 0.15  # T11: what virtual heads reduce the loss by, as a fraction of what single heads do
+HELPS = 0.2  # W1: nats by which the in-context scores of one and two layers differ
+
 # Token ids [row, pos] -> logits [row, pos, d_vocab]: a plain transformer or a hooked one.
 Model = Callable[[Tensor], Tensor]
 

@@ -1,4 +1,4 @@
-"""Tokens that occur again: where induction heads should attend, and random text that shows it (paper: "Induction Heads")."""
+"""Tokens that occur again: where induction heads should attend, and text that shows it (paper: "Induction Heads")."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ def row_length(n_ctx: int) -> int:
 
 
 class Repeated(NamedTuple):
-    """Rows of `start token, noise, segment, segment, noise`.
+    """Rows of `start token, before, segment, segment, after`. Lengths and offsets of the segment differ from row to row, so that a head that looks a fixed number of tokens back is right in few rows.
 
-    The tokens of the noise before the segment and of the segment all differ, so that only the first copy predicts the second. Lengths
-    and offsets differ from row to row, so that a head that looks a fixed number of tokens back is right in few rows.
+    Of random tokens, those before the segment and in it all differ, so that only the first copy predicts the second.
     """
 
     tokens: Int[Tensor, "row pos"]
@@ -109,6 +108,27 @@ def repeated_random_tokens(
         starts.append(1 + before)
         lengths.append(length)
     return Repeated(tokens, torch.tensor(starts), torch.tensor(lengths))
+
+
+def repeated_text(text: Int[Tensor, "row pos"], shortest: int = SHORTEST, seed: int = 0) -> Repeated:
+    """Write a segment of each row of text twice: `shortest` to (pos - 1) / 2 tokens at a random place. What follows moves on, and the end is cut off.
+
+    The start token comes first. Unlike random tokens, those of a segment may occur several times, and text predicts them the first time too.
+    Raises ValueError if the rows are too short for two copies.
+    """
+    n_ctx = text.shape[1]
+    longest = (n_ctx - 1) // 2
+    if longest < shortest:
+        raise ValueError(f"two copies of {shortest} tokens must fit, got rows of {n_ctx}; lower `shortest`")
+    generator = torch.Generator().manual_seed(seed)
+    rows, starts, lengths = [], [], []
+    for row in text:
+        length = int(torch.randint(shortest, longest + 1, (), generator=generator))
+        start = 1 + int(torch.randint(n_ctx - 2 * length, (), generator=generator))
+        rows.append(torch.cat([row[: start + length], row[start : n_ctx - length]]))
+        starts.append(start)
+        lengths.append(length)
+    return Repeated(torch.stack(rows), torch.tensor(starts), torch.tensor(lengths)).to(text.device)
 
 
 def repeated_draws(d_vocab: int, n_ctx: int, device: torch.device | str = "cpu") -> list[Repeated]:

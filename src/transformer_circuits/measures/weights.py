@@ -13,12 +13,13 @@ from torch import Tensor
 COPYING_DEVIATIONS = 5  # of random heads; a normal variable exceeds five of them once in three million
 COMPOSES = 2.0  # composition ratio from which a pair of heads composes; 1 is what random matrices give
 NEAR_CHANCE = 1.5  # composition ratio below which a pair is near chance (T14): halfway to COMPOSES
-CORNER = 0.5  # positivity of both circuits from which a head is in the corner of claim T10
+CORNER = 0.5  # positivity at which the figures of training runs draw a line; claim T10 itself compares with random heads
 # Distance from a half of a joint component's part: above, it serves one of the two matrices; below, both (claim O7).
 ONE_SIDED, MIXED = 0.4, 0.25
 # Attention to the current token from which, and positivity up to which, a head deletes or may delete (claim O8).
 DELETES, MAY_DELETE = (0.5, -0.5), (0.25, -0.2)
 RANDOM_HEADS = 400
+MOST = 8 / 12  # of the working heads: "most heads copy" (claim E1)
 
 SIDES = ("Q", "K", "V")  # what a later head can read with: queries, keys, values
 
@@ -45,12 +46,22 @@ def factored_positivity(
     return positivity(torch.linalg.eigvals((second @ first).double())).float()
 
 
+def centered(
+    W_E: Float[Tensor, "d_vocab d_model"], W_U: Float[Tensor, "d_model d_vocab"]
+) -> tuple[Float[Tensor, "d_vocab d_model"], Float[Tensor, "d_model d_vocab"]]:
+    """Return the embedding minus its mean over tokens, and the unembedding minus its mean over out tokens (claim E1).
+
+    Softmax ignores what is added to all logits, and what all source tokens have in common does not depend on which one is attended to.
+    """
+    return W_E - W_E.mean(dim=0), W_U - W_U.mean(dim=1, keepdim=True)
+
+
 def random_positivities(
     W_E: Float[Tensor, "d_vocab d_model"], W_U: Float[Tensor, "d_model d_vocab"], d_head: int
 ) -> Float[Tensor, " head"]:
-    """Return the positivity of OV circuits with random W_V and W_O between this model's own embedding and unembedding.
+    """Return the positivity of OV circuits with random W_V and W_O between these two matrices, a model's own embedding and unembedding.
 
-    This is chance for everything that goes through the vocabulary. Trained embeddings alone make positivity several times as wide as
+    Center both (`centered`) if the circuits that are compared with chance are. This is chance for everything that goes through the vocabulary. Trained embeddings alone make positivity several times as wide as
     random matrices do (the Ginibre ensemble has a standard deviation of about 1.5 / d_head).
     """
     # What each direction of the stream becomes when read as tokens and embedded again.

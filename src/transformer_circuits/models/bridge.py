@@ -38,6 +38,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import PreTrainedTokenizerFast
 
 from .architecture import BOS, ModelConfig, Transformer
+from .shards import WeightsError
 
 SIZES = ("n_layers", "d_model", "n_heads", "d_head", "d_vocab", "n_ctx", "d_mlp")
 MATRICES = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_U")
@@ -98,7 +99,17 @@ def from_matrices(
     standard_positions: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
 ) -> TransformerBridge:
-    """Return a hooked attention-only model with these weights: `from_matrices(**{**matrices(model), "W_E": other})` changes one of them."""
+    """Return a hooked attention-only model with these weights: `from_matrices(**{**matrices(model), "W_E": other})` changes one of them.
+
+    Raises ValueError for shapes that do not fit together, and for NaN or infinity.
+    """
+    sizes: dict[str, int] = {}
+    for (name, axes), W in zip(AXES.items(), (W_E, W_pos, W_Q, W_K, W_V, W_O, W_U)):
+        if W.ndim != len(axes) or list(W.shape) != [sizes.setdefault(*axis) for axis in zip(axes, W.shape)]:
+            wanted = ", ".join(f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in axes)
+            raise ValueError(f"{name} must be [{wanted}], got {list(W.shape)}")
+        if not W.isfinite().all():
+            raise ValueError(f"{name} contains NaN or infinity")
     (d_vocab, d_model), (n_layers, n_heads, _, d_head) = W_E.shape, W_Q.shape
     config = ModelConfig(
         n_layers, d_model, n_heads, d_head, d_vocab, len(W_pos), standard_positions=standard_positions
@@ -112,6 +123,10 @@ def from_matrices(
             linear.weight.copy_(W.mT.flatten(0, 1))
         block.attn.o.weight.copy_(O.flatten(0, 1).T)
     return wrap(model, tokenizer)
+
+
+# The names of the axes of each matrix
+AXES = {name: from_matrices.__annotations__[name].dim_str.split() for name in MATRICES}
 
 
 class _Output(LinearBridge):
@@ -171,8 +186,11 @@ def start_token(model: TransformerBridge) -> int:
 
     It comes from the model's own configuration before its tokenizer, because transformers gives a GPT-2 folder without a tokenizer
     an empty one, whose start token is 0. Old Shortformer checkpoints have token 0, as our own models do. A model that names no start
-    token has its texts separated by the end token. Raises ValueError if the vocabulary has neither.
+    token has its texts separated by the end token. `model.cfg.start_token` is used instead if it was set.
+    Raises WeightsError if the vocabulary has neither.
     """
+    if (chosen := getattr(model.cfg, "start_token", None)) is not None:
+        return chosen
     inner = getattr(model, "original_model", None)
     if isinstance(inner, Transformer):
         return BOS
@@ -181,4 +199,7 @@ def start_token(model: TransformerBridge) -> int:
             token = getattr(source, name, None)
             if isinstance(token, int) and 0 <= token < model.cfg.d_vocab:
                 return token
-    raise ValueError(f"{model.cfg.model_name!r} names no start token; set model.tokenizer to one that does")
+    raise WeightsError(
+        f"{model.cfg.model_name!r} names no start token; set model.cfg.start_token to the token that its texts begin with "
+        "(START in chapter 15)"
+    )

@@ -3,8 +3,7 @@
 from typing import Any
 
 from transformer_circuits.models.architecture import BEYOND
-from transformer_circuits.models.shards import read_manifest
-from transformer_circuits.paths import WEIGHTS
+from transformer_circuits.models.registry import manifest
 
 # What a comparison may be about.
 SHAPE = ("n_layers", *BEYOND)
@@ -14,8 +13,9 @@ MEASURED = ("snapshots", "evaluate_windows", "few_windows", "repeats", "checkpoi
 
 def recipe(name: str) -> dict[str, Any]:
     """Return the settings with which a shipped model was trained: optimizer, text, sizes; without seed, shape, and what only measures."""
-    run = read_manifest(WEIGHTS / name)["training"]["run"]
-    settings = {**run["model"], **run["training"], "corpus": run.get("corpus")}
+    run = manifest(name)["training"]["run"]
+    # Models from before the trainer had a choice were trained with AdamW alone.
+    settings = {**run["model"], "optimizer": "adamw", **run["training"], "corpus": run.get("corpus")}
     return {
         key: value for key, value in settings.items() if key not in ("seed", "precision", *SHAPE, *MEASURED)
     }

@@ -9,7 +9,8 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -41,8 +42,8 @@ def load_model(
     None takes CUDA where there is one. The tokenizer of our own formats is the model's `tokenizer.json` if it has one, else the
     repository's; it is None where neither fits (set `bridge.tokenizer`).
 
-    Raises WeightsError, in one sentence, for an unknown name, for missing, damaged, or unsuitable weights, and for a tokenizer that is
-    not the model's; SHA-256 sums are checked before anything is built.
+    Raises WeightsError, in one sentence, for an unknown name, for missing, unexpected, damaged, or unsuitable weights, for NaN and
+    infinity, and for a tokenizer that is not the model's; SHA-256 sums are checked before anything is built.
     """
     from transformer_lens.model_bridge import TransformerBridge  # slow
     from transformer_lens.model_bridge.sources.tl_legacy import TL_LEGACY_PREFIXES
@@ -57,10 +58,14 @@ def load_model(
     config, old_layout = folder / "config.json", not local and name.startswith(TL_LEGACY_PREFIXES)
 
     if (folder / MANIFEST).is_file():
-        model, manifest = read_model(folder if local else _fetched(name, "weights-*.safetensors"))
-        title, tokenizer = manifest["name"], _tokenizer(folder, model.config.d_vocab)
+        model, about = read_model(folder if local else _fetched(name, "weights-*.safetensors"))
+        title, tokenizer = about["name"], _tokenizer(folder, model.config.d_vocab)
     elif not old_layout and config.is_file() and b'"model_type"' in config.read_bytes():  # transformers'
-        return _booted(TransformerBridge.boot_transformers, str(folder) if local else name, device, dtype)
+        return _of_transformers(str(folder) if local else name, device, dtype)
+    elif local and (folder / "training.jsonl").is_file():
+        own = folder / "model"
+        todo = f"load {own}" if own.is_dir() else f"{own} is written at the end of the training: let it end"
+        raise WeightsError(f"{folder} is the folder of a training, not of its model; {todo}")
     elif local and not legacy.state_dicts(folder):
         raise WeightsError(
             f"{folder} has no model (a {MANIFEST} with its shards, or a state dict with config.json); fetch that folder again"
@@ -93,13 +98,18 @@ def training_log(name: str) -> pd.DataFrame:
     return pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf8").splitlines()[1:]])
 
 
+def manifest(name: str) -> dict[str, Any]:
+    """Return the manifest of a model in our own format, by name; `shards` says what it has. Raises WeightsError if there is none."""
+    return read_manifest(_folder(name))
+
+
 def training_film(name: str) -> dict[str, np.ndarray] | None:
     """Return what the training of a model recorded at each snapshot, by name (`training.film` says what); None if it has no film.
 
     Raises WeightsError for an unknown name and for a film that is missing or damaged.
     """
     folder = _folder(name)
-    if not (expected := read_manifest(folder).get("film")):
+    if not (expected := manifest(name).get("film")):
         return None
     with np.load(io.BytesIO(verified(folder / FILM, expected["sha256"]))) as file:
         return dict(file)
@@ -121,17 +131,62 @@ def _fetched(name: str, *patterns: str) -> Path:
         raise WeightsError(
             f"unknown model {name!r}: it is not one of {', '.join(list_models())}, not a folder, and could not be fetched from the "
             f"Hugging Face hub: {said(error)}"
-        ) from error
+        ) from None
 
 
 def _booted(
-    boot: Callable[..., TransformerBridge], name: str, device: str | torch.device, dtype: torch.dtype
+    boot: Callable[..., TransformerBridge],
+    name: str,
+    device: str | torch.device,
+    dtype: torch.dtype,
+    **options: Any,
 ) -> TransformerBridge:
-    """Return a model that TransformerLens itself loads."""
+    """Return a model that TransformerLens itself loads. Raises WeightsError if it cannot, or if a weight is NaN or infinite."""
     try:
-        return boot(name, device=device, dtype=dtype).eval().requires_grad_(False)
+        model = boot(name, device=device, dtype=dtype, **options).eval().requires_grad_(False)
+    except WeightsError:
+        raise
     except Exception as error:  # of the hub's client, the HTTP library, transformers, TransformerLens
-        raise WeightsError(f"{name!r} could not be loaded: {said(error)}") from error
+        raise WeightsError(f"{name!r} could not be loaded: {said(error)}") from None
+    for tensor, weight in model.original_model.named_parameters():
+        if not weight.isfinite().all():
+            tensor = tensor.replace("_original_component.", "")
+            raise WeightsError(f"{tensor} in {name} contains NaN or infinity; fetch or export it again")
+    return model
+
+
+def _of_transformers(name: str, device: str | torch.device, dtype: torch.dtype) -> TransformerBridge:
+    """Return a model in the format of the transformers library. A folder without a tokenizer gives a model without one.
+
+    Raises WeightsError if the file's tensors are not exactly the model's: what is missing would be random.
+    """
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformer_lens.model_bridge.sources import transformers as source
+
+    def read(name: str, **options: Any) -> Any:
+        kind = source.determine_architecture_from_hf_config(options["config"])
+        loader = source.get_hf_model_class_for_architecture(kind)
+        model, report = loader.from_pretrained(
+            name, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
+        report["mismatched_keys"] = {key for key, *_ in report["mismatched_keys"]}
+        for what in ("missing", "unexpected", "mismatched"):
+            if keys := sorted(report[f"{what}_keys"]):
+                more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+                raise WeightsError(
+                    f"the weights of {name} do not fit its configuration: {what} {', '.join(keys[:3])}{more}; fetch or export it again"
+                )
+        return model
+
+    folder = Path(name)
+    bare = folder.is_dir() and not [*folder.glob("*token*"), *folder.glob("vocab*"), *folder.glob("*.model")]
+    # transformers would make an empty tokenizer, or fail
+    options = {"tokenizer": as_pretrained(paths.DATA / TOKENIZER)} if bare else {}
+    loader = SimpleNamespace(from_pretrained=read)
+    model = _booted(TransformerBridge.boot_transformers, name, device, dtype, model_class=loader, **options)
+    if bare:
+        model.tokenizer = None
+    return model
 
 
 def _tokenizer(source: Path, d_vocab: int) -> PreTrainedTokenizerFast | None:

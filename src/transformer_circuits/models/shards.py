@@ -32,6 +32,10 @@ FILM = "film.npz"  # what a model's training recorded for the page "Watch it lea
 class WeightsError(RuntimeError):
     """Weights on disk that cannot be used, with one sentence that says what is wrong and what to do."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the sentence, without thirty lines of libraries."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 def save_model(
     model: Transformer,

@@ -9,19 +9,18 @@ import html
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-from jaxtyping import Float
-from torch import Tensor
 
+from transformer_circuits.circuits import attested
 from transformer_circuits.circuits.bigrams import token_frequency
 from transformer_circuits.circuits.head_dump import head_dump
-from transformer_circuits.circuits.heads import start_token_scores
-from transformer_circuits.circuits.skip_trigrams import Hits, count_hits, nearest, paper_list
+from transformer_circuits.circuits.skip_trigrams import Hits, nearest, paper_list, ways_among
 from transformer_circuits.circuits.words import akin_to, word_of
-from transformer_circuits.data import bigram_counts, held_out_windows, vocabulary
+from transformer_circuits.data import bigram_counts, vocabulary
 from transformer_circuits.figures.tokens import show_token
-from transformer_circuits.measures.attention import RESTING
+from transformer_circuits.measures.ablation import Worth, recorded_worth
 from transformer_circuits.models import load_model
 from transformer_circuits.pages import render
 
@@ -62,8 +61,9 @@ def table(columns: Mapping[str, Sequence[object]]) -> str:
     return f'<div class="token-table head-dump tex2jax_ignore mathjax_ignore">\n{rows}\n</div>'
 
 
-def head_page(model: str, rows: pd.DataFrame, rest: float, names: Sequence[str], akin: Akin) -> str:
+def head_page(model: str, rows: pd.DataFrame, worth: Worth, names: Sequence[str], akin: Akin) -> str:
     """Return the page of one head in MyST Markdown."""
+    head = rows["head"].iloc[0]
     columns = {
         "rank": rows["rank"],
         "source": [token(names[i]) for i in rows["source"]],
@@ -75,10 +75,11 @@ def head_page(model: str, rows: pd.DataFrame, rest: float, names: Sequence[str],
     }
     return render(
         "head.md",
-        head=rows["head"].iloc[0],
+        head=head,
         model=model,
-        rest=f"{rest:.0%}",
-        rests=rest >= RESTING,
+        cost=f"{worth.cost[0, head]:z.4f}",
+        error=f"{worth.error[0, head]:.4f}",
+        works=bool(worth.working[0, head]),
         shown=len(rows),
         d_vocab=f"{len(names):,}",
         table=table(columns),
@@ -98,9 +99,7 @@ def example(dump: pd.DataFrame, names: Sequence[str]) -> str:
     )
 
 
-def overview(
-    model: str, dump: pd.DataFrame, rest: Float[Tensor, " head"], names: Sequence[str], akin: Akin
-) -> str:
+def overview(model: str, dump: pd.DataFrame, worth: Worth, names: Sequence[str], akin: Akin) -> str:
     """Return a table with a row for each head of a model, and links to their pages."""
     lines = []
     for head, rows in dump.groupby("head"):
@@ -108,10 +107,19 @@ def overview(
         lines.append({
             "head": f'<a href="head_dump/{model}/0_{head}.html">0.{head}</a>',
             "copies": f"{copies}&nbsp;of&nbsp;{len(rows)}",
-            "on start": f"{rest[head]:.0%}",
+            "removal costs": f"{worth.cost[0, head]:z.3f}" if worth.working[0, head] else "no effect",
             "its first sources": tokens(rows["source"][:FIRST], names),
         })  # fmt: skip
     return f"<p><strong>{model}</strong></p>\n{table(pd.DataFrame(lines))}"
+
+
+def outcome(row: Mapping[str, Any], found: bool) -> str:
+    """Say in a few words whether a skip-trigram of the paper is a hit, or why it is not tested; `found`: all its tokens are single tokens."""
+    if not found:
+        return "split" if row["pieces"] else "any destination"
+    if not row["in_text"]:
+        return "not in our text"
+    return "hit" if row["hit"] else "no"
 
 
 def paper_table(listed: pd.DataFrame) -> str:
@@ -122,7 +130,7 @@ def paper_table(listed: pd.DataFrame) -> str:
         rows.append({
             "the paper": html.escape(row["paper"]),
             "in our tokens": " ".join(map(token, row["tokens"] if found else row["pieces"])),
-            "result": "hit" if row["hit"] else "no" if found else "split" if row["pieces"] else "any destination",
+            "result": outcome(row, found),
             "head": row["head"] if found else "",
             "above destination (%)": f"{row['above d (%)']:.2f}" if found else "",
             "above out token (%)": f"{row['above o (%)']:.2f}" if found else "",
@@ -133,20 +141,20 @@ def paper_table(listed: pd.DataFrame) -> str:
 def write_pages(
     out: Path,
     dumps: Mapping[str, pd.DataFrame],
-    rest: Mapping[str, Float[Tensor, " head"]],
+    worths: Mapping[str, Worth],
     names: Sequence[str],
     listed: pd.DataFrame,
 ) -> None:
     """Write the index page to `out`, and into the folder beside it the heads' pages and the Parquet files.
 
-    `dumps`: by model, with all source tokens; `rest`: by model, each head's attention to the start token; `listed`: for `paper_table`.
+    `dumps`: by model, with all source tokens; `worths`: by model, what each head is worth; `listed`: for `paper_table`.
     """
     folder, akin = out.with_suffix(""), akin_to(names)
     shown = {model: dump[dump["rank"] <= N_SOURCES] for model, dump in dumps.items()}
     for model, dump in dumps.items():
         (folder / model).mkdir(parents=True, exist_ok=True)
         for head, rows in shown[model].groupby("head"):
-            page = head_page(model, rows, float(rest[model][head]), names, akin)
+            page = head_page(model, rows, worths[model], names, akin)
             (folder / model / f"0_{head}.md").write_text(page, encoding="utf8")
         write_parquet(dump, names, folder / f"{model}.parquet")
     models = list(dumps)
@@ -154,7 +162,7 @@ def write_pages(
         "head_dump.md",
         models=models,
         example=example(shown[models[0]], names),
-        overviews=[overview(model, shown[model], rest[model], names, akin) for model in models],
+        overviews=[overview(model, shown[model], worths[model], names, akin) for model in models],
         listed=paper_table(listed),
         n_sources=N_SOURCES,
         digits=DIGITS,
@@ -163,17 +171,26 @@ def write_pages(
 
 
 def main(out: Path) -> None:
-    names, frequency, dumps, rest = vocabulary(), token_frequency(bigram_counts()), {}, {}
+    names, frequency, dumps = vocabulary(), token_frequency(bigram_counts()), {}
     models = {name: load_model(name) for name in MODELS}
     for name, model in models.items():
         dumps[name] = head_dump(model, frequency, n_sources=None, k=K)
-        windows = held_out_windows(12, model.cfg.n_ctx)[:, :-1].to(model.W_E.device)
-        rest[name] = start_token_scores(model, windows)[0]
     first = models[MODELS[0]]
     listed = paper_list(names, lambda text: first.tokenizer.encode(text, add_special_tokens=False))
-    hits = Hits.of(first)
-    listed["hit"] = count_hits(hits, listed.forms).any(0)
-    write_pages(out, dumps, rest, names, listed.join(nearest(hits, listed.forms, names)))
+    works = recorded_worth(MODELS[0]).working[0]
+    hits = Hits.of(first, working=works)
+    ways = ways_among(
+        listed.forms, attested.load(first, working=works).paper
+    )  # those that are right in the text
+    listed["in_text"] = [way.numel() > 0 for way in ways]
+    listed["hit"] = [bool(hits(*way).any()) for way in ways]
+    write_pages(
+        out,
+        dumps,
+        {name: recorded_worth(name) for name in models},
+        names,
+        listed.join(nearest(hits, listed.forms, names)),
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import D_VOCAB, held_out_documents, held_out_windows, load_tokenizer
-from transformer_circuits.measures.attention import RESTING
+from transformer_circuits.measures import ablation
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig
 from transformer_circuits.models.recipes import differing_settings, recipe
@@ -27,7 +27,7 @@ from transformer_circuits.pages import render
 from transformer_circuits.paths import DATA, WEIGHTS
 from transformer_circuits.training.corpus import load_sources
 
-WINDOWS = 16  # of held-out text, for previous-token scores and resting heads
+WINDOWS = 16  # of held-out text, for previous-token scores
 
 GROUPS = {"attn-only": "The family", "small": "The small models", "melodies": "The melody models"}
 SETTINGS = {
@@ -82,9 +82,11 @@ def measured(name: str) -> dict[str, str]:
     found = {"induction score": best(heads.measured_induction(model).mean)}
     if reads_text(name):
         windows = held_out_windows(WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
-        rests = heads.start_token_scores(model, windows) >= RESTING
         found["previous-token score"] = best(heads.previous_token_scores(model, windows))
-        found["resting heads"] = f"{int(rests.sum())} of {rests.numel()}"
+        works = ablation.recorded_worth(name).working
+        idle = [heads.head_name(head) for head in (~works).nonzero().tolist()]
+        found["working heads"] = f"{int(works.sum())} of {works.numel()}"
+        found["heads without effect"] = ", ".join(idle) or "none"
     return found
 
 
@@ -172,13 +174,14 @@ def table(frame: pd.DataFrame) -> str:
 def page() -> str:
     """Return the page in Markdown."""
     others = pd.concat([cards("small"), cards("melodies")], axis=1).fillna("–").T.rename_axis("model")
-    scores = ["induction score", "previous-token score", "resting heads"]
+    scores = ["induction score", "previous-token score", "working heads"]
     report = json.loads((DATA / "corpus.json").read_text(encoding="utf8"))
     kinds, sources = corpus_tables(report)
     return render(
         "models.md",
         family=table(cards("attn-only").rename_axis("model")),
-        resting=f"{RESTING:.0%}",
+        works=ablation.WORKS,
+        cost_windows=ablation.WINDOWS,
         windows=WINDOWS,
         others=table(others[["layers", "held-out loss", "in-context score", *scores]]),
         training=[training(group) for group in GROUPS],

@@ -25,7 +25,8 @@ from transformer_lens.utilities import get_act_name
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import Head, Hook, head_name
 from transformer_circuits.data import held_out_windows, passage, vocabulary
-from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD, RESTING
+from transformer_circuits.measures import ablation
+from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
 from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.models import load_model
 from transformer_circuits.models.bridge import matrices
@@ -186,7 +187,7 @@ def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:
         chance=chance,
         induction_head=INDUCTION_HEAD,
         previous_token_head=f"{PREVIOUS_TOKEN_HEAD:.0%}",
-        resting=f"{RESTING:.0%}",
+        works=ablation.WORKS,
     )
 
 
@@ -195,15 +196,16 @@ def main(out: Path) -> None:
     model = load_model(MODEL, device="cpu")
     windows = held_out_windows(16, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
     previous, rest = heads.previous_token_scores(model, windows), heads.start_token_scores(model, windows)
-    induces = heads.measured_induction(model).mean
+    induces, worth = heads.measured_induction(model).mean, ablation.recorded_worth(MODEL)
     held = {
-        "previous-token": previous >= PREVIOUS_TOKEN_HEAD,
-        "induction": induces >= INDUCTION_HEAD,
-        "resting": rest >= RESTING,
+        "previous-token head": previous >= PREVIOUS_TOKEN_HEAD,
+        "induction head": induces >= INDUCTION_HEAD,
+        "without effect": ~worth.working,
     }
     scores = [
-        [f"{p:.0%} of its attention on the previous token, {r:.0%} on the start token; induction score {i:.2f}" for p, r, i in zip(*layer)]
-        for layer in zip(previous.tolist(), rest.tolist(), induces.tolist())
+        [f"{p:.0%} of its attention on the previous token, {r:.0%} on the start token; induction score {i:.2f}; removing it costs {c:z.3f} nats per token"
+         for p, r, i, c in zip(*layer)]
+        for layer in zip(previous.tolist(), rest.tolist(), induces.tolist(), worth.cost.tolist())
     ]  # fmt: skip
     shown = scene(model, (0, int(previous[0].argmax())), (1, int(induces[1].argmax())))
     roles = {head_name(head): role for role, holds in held.items() for head in holds.nonzero().tolist()}

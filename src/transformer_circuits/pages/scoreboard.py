@@ -2,29 +2,33 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 from urllib.parse import quote
 
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Claim, Record, Verdict
 from transformer_circuits.pages import render
 
-# The claims that a reader wants to know first: the claim in a few words, and what to show of what was measured, with its unit or, after
-# "n_", without.
+# What a reader wants to know first, in the paper's order: the claim in a few words, and what to show of what was measured, with its unit or,
+# after "n_", without.
 HEADLINES = {
-    "E1": ("Most heads of a one-layer model copy", "{n_copying_heads} of {n_heads} heads, resting heads left out"),
-    "T3": ("Second-layer heads read first-layer heads through their keys", "largest composition ratio, resting heads left out: keys {n_k_largest}, queries {n_q_largest}, values {n_v_largest}; chance is 1"),
+    "Z1": ("A model without layers is a table of bigrams", "held-out loss {loss_model}; loss of the bigram table {loss_bigram}"),
+    "S1": ("Single source tokens copy themselves", "{self_copied} have themselves or a variant among their five highest out tokens; by chance {self_copied_random}"),
+    "S4": ("Heads store the paper's skip-trigrams", "{share} of those that the training text contains; shuffled ones {share_shuffled}"),
+    "E1": ("Most heads of a one-layer model copy", "{n_copying_heads} of {n_heads} working heads"),
+    "T3": ("Second-layer heads read first-layer heads through their keys", "pairs of working heads that compose: keys {n_k_pairs}, queries {n_q_pairs}, values {n_v_pairs}"),
+    "T7": ("At a repeated token, induction heads attend to what followed, and raise it; at a new one, they rest", "attention to what followed {target}, which raises it by {logit_effect}; to the start token, at new tokens, {rest}"),
     "T8": ("Two layers continue a sequence that they have never seen; one layer cannot", "induction score {induction_2l} (one layer {induction_1l}); right first guesses {guess_2l} (one layer {guess_1l})"),
-    "T14": ("Removing the head that an induction head reads destroys induction", "induction score {intact}; without that head {without_read}; without any one head that it barely reads, at least {without_unread}"),
+    "T9": ("Induction heads match the current token with the token before the target", "{previous_share} of the score at the target; the target itself {direct_share}"),
     "T10": ("Eigenvalues separate induction heads from other heads", "both positivities high: {n_induction_in_corner} of {n_induction_heads} induction heads, {n_others_in_corner} of {n_others} other heads"),
     "T11": ("Single heads reduce the loss most, virtual heads little", "loss reduction: direct path {n_order_0}, single heads {n_order_1}, virtual heads {order_2}"),
-    "S6": ("Skip-trigram bugs cost more than equal boosts of random tokens", "{n_bugs} bugs cost {cost} per token; equal boosts of random tokens cost {cost_random}"),
-    "W1": ("A longer context helps two layers more than one", "loss late minus loss early in the context: {score_2l}; one layer {score_1l}"),
-    "Z1": ("A model without layers is a table of bigrams", "held-out loss {loss_model}; loss of the bigram table {loss_bigram}"),
-    "W2": ("Induction heads form abruptly", "score rises from 10% to 90% of its final value between {n_t10} and {t90}"),
-    "S1": ("The paper's single source tokens copy themselves", "{n_self_copied} of {n_sources} have themselves or a variant among their five highest out tokens"),
-    "T6": ("Weighting attention by value length shrinks it at the start token", "second-layer heads with at least 30% there: {n_resting_heads}; mean attention to the start token {first_plain}, weighted {first_weighted}"),
-    "O8": ("Some heads delete information", "{n_memory_heads} of {n_heads} heads"),
-    "W5": ("With positions in the residual stream, heads do induction by pointers", "induction score {induction}; {pointer_share} of it is lost without moved positions"),
+}  # fmt: skip
+# The same for what readers ask and the paper does not.
+QUESTIONS = {
+    "T14": ("Does induction collapse without the head that the induction head reads, and only then?", "without that head {left_read} of the score remains; without any one head that it barely reads, at least {left_unread}"),
+    "T12": ("Does K-composition matter at least twice as much as Q-composition?", "removing it raises the loss by {n_k_composition}, removing Q-composition by {q_composition}"),
+    "W6": ("Do other random seeds form the same heads?", "{n_seeds_with_induction} of {n_seeds} seeds have an induction head"),
+    "W8": ("Do such heads form on sequences that are not text?", "on melodies, induction score {induction_2l} with two layers and {induction_1l} with one"),
 }  # fmt: skip
 
 JUDGED = (Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT_REPRODUCED)
@@ -42,6 +46,16 @@ def number_of(notebook: str) -> str:
 
 def claims_of(group: str) -> list[Claim]:
     return [claim for claim in ledger.load_claims().values() if claim.group == group]
+
+
+class Headline(NamedTuple):
+    """A row of the front page: a claim, what it says in a few words, what was measured, its unmet conditions, whether it is within error."""
+
+    claim: Claim
+    says: str
+    here: str
+    unmet: list[str]
+    within_error: bool
 
 
 class Results:
@@ -68,14 +82,19 @@ class Results:
     def verdict(self, id: str) -> Verdict:
         return self.records[id].verdict if id in self.records else Verdict.NOT_RUN
 
-    def tallies(self) -> list[tuple[str, int, list[tuple[Verdict, int]]]]:
-        """Count the outcomes of each group of claims: all that are possible, failures too, and "not run" if there is any."""
+    def tallies(self) -> list[tuple[str, int, list[tuple[Verdict, int]], Claim]]:
+        """Count the outcomes of each group of claims: all that are possible, failures too, and "not run" if there is any.
+
+        A row is the group's name, its size, the counts, and one of its claims, which has the words for verdicts.
+        """
         found = []
         for group, (name, outcomes) in TALLIES.items():
-            verdicts = [self.verdict(claim.id) for claim in claims_of(group)]
+            claims = claims_of(group)
+            verdicts = [self.verdict(claim.id) for claim in claims]
             if Verdict.NOT_RUN in verdicts:
                 outcomes = (*outcomes, Verdict.NOT_RUN)
-            found.append((name, len(verdicts), [(verdict, verdicts.count(verdict)) for verdict in outcomes]))
+            counts = [(verdict, verdicts.count(verdict)) for verdict in outcomes]
+            found.append((name, len(verdicts), counts, claims[0]))
         return found
 
     def value(self, id: str, name: str, digits: int = show.DIGITS) -> str:
@@ -87,30 +106,29 @@ class Results:
         unit = "" if name.startswith("n_") else ledger.claim_of(id).quantities[plain].unit
         return show.show_quantity(found, unit, digits).replace(" ", "\N{NO-BREAK SPACE}")
 
-    def headlines(self) -> list[tuple[Claim, str, str, list[str], bool]]:
-        """Return the rows of the table, those of HEADLINES and a finding that is not reproduced if none of these fails.
-
-        A row is a claim, what it says, what was measured, its unmet conditions, and whether it is within error of the threshold.
-        """
-        ids, rows = list(HEADLINES), []
+    def headlines(self) -> list[Headline]:
+        """Return the main claims, those of HEADLINES and a finding that is not reproduced if none of these fails."""
+        ids = list(HEADLINES)
         failures = [c.id for c in claims_of("finding") if self.verdict(c.id) is Verdict.NOT_REPRODUCED]
         if failures and not set(failures) & set(ids):
             ids.append(failures[0])
-        for id in ids:
-            claim, record = ledger.claim_of(id), self.records.get(id)
-            says, here = HEADLINES.get(id, (claim.title, ""))
-            if record is None:
-                rows.append((claim, says, claim.without_record, [], False))
-            else:
-                names = [name for plain in claim.quantities for name in (plain, f"n_{plain}")]
-                shown = here.format(**{name: self.value(id, name) for name in names})
-                unmet = show.unmet_conditions(record, brief=True)
-                rows.append((claim, says, shown, unmet, record.within_error))
-        return rows
+        return [self.headline(id, *HEADLINES.get(id, (ledger.claim_of(id).title, ""))) for id in ids]
+
+    def questions(self) -> list[Headline]:
+        """Return what readers ask and the paper does not."""
+        return [self.headline(id, *words) for id, words in QUESTIONS.items()]
+
+    def headline(self, id: str, says: str, here: str) -> Headline:
+        claim, record = ledger.claim_of(id), self.records.get(id)
+        if record is None:
+            return Headline(claim, says, claim.without_record, [], False)
+        names = [name for plain in claim.quantities for name in (plain, f"n_{plain}")]
+        shown = here.format(**{name: self.value(id, name) for name in names})
+        return Headline(claim, says, shown, show.unmet_conditions(record, brief=True), record.within_error)
 
 
 def headlines(results: Results) -> str:
-    """Return what the front page includes: the result in two sentences, then after comments the tallies and the table of headlines."""
+    """Return what the front page includes: what was found in three sentences, then after comments the tallies, the main claims, the questions."""
     return render("headlines.md", results=results)
 
 

@@ -27,7 +27,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformer_circuits.circuits import in_context
 from transformer_circuits.figures import use_style
 from transformer_circuits.figures.tokens import show_token
-from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD, RESTING
+from transformer_circuits.measures.ablation import WORKS
+from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
 from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.measures.weights import COMPOSES, copying_threshold
 from transformer_circuits.models.registry import list_models, load_model, training_film, training_log
@@ -37,7 +38,7 @@ from transformer_circuits.paths import WEIGHTS
 
 TEXTS = ("Made-up names", "Random tokens, twice")
 # What a head does. Of several roles, the last one is shown.
-ROLES = ("", "copying head", "previous-token head", "induction head", "resting head")
+ROLES = ("", "copying head", "previous-token head", "induction head", "without effect")
 FLOATS = ("eigenvalue_scale", "previous_token", "rest", "induction", "positivity", "composition")
 STILLS = 6
 Film = Mapping[str, np.ndarray]
@@ -46,10 +47,10 @@ Film = Mapping[str, np.ndarray]
 # ---- what a film shows -----------------------------------------------------------------------------------------------------
 
 
-def roles(film: Film, copying: float) -> Int[np.ndarray, "snapshot layer head"]:
+def roles(film: Film, log: pd.DataFrame, copying: float) -> Int[np.ndarray, "snapshot layer head"]:
     """Return what each head does at each snapshot, as an index into ROLES."""
     holds = [
-        film["rest"] >= RESTING,
+        ~in_context.working(log),
         film["induction"] >= INDUCTION_HEAD,
         film["previous_token"] >= PREVIOUS_TOKEN_HEAD,
         film["positivity"] > copying,
@@ -77,9 +78,6 @@ def marks(film: Film, log: pd.DataFrame) -> list[dict[str, Any]]:
         middle = (fall.tokens * fall.before) ** 0.5
         at = int(np.abs(np.log(np.maximum(tokens, 1) / middle)).argmin())
         found.append((at, "fall", "steepest drop of the in-context score"))
-    for at, names in formed(film["rest"] >= RESTING):
-        heads = "resting heads" if len(names) > 1 else "resting head"
-        found.append((at, "resting", f"{heads}: {', '.join(names)}"))
     found.sort(key=lambda mark: mark[0])
     return [{"at": at, "kind": kind, "text": text, "tokens": int(tokens[at])} for at, kind, text in found]
 
@@ -92,11 +90,11 @@ def pattern(film: Film, text: int, at: int, layer: int, head: int) -> np.ndarray
     return found
 
 
-def start(film: Film) -> dict[str, Any]:
+def start(film: Film, log: pd.DataFrame) -> dict[str, Any]:
     """Return what is chosen at first: the head that ends as the best induction head, and where it attends most to its target."""
     scores = film["induction"][-1]
-    if len(scores) == 1:  # no induction in one layer: the head that copies most, of those that move anything
-        scores = np.where(film["rest"][-1] < RESTING, film["positivity"][-1], -1)
+    if len(scores) == 1:  # no induction in one layer: the head that copies most, of those that work
+        scores = np.where(in_context.working(log)[-1], film["positivity"][-1], -1)
     layer, head = np.unravel_index(scores.argmax(), scores.shape)
     places = []
     for text in range(len(TEXTS)):
@@ -141,7 +139,7 @@ def script(name: str, film: Film, log: pd.DataFrame, model: Any, findings: pd.Da
     texts = [film[f"text_{k}"].tolist() for k in range(len(TEXTS))]
     shown = [film[f"{part}_{k}"].ravel() for part in ("text", "top_token") for k in range(len(TEXTS))]
     names = {token: token_name(model.tokenizer, token) for token in np.unique(np.concatenate(shown)).tolist()}
-    arrays, content = packed(film, roles(film, copying(name)))
+    arrays, content = packed(film, roles(film, log, copying(name)))
     curves = [
         {"title": "Held-out loss, nats per token", "values": log["held_out"].tolist()},
         {"title": "In-context score, nats", "values": log["in_context"].tolist()},
@@ -149,8 +147,8 @@ def script(name: str, film: Film, log: pd.DataFrame, model: Any, findings: pd.Da
     ]  # fmt: skip
     facts = {
         "name": name, "n_layers": n_layers, "n_heads": n_heads, "d_head": film["eigenvalues"].shape[3], "top": film["top_token_0"].shape[2],
-        "tokens": tokens.tolist(), "names": names, "role_names": ROLES, "resting": ROLES.index("resting head"),
-        "curves": curves, "marks": marks(film, log), "start": start(film),
+        "tokens": tokens.tolist(), "names": names, "role_names": ROLES, "idle": ROLES.index("without effect"),
+        "curves": curves, "marks": marks(film, log), "start": start(film, log),
         "texts": [{"label": label, "ids": ids, "names": [names[i] for i in ids]} for label, ids in zip(TEXTS, texts)],
         "composes": COMPOSES, "widest": float(film["composition"].max()) if "composition" in film else None,
         "findings": json.loads(findings.sort_values("tokens", kind="stable").to_json(orient="records")), "arrays": arrays,
@@ -162,9 +160,8 @@ def script(name: str, film: Film, log: pd.DataFrame, model: Any, findings: pd.Da
 # ---- the page --------------------------------------------------------------------------------------------------------------
 
 
-def stills(film: Film) -> Figure:
-    """Draw six moments for readers without scripts: the pattern of the chosen head on random tokens that occur twice."""
-    layer, head = divmod(start(film)["head"], film["rest"].shape[2])
+def stills(film: Film, layer: int, head: int) -> Figure:
+    """Draw six moments for readers without scripts: the pattern of a head on random tokens that occur twice."""
     tokens = film["tokens"]
     wanted = np.geomspace(tokens[1], tokens[-1], STILLS)
     moments = np.abs(np.log(np.maximum(tokens, 1))[:, None] - np.log(wanted)).argmin(axis=0)
@@ -225,21 +222,19 @@ def table(findings: Mapping[str, pd.DataFrame]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def page(films: Mapping[str, Film], findings: Mapping[str, pd.DataFrame]) -> str:
+def page(films: Mapping[str, Film], findings: Mapping[str, pd.DataFrame], still: str) -> str:
     counts = sorted({len(film["tokens"]) for film in films.values()})
-    first = next(iter(films.values()))
-    layer, head = divmod(start(first)["head"], first["rest"].shape[2])
     judged = {name: found for name, found in findings.items() if in_context.INDUCES in set(found["finding"])}
     return render(
         "watch.md",
         snapshots=" or ".join(map(str, counts)),
         films=html.escape(json.dumps({"films": list(films)})),
-        alt=f"Six attention patterns of head {layer}.{head}, from the first snapshot to the last.",
+        alt=f"Six attention patterns of head {still}, from the first snapshot to the last.",
         table=table(findings),
         law=" ".join(law(name, found) for name, found in judged.items()),
         previous=f"{PREVIOUS_TOKEN_HEAD:.0%}",
         induction=f"{INDUCTION_HEAD:.0%}",
-        resting=f"{RESTING:.0%}",
+        works=WORKS,
     )
 
 
@@ -256,6 +251,7 @@ def main(out: Path) -> None:
     folder = out.parent / "_static" / "watch" / "films"
     folder.mkdir(parents=True, exist_ok=True)
     findings = {}
+    chosen = ""
     for name, film in films.items():
         log, model = training_log(name), load_model(name, device="cpu")
         found = when_true(name, log)
@@ -263,8 +259,11 @@ def main(out: Path) -> None:
         findings[name] = found.assign(law=np.where(induces, predicted(name)[2], np.nan))
         content = script(name, film, log, model, findings[name])
         (folder / f"{name}.js").write_text(content, encoding="utf-8")
-    stills(next(iter(films.values()))).savefig(folder / "stills.png", dpi=110)
-    out.write_text(page(films, findings), encoding="utf-8")
+        if not chosen:
+            layer, head = divmod(start(film, log)["head"], film["rest"].shape[2])
+            stills(film, layer, head).savefig(folder / "stills.png", dpi=110)
+            chosen = f"{layer}.{head}"
+    out.write_text(page(films, findings, chosen), encoding="utf-8")
 
 
 if __name__ == "__main__":

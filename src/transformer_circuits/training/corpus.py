@@ -173,7 +173,9 @@ def read_folder(folder: Path) -> Iterator[Document]:
         if text.strip() and not is_copy(text, seen):
             yield Document(folder.name, KINDS.get(path.suffix, "prose"), str(path.relative_to(folder)), text)
     if unread:
-        print(f"left out {len(unread)} files that are not UTF-8 text: {', '.join(unread)}", file=sys.stderr)
+        more = f" and {len(unread) - 5} more" if len(unread) > 5 else ""
+        listed = ", ".join(unread[:5]) + more
+        print(f"left out {len(unread)} files that are not UTF-8 text: {listed}", file=sys.stderr)
 
 
 def read_dataset(name: str, characters: int) -> Iterator[Document]:
@@ -195,7 +197,7 @@ def read_dataset(name: str, characters: int) -> Iterator[Document]:
 def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     """Return (training, held out): whole documents, about HELD_OUT_SHARE of the characters of every kind, at least one document.
 
-    Raises ValueError if there are too few documents to hold any out.
+    The only document of its kind is for training, unless there are no others: then the shortest document is held out. Raises ValueError if there are too few documents to hold any out.
     """
     runs_of = {document: shingles(document.text) for document in documents}
     occurrences = Counter(run for found in runs_of.values() for run in found)
@@ -204,9 +206,11 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
         found = runs_of[document]
         return sum(occurrences[run] > 1 for run in found) > HELD_OUT_KNOWN * len(found)
 
-    held_out = set()
-    for kind in {document.kind for document in documents}:
-        group = [document for document in documents if document.kind == kind]
+    held_out: set[Document] = set()
+    groups = [[d for d in documents if d.kind == kind] for kind in {d.kind for d in documents}]
+    if len(groups) == len(documents) > 1:  # each is the only one of its kind
+        held_out = {min(documents, key=lambda d: (len(d.text), d.path))}
+    for group in (group for group in groups if len(group) > 1):
         room = HELD_OUT_SHARE * sum(len(d.text) for d in group)
         # Documents longer than half the share would make the held-out text a matter of two or three authors.
         # Boilerplate that the training text has too would be recalled, not predicted: documents without much of it come first.
@@ -215,8 +219,10 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
                 held_out.add(document)
                 room -= len(document.text)
     training = [d for d in documents if d not in held_out]
-    if not training:
-        raise ValueError(f"a corpus must have at least two different documents, got {len(documents)}")
+    if not training or not held_out:
+        raise ValueError(
+            f"a corpus must have at least two different documents, got {len(documents)}; add UTF-8 text files, or cut a long one in two"
+        )
     return training, [d for d in documents if d in held_out]
 
 
@@ -281,7 +287,7 @@ def recalled(held_out: np.ndarray, train: np.ndarray, n: int = 14, block: int = 
     """Return, for each run of `n` held-out tokens, whether the training text has it too."""
     wanted, places = np.unique(runs(held_out, n), return_inverse=True)
     found = np.zeros(len(wanted), dtype=bool)
-    for start in range(0, len(train), block):
+    for start in range(0, len(train) if len(wanted) else 0, block):
         these = runs(train[start : start + block + n - 1], n)
         at = np.searchsorted(wanted, these).clip(max=len(wanted) - 1)
         found[at[wanted[at] == these]] = True
@@ -348,7 +354,9 @@ def build(documents: list[Document], out: Path, d_vocab: int) -> dict:
     (out / "held_out_documents.json").write_text(json.dumps(listing, indent=0))
     train = np.load(out / "train.npy", mmap_mode="r")
     splits["held_out"]["recalled"] = {
-        kind: round(float(recalled(joined(group), train).mean()), 4) for kind, group in held.groupby("kind")
+        kind: round(float(found.sum() / max(1, len(found))), 4)
+        for kind, group in held.groupby("kind")
+        for found in [recalled(joined(group), train)]
     }
 
     table = table.sort_values(["source", "kind"], kind="stable")
@@ -384,6 +392,8 @@ def main(argv: list[str] | None = None) -> None:
     add("--d-vocab", type=int, default=4096)
     add("--ship", type=Path, help="also write what the book needs (tokenizer, held-out text, counts) there")
     args = parser.parse_args(argv)
+    if not 257 <= args.d_vocab <= 1 << 16:
+        parser.error(f"--d-vocab must be 257 (256 bytes and the start token) to 65536, got {args.d_vocab}")
     if args.folder:
         if not args.folder.is_dir():
             parser.error(f"{args.folder} is not a folder")
@@ -392,7 +402,10 @@ def main(argv: list[str] | None = None) -> None:
         documents = read_dataset(args.dataset, args.characters)
     else:
         documents = read_sources(load_sources(), args.out / "downloads")
-    report = build(list(documents), args.out, args.d_vocab)
+    try:
+        report = build(list(documents), args.out, args.d_vocab)
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"error: {error}") from error
     if args.ship:
         ship(args.out, args.ship)
     for kind, row in report["kinds"].items():

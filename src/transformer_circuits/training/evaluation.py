@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from transformer_circuits.measures.ablation import head_costs, standard_error, working
+from transformer_circuits.measures.ablation import Worth, head_costs, worth
 from transformer_circuits.measures.attention import induction_score, previous_token_score, start_token_score
 from transformer_circuits.measures.prediction import in_context_score, losses, losses_and_guesses
 from transformer_circuits.measures.repeats import SHORTEST, repeated_random_tokens
@@ -72,6 +72,12 @@ def losses_by_order(model: Transformer, rows: Tensor) -> list[float]:
     return [loss(residual) for residual in itertools.accumulate(orders)]
 
 
+def decimals(values: Any, digits: int = 4) -> Any:
+    """Return tensors as lists, in numbers of a few decimals, anywhere in what JSON can write otherwise."""
+    text = json.dumps(values, default=lambda t: t.float().tolist())
+    return json.loads(text, parse_float=lambda x: round(float(x), digits))
+
+
 class Evaluation:
     """Measures a model on fixed held-out windows and repeated random tokens, and returns a row of the log:
 
@@ -113,10 +119,9 @@ class Evaluation:
         for name, repeated in zip(("induction", "induction_frequent"), self.repeated):
             patterns = attention_patterns(model, repeated.tokens)
             scores[name] = torch.stack([induction_score(layer, repeated) for layer in patterns])
-        outputs = [block.attn.o for block in model.layers]
-        costs = head_costs(model, outputs, model.config.n_heads, self.spread)
-        scores |= {"cost": costs.mean(dim=-1), "cost_error": standard_error(costs)}
-        scores["working"] = [layer.nonzero().flatten().tolist() for layer in working(costs)]
+        heads = self.worth(model, self.spread)
+        scores |= {"cost": heads.cost, "cost_error": heads.error}
+        scores["working"] = [layer.nonzero().flatten().tolist() for layer in heads.working]
         uniform = self.repeated[0]
         nats, right = losses_and_guesses(model, uniform.tokens)
         scores["copies"] = uniform.by_copy(nats)
@@ -124,9 +129,12 @@ class Evaluation:
         if not model.config.beyond:  # circuits are products of matrices
             scores |= self.circuits(model, scores["induction"])
             scores["orders"] = losses_by_order(model, self.rows[: self.few])
-        return json.loads(
-            json.dumps(scores, default=lambda t: t.float().tolist()), parse_float=lambda x: round(float(x), 4)
-        )
+        return decimals(scores)
+
+    def worth(self, model: Transformer, rows: Tensor | None = None) -> Worth:
+        """Return what removing each head costs on these windows, by default all that losses are measured on."""
+        outputs = [block.attn.o for block in model.layers]
+        return worth(head_costs(model, outputs, model.config.n_heads, self.rows if rows is None else rows))
 
     @torch.autocast("cpu", enabled=False)
     def circuits(self, model: Transformer, induction: Tensor) -> dict[str, Any]:

@@ -34,18 +34,23 @@ from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, Positi
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from transformer_circuits.measures.ablation import Worth
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.shards import save_model, write_atomically
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
 from transformer_circuits.training.blocked import blocked_attention
 from transformer_circuits.training.checkpoints import digest, load_checkpoint, read_log, save_checkpoint
-from transformer_circuits.training.evaluation import Evaluation
+from transformer_circuits.training.evaluation import Evaluation, decimals
 from transformer_circuits.training.film import Film, texts
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.muon import HeadMuon
 from transformer_circuits.training.windows import Windows
 
 CONFIGS = Path(__file__).parent / "configs"
+SHORT = 15_000_000  # tokens of a run from which on it has as many snapshots as its configuration says
+FORWARD = (
+    1 / 4
+)  # time of a window that is only evaluated, as a fraction of the time of one that is trained on
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Memory = Annotated[float, Field(gt=0, lt=1)]
@@ -93,10 +98,15 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
     Raises ValueError that names what exists or what is wrong.
     """
     path = Path(name) if name.endswith(".toml") else CONFIGS / f"{name}.toml"
+    if name.endswith(".toml") and not path.is_file():
+        raise ValueError(f"there is no file {name}; pass a TOML file or the name of a shipped configuration")
     if not path.exists():
         shipped = ", ".join(sorted(p.stem for p in CONFIGS.glob("*.toml")))
         raise ValueError(f"unknown configuration {name!r}; there are: {shipped}")
-    content = {"model": {}, "training": {}} | tomllib.loads(path.read_text(encoding="utf8"))
+    try:
+        content = {"model": {}, "training": {}} | tomllib.loads(path.read_text(encoding="utf8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not a readable TOML file ({error})") from error
     known = {field.name: "model" for field in dataclasses.fields(ModelConfig)}
     known |= {field.name: "training" for field in dataclasses.fields(TrainingConfig)}
     for change in changes:
@@ -107,6 +117,10 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
         if key not in known:
             raise ValueError(f"unknown setting {key!r}; there are: {', '.join(known)}")
         content[known[key]][key] = value
+    for (
+        section
+    ) in content.values():  # 1e6 is a whole number too; settings that are not whole numbers take one
+        section |= {key: int(x) for key, x in section.items() if isinstance(x, float) and x.is_integer()}
     try:
         return path.stem, ModelConfig(**content["model"]), TrainingConfig(**content["training"])
     except pydantic.ValidationError as error:
@@ -127,6 +141,10 @@ class NextTokenLoss(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         residual = self.model.residual_stream(rows[:, :-1])
         return linear_cross_entropy(residual, self.model.head.weight, rows[:, 1:])
+
+
+class Stopped(Exception):
+    """A signal during an evaluation, which is given up."""
 
 
 @contextlib.contextmanager
@@ -168,6 +186,16 @@ def snapshot_steps(steps: int, count: int) -> set[int]:
     half = max(2, count // 2)
     spaced = np.geomspace(max(1, steps / 200), steps, half), np.linspace(0, steps, half)
     return {int(round(s)) for s in np.concatenate(spaced)}
+
+
+def snapshot_count(shape: ModelConfig, config: TrainingConfig) -> int:
+    """Return `config.snapshots`, or in a run of fewer than SHORT tokens the number that takes a tenth of the time, if that is less."""
+    per_head = shape.n_layers * shape.n_heads * config.few_windows
+    windows = (
+        config.evaluate_windows + config.few_windows + per_head + 4 * config.repeats
+    )  # run forward at each
+    affordable = 0.1 * config.tokens / (FORWARD * windows * shape.n_ctx)
+    return config.snapshots if config.tokens >= SHORT else min(config.snapshots, max(4, int(affordable)))
 
 
 def flops_per_token(shape: ModelConfig) -> float:
@@ -236,19 +264,20 @@ def train(
     checkpoint, log = out / "checkpoint.safetensors", out / "training.jsonl"
     tokens_per_step = config.batch * shape.n_ctx
     steps = max(1, config.tokens // tokens_per_step)
-    snapshots = snapshot_steps(steps, config.snapshots)
+    snapshots = snapshot_steps(steps, snapshot_count(shape, config))
     film = None
     if config.film:
         film = Film(out / "film", texts(data, held_out.tokens[: shape.n_ctx], shape), shape)
-    step, seconds = 0, 0.0
+    step, seconds, train_loss = 0, 0.0, None
     if checkpoint.exists():
         stored = load_checkpoint(checkpoint, plain, optimizers)
         if stored["about"] != about:
             raise ValueError(f"{checkpoint} belongs to another configuration or corpus; choose another --out")
-        step, seconds = stored["step"], stored["seconds"]
+        step, seconds, train_loss = stored["step"], stored["seconds"], stored.get("train")
     if is_main:
         out.mkdir(parents=True, exist_ok=True)
-        kept = read_log(log, step, snapshots) if step else {}
+        # An evaluation that was stopped is done again.
+        kept = read_log(log, step, snapshots - {step}) if step else {}
         recorded = set(kept)
         if film:
             film.frames(recorded)  # those that are missing or damaged are named now
@@ -260,11 +289,26 @@ def train(
     module, *optimizers = accelerator.prepare(NextTokenLoss(plain), *optimizers)
     parameters = [p for p in plain.parameters() if p.requires_grad]
 
-    def evaluate(train_loss: float | None) -> None:
+    def evaluate() -> None:
+        """Write a row of the log at a snapshot's step. A signal gives up the evaluation, and the checkpoint is at this step."""
+        nonlocal given_up
         if not is_main or step not in snapshots or step in recorded:
             return
-        with autocast:
-            scores = evaluation(plain)
+
+        def give_up(*_: Any) -> None:
+            if caught:
+                raise Stopped
+
+        begun, watch = time.monotonic(), plain.register_forward_pre_hook(give_up)
+        try:
+            with autocast:
+                scores = evaluation(plain)
+        except Stopped:
+            keep()
+            given_up = step
+            return
+        finally:
+            watch.remove()
         row = {"step": step, "tokens": step * tokens_per_step, "train": train_loss, **scores}
         row["lr"] = config.learning_rate(step, steps)
         row["seconds"] = round(seconds + time.monotonic() - start, 1)
@@ -273,14 +317,18 @@ def train(
         with open(log, "a") as file:
             file.write(json.dumps(row) + "\n")
         recorded.add(step)
+        if not bar.disable:  # its rate is that of training alone
+            spent = time.monotonic() - begun
+            bar.start_t, bar.last_print_t = bar.start_t + spent, bar.last_print_t + spent
 
     def keep() -> None:
-        if is_main:
-            state = {"about": about, "step": step, "seconds": seconds + time.monotonic() - start}
+        if is_main and step and given_up is None:
+            passed = seconds + time.monotonic() - start
+            state = {"about": about, "step": step, "seconds": passed, "train": train_loss}
             save_checkpoint(checkpoint, plain, optimizers, state)
 
     start = saved = time.monotonic()
-    evaluate(None)
+    given_up = None  # the step at which an evaluation was stopped
     last = steps if stop_after is None else min(steps, step + stop_after)
     bar = tqdm(
         desc=name, unit="tok", unit_scale=True, mininterval=2, disable=not is_main,
@@ -288,6 +336,7 @@ def train(
     )  # fmt: skip
     with bar, stop_signals() as caught:
         stopped = 0
+        evaluate()
         while step < last and not stopped:
             for optimizer in optimizers:
                 for group in optimizer.param_groups:
@@ -298,7 +347,7 @@ def train(
                     loss = module(rows.to(accelerator.device))
                 accelerator.backward(loss)
                 norm = accelerator.clip_grad_norm_(parameters, config.clip)
-                train_loss, largest_norm, stopped = agree(accelerator, loss, norm, caught)
+                mean_loss, largest_norm, stopped = agree(accelerator, loss, norm, caught)
             except RuntimeError as error:
                 if processes == 1:
                     raise
@@ -306,40 +355,51 @@ def train(
                 raise ValueError(
                     f"a process was lost after step {step}; resume with the same command ({str(error)[:200]})"
                 ) from error
-            if not math.isfinite(train_loss + largest_norm):
+            if not math.isfinite(mean_loss + largest_norm):
                 raise ValueError(
-                    f"training diverged at step {step} (loss {train_loss}, gradient norm {largest_norm}); lower lr"
+                    f"training diverged at step {step} (loss {mean_loss}, gradient norm {largest_norm}); lower lr"
                 )
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
-            step += 1
+            step, train_loss = step + 1, round(mean_loss, 4)
             bar.update(tokens_per_step)
-            bar.set_postfix(loss=f"{train_loss:.3f}", refresh=False)
-            evaluate(round(train_loss, 4))
+            bar.set_postfix(loss=f"{mean_loss:.3f}", refresh=False)
+            evaluate()
             if time.monotonic() - saved > 60 * config.checkpoint_minutes:
                 keep()
                 saved = time.monotonic()
         keep()
         accelerator.wait_for_everyone()
+    if given_up is not None:
+        step, stopped = given_up, max(caught)
     if stopped:
         accelerator.print(f"stopped at step {step} of {steps}; the same command resumes from {checkpoint}")
         raise SystemExit(128 + stopped)
     if step == steps and is_main:
         frames = film.joined(snapshots) if film else None
-        export(plain, name, out, frames, *tokenizer_of(data, shape.d_vocab))
+        heads = evaluation.worth(plain) if shape.n_layers else None
+        export(plain, name, out, heads, frames, *tokenizer_of(data, shape.d_vocab))
 
 
 def export(
-    model: Transformer, name: str, out: Path, film: bytes | None, tokenizer: str | None, own_tokenizer: bool
+    model: Transformer,
+    name: str,
+    out: Path,
+    heads: Worth | None,
+    film: bytes | None,
+    tokenizer: str | None,
+    own_tokenizer: bool,
 ) -> None:
     """Write the weights to `out/model` as the book ships them, with the log; the manifest has the log's header and last row.
 
-    `tokenizer`: content of its `tokenizer.json`, which is written too if it is the model's own, not the corpus's; the manifest has its checksum.
+    `heads`: what each is worth on all held-out windows of an evaluation; the log's rows have it on a few. `tokenizer`: content of its `tokenizer.json`, which is written too if it is the model's own, not the corpus's; the manifest has its checksum.
     """
     log = (out / "training.jsonl").read_text()
     header, *rows = (json.loads(line) for line in log.splitlines())
     training = {"run": header, "result": rows[-1]}
+    if heads is not None:
+        training["heads"] = {name: decimals(values, digits=6) for name, values in heads._asdict().items()}
     save_model(model, out / "model", name, training, tokenizer, own_tokenizer, film)
     write_atomically(out / "model" / "training.jsonl", lambda partial: partial.write_text(log))
     rate = rows[-1]["tokens"] / max(rows[-1]["seconds"], 0.1)  # evaluations included

@@ -1,0 +1,264 @@
+// The page "Grow one" (transformer_circuits/pages/grow.py): train.js trains in a worker, this draws. The worker is asked for a few steps at a time,
+// and for the next ones when these are drawn.
+(() => {
+  const root = document.getElementById("grow");
+  const { make, svg } = dom, { choices } = heads; // of dom.js and heads.js
+  const thresholds = JSON.parse(root.dataset.thresholds);
+  const percent = (p) => (Number.isNaN(p) ? "–" : `${(100 * p).toFixed(0)}%`);
+  const NAMES = Array.from("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+=");
+  const ROLES = ["", "", "previous-token head", "induction head", "removed"]; // numbered as their colors are in watch.css
+  const SIDES = { Q: "queries", K: "keys", V: "values" };
+  const FIXED = { d_model: 64, d_vocab: 64, n_ctx: 32, rows: 64 };
+  const SHARP = { 1: 16, 2: 16, 4: 16, 8: 8 }; // dimensions of a head
+  // Every setting: its label, its values with their names, and whether it belongs to a new model. The first value is the default; a value may have a name of its own.
+  const SETTINGS = {
+    layers: { label: "Layers", values: [["2", "two"], ["1", "one"]], fresh: true },
+    heads: { label: "Heads per layer", values: ["4", "1", "2", "8"], fresh: true },
+    seed: { label: "Seed", values: ["0", "1", "2", "3", "4"], fresh: true },
+    cut: { label: "Second layer reads the first with its", values: [["", "queries, keys, values"], ["K", "queries, values"], ["Q", "keys, values"]] },
+    positions: { label: "Positions", values: ["on", "off"] },
+    repeats: { label: "A segment occurs twice", values: [["all", "in every row"], ["half", "in half of the rows"], ["same", "always 16 tokens apart"], ["none", "never"]] },
+    lr: { label: "Learning rate", values: ["0.02", "0.01", "0.005"] },
+  };
+  const SPEEDS = { fast: 10, slow: 2 }; // steps between two drawings
+  const value = (pair) => [pair].flat()[0];
+  const defaults = () => Object.fromEntries(Object.entries(SETTINGS).map(([name, { values }]) => [name, value(values[0])]));
+
+  const state = { settings: defaults(), removed: [], running: false, speed: 10, head: 0, place: 0, side: "K" };
+  let ask, looks = {}, history = {}; // by run: "chosen", and "one layer" to compare with
+  const ui = {};
+  const status = root.querySelector(".watch-status"), app = root.querySelector(".watch-app");
+  const say = (text, trouble = false) => {
+    status.textContent = text;
+    status.classList.toggle("watch-trouble", trouble);
+  };
+
+  // ---- training ------------------------------------------------------------------------------------------------------------------
+
+  const number = (name) => Number(state.settings[name]);
+  const asks = () => ({ cut: state.settings.cut, positions: state.settings.positions === "on", repeats: state.settings.repeats, lr: number("lr"), seed: number("seed") });
+  const shape = (layers) => ({ ...FIXED, layers, heads: number("heads"), d_head: SHARP[number("heads")] });
+
+  async function begin() {
+    state.running = false, state.removed = [], history = {}, looks = {};
+    const runs = number("layers") === 1 ? { chosen: 1 } : { chosen: 2, "one layer": 1 };
+    for (const [name, layers] of Object.entries(runs)) {
+      looks[name] = (await ask("start", { name, shape: shape(layers), settings: asks() })).look;
+      history[name] = [];
+    }
+    // The best place to look from: in the middle of the second copy.
+    const second = looks.chosen.target.flatMap((target, i) => (target >= 0 ? [i] : []));
+    state.place = second[Math.floor(second.length / 2)], state.head = Math.min(state.head, number("layers") * number("heads") - 1);
+    build();
+    draw();
+  }
+
+  let busy = Promise.resolve(); // one thing at a time
+  const inTurn = (work) => (busy = busy.then(work).catch((error) => {
+    state.running = false;
+    say(`The training stopped: ${error.message}. Reload the page.`, true);
+  }));
+
+  async function advance() {
+    if (!state.running) return;
+    const names = Object.keys(history), found = await ask("advance", { names, steps: state.speed, side: state.side });
+    for (const name of names) history[name].push(...found.history[name]), (looks[name] = found.looks[name]);
+    root.dataset.milliseconds = found.milliseconds.toFixed(0);
+    if (looks.chosen.step >= 5000) state.running = false;
+    draw();
+    setTimeout(() => state.running && inTurn(advance)); // the page answers in between
+  }
+
+  function run() {
+    state.running = !state.running;
+    draw();
+    if (state.running) inTurn(advance);
+  }
+
+  const change = () => inTurn(async () => {
+    for (const name of Object.keys(history)) {
+      const removed = name === "chosen" ? state.removed : [];
+      looks[name] = (await ask("change", { name, settings: asks(), removed, side: state.side })).look;
+    }
+    draw();
+  });
+
+  function set(name, to) {
+    state.settings[name] = to;
+    SETTINGS[name].fresh ? inTurn(begin) : change();
+  }
+
+  function remove(head) {
+    state.removed = state.removed.includes(head) ? state.removed.filter((other) => other !== head) : [...state.removed, head];
+    change();
+  }
+
+  // ---- drawing -----------------------------------------------------------------------------------------------------------------
+
+  const roleOf = (h) => {
+    const { induction, previous } = looks.chosen.scores[h];
+    return looks.chosen.removed.includes(h) ? 4 : induction >= thresholds.induction ? 3 : previous >= thresholds.previous ? 2 : 0;
+  };
+
+  function draw() {
+    ui.play.textContent = state.running ? "❚❚ Pause" : looks.chosen.step ? "▶ Continue" : "▶ Train";
+    ui.now.textContent = `step ${looks.chosen.step}`;
+    ui.rate.textContent = root.dataset.milliseconds && state.running ? `${Math.round(root.dataset.milliseconds / state.speed)} ms per step` : "";
+    drawCurves(), drawHeads(), drawAttention();
+    Object.assign(root.dataset, { step: looks.chosen.step, right: looks.chosen.right, removed: looks.chosen.removed.join(" ") });
+  }
+
+  // Means over a few steps, so that a line is read and not a cloud.
+  function smoothed(values, n = 10) {
+    return values.map((_, i) => {
+      const part = values.slice(Math.max(0, i - n + 1), i + 1).filter((x) => !Number.isNaN(x));
+      return part.reduce((a, b) => a + b, 0) / part.length;
+    });
+  }
+
+  function drawCurves() {
+    const length = Math.max(500, looks.chosen.step);
+    for (const { key, most, least, format, lines, values } of ui.curves) {
+      for (const [name, line] of Object.entries(lines)) {
+        const all = smoothed(history[name].map((row) => row[key])), every = Math.ceil(all.length / 500);
+        const y = (value) => (100 * (most - Math.max(least, Math.min(most, value)))) / (most - least);
+        line.setAttribute("points", all.flatMap((value, i) => (i % every || Number.isNaN(value) ? [] : [`${((1000 * i) / length).toFixed(1)},${y(value).toFixed(1)}`])).join(" "));
+        values[name].textContent = all.length ? format(all.at(-1)) : "–";
+      }
+    }
+    ui.end.textContent = length;
+  }
+
+  function drawHeads() {
+    const { scores, composition, patterns } = looks.chosen, H = number("heads"), n = FIXED.n_ctx, ink = heads.ink(root, "--watch-ink");
+    ui.heads.forEach((button, h) => {
+      const role = roleOf(h), from = (h % H) * n * n, pattern = patterns[Math.floor(h / H)];
+      heads.mark(button, h === state.head, role, `Head ${heads.name(h, H)}${role ? `, ${ROLES[role]}` : ""}`);
+      heads.paint(ui.tiles[h], n, (i, j) => 255 * pattern[from + i * n + j], ink);
+    });
+    ui.lines.forEach((line, pair) => heads.width(line, composition[pair], 3, thresholds.composes));
+    const { previous, induction } = scores[state.head], off = looks.chosen.removed.includes(state.head), name = heads.name(state.head, H), role = roleOf(state.head);
+    const reads = composition.slice((state.head - H) * H, (state.head - H + 1) * H), best = reads.indexOf(Math.max(...reads));
+    ui.about.replaceChildren(make("b", {}, `Head ${name}${role ? `: ${ROLES[role]}` : ""}. `), `Attention to the previous token ${percent(previous)}; induction score ${percent(induction)}.` +
+      (reads.length ? ` Its ${SIDES[state.side]} read head 0.${best} most, at ${reads[best].toFixed(1)} times chance.` : ""));
+    ui.remove.textContent = off ? `Put head ${name} back` : `Remove head ${name}`;
+  }
+
+  function drawAttention() {
+    const { ids, guesses, chance, patterns, target } = looks.chosen, H = number("heads"), n = FIXED.n_ctx, i = state.place;
+    const of = (row) => patterns[Math.floor(state.head / H)].subarray(((state.head % H) * n + row) * n, ((state.head % H) * n + row + 1) * n);
+    const next = heads.lastTime(ids, i), values = of(i), word = (id) => make("code", { className: "watch-word" }, NAMES[id]);
+    heads.attend(ui.tokens, (j) => values[j], i, next, "watch");
+    ui.tokens.forEach((token, j) => {
+      token.lastChild.textContent = j + 1 < n ? NAMES[guesses[j]] : "";
+      token.classList.toggle("grow-right", j + 1 < n && guesses[j] === ids[j + 1]);
+      token.classList.toggle("grow-known", target[j] >= 0);
+    });
+    ui.strip.setAttribute("aria-activedescendant", `watch-token-${i}`);
+    ui.attentionTitle.textContent = `Attention of head ${heads.name(state.head, H)} in one row`;
+    ui.where.replaceChildren(make("b", {}, "From "), word(ids[i]), ": ", ...(next < 0 ? ["this token is new in the row. "] : [`${percent(values[next])} on `, word(ids[next]), ", which followed last time. "]),
+      ...(i + 1 < n ? ["The model's guess is ", word(guesses[i]), "; next comes ", word(ids[i + 1]), `, to which it gives ${percent(chance[i])}.`] : ["The row ends here."]));
+    ui.pattern.draw(ids, (row, j) => 255 * of(row)[j], heads.ink(root, "--watch-ink"), i);
+  }
+
+  function chooseHead(h) {
+    state.head = h;
+    drawHeads(), drawAttention();
+  }
+
+  function choosePlace(i) {
+    state.place = Math.max(0, Math.min(FIXED.n_ctx - 1, i));
+    drawAttention();
+  }
+
+  // ---- links -------------------------------------------------------------------------------------------------------------------
+
+  function copyLink() {
+    const changed = Object.entries(state.settings).filter(([name, value]) => value !== defaults()[name]);
+    globalThis.history.replaceState(null, "", `#${new URLSearchParams(changed)}`);
+    navigator.clipboard?.writeText(location.href).catch(() => {});
+    ui.link.textContent = "The link is in the address";
+    setTimeout(() => (ui.link.textContent = "Link to these settings"), 2000);
+  }
+
+  function fromAddress() {
+    state.settings = defaults();
+    for (const [name, asked] of new URLSearchParams(location.hash.slice(1))) {
+      if (Object.hasOwn(SETTINGS, name) && SETTINGS[name].values.map(value).includes(asked)) state.settings[name] = asked;
+    }
+  }
+
+  // ---- the page ----------------------------------------------------------------------------------------------------------------
+
+  const section = (title, ...children) => make("section", {}, typeof title === "string" ? make("h3", {}, title) : title, ...children);
+
+  function curve(title, key, least, most, format, threshold) {
+    const lines = {}, values = {}, label = [];
+    for (const name of Object.keys(history)) {
+      const kind = name === "chosen" ? "grow-chosen" : "grow-compared";
+      lines[name] = svg("polyline", { class: kind }), values[name] = make("b");
+      label.push(make("span", { className: kind }, name === "chosen" ? state.settings.layers === "2" ? "two layers " : "one layer " : "one layer ", values[name]));
+    }
+    const chart = svg("svg", { viewBox: "0 0 1000 100", preserveAspectRatio: "none", "aria-hidden": "true" }, ...threshold, ...Object.values(lines));
+    ui.curves.push({ key, least, most, format, lines, values });
+    return make("div", { className: "watch-curve" }, make("p", {}, `${title}: `, ...label), make("div", { className: "watch-chart" }, chart));
+  }
+
+  function settings() {
+    const select = ([name, { label, values }]) => {
+      const options = values.map((pair) => make("option", { value: value(pair), selected: value(pair) === state.settings[name] }, [pair].flat().at(-1)));
+      return make("label", {}, `${label} `, make("select", { name, onchange: (event) => set(name, event.target.value) }, ...options));
+    };
+    const group = (legend, fresh) => make("fieldset", {}, make("legend", {}, legend), ...Object.entries(SETTINGS).filter(([, each]) => Boolean(each.fresh) === fresh).map(select));
+    return make("div", { className: "grow-settings" }, group("A change starts a new model", true), group("A change holds from the next step on", false));
+  }
+
+  function build() {
+    const H = number("heads"), L = number("layers");
+    ui.play = make("button", { type: "button", className: "watch-play", onclick: run });
+    ui.now = make("b", { className: "watch-now" }), ui.rate = make("span", { className: "watch-small" });
+    ui.link = make("button", { type: "button", onclick: copyLink }, "Link to these settings");
+    const again = make("button", { type: "button", onclick: () => inTurn(begin) }, "Start over");
+    const speed = choices("Speed", Object.keys(SPEEDS), Object.values(SPEEDS).indexOf(state.speed), (k) => (state.speed = Object.values(SPEEDS)[k]));
+    const bar = make("div", { className: "watch-bar" }, make("div", { className: "watch-row" }, ui.play, ui.now, again, speed, ui.rate));
+    ui.curves = [], ui.end = make("span", { className: "grow-end" });
+    const line = (share) => svg("line", { x1: 0, x2: 1000, y1: 100 - 100 * share, y2: 100 - 100 * share, class: "watch-threshold" });
+    const curves = make("section", {}, curve("First guesses that are right in second copies", "right", 0, 1, percent, [line(0.5)]),
+      curve("Loss, nats per token", "loss", 3, 4.4, (x) => x.toFixed(2), []), make("div", { className: "watch-axis" }, make("span", { style: "left: 0" }, "0"), ui.end),
+      make("p", { className: "watch-small" }, "Steps of 64 rows. The dashed line marks 50%. Lines are means over ten steps; the loss axis goes from 3.0 to 4.4."));
+    ui.tiles = Array.from({ length: L * H }, () => make("canvas", { "aria-hidden": "true" }));
+    const graph = heads.graph(L, H, chooseHead, (h) => [heads.name(h, H), ui.tiles[h]]);
+    ui.heads = graph.buttons, ui.lines = graph.lines, ui.about = make("p", { className: "watch-about" });
+    ui.remove = make("button", { type: "button", onclick: () => remove(state.head) });
+    const sides = choices("Second layer reads with its", Object.values(SIDES), Object.keys(SIDES).indexOf(state.side), (k) => ((state.side = Object.keys(SIDES)[k]), change()));
+    const key = make("p", { className: "watch-key" }, ...[2, 3, 4].map((role) => make("span", { data: { role } }, ROLES[role])));
+    const circuits = section("Heads", ...(L > 1 ? [sides] : []), graph.box, key,
+      ...(L > 1 ? [make("p", { className: "watch-small" }, `A line's width shows how far the composition ratio is above chance. Lines of at least ${thresholds.composes} times chance are colored.`)] : []), ui.about, ui.remove);
+    ui.strip = heads.strip(() => state.place, choosePlace);
+    ui.tokens = looks.chosen.ids.map((id, i) => heads.token(i, "watch", make("span", {}, NAMES[id]), make("small")));
+    ui.strip.replaceChildren(...ui.tokens);
+    ui.attentionTitle = make("h3"), ui.where = make("p"), ui.pattern = heads.pattern(choosePlace);
+    const attention = make("section", { className: "watch-attention" }, ui.attentionTitle, ui.strip,
+      make("p", { className: "watch-small" }, "Below each token: the model's guess of the next one. Underlined: the second copy, where the next token can be known. Bold and framed: right."),
+      ui.where, ui.pattern.square, make("p", { className: "watch-small" }, "Rows attend to columns. Rings: the token that followed last time."));
+    app.replaceChildren(bar, settings(), make("div", { className: "watch-panels" }, curves, circuits, attention, make("section", {}, ui.link)));
+    const header = document.querySelector(".bd-header-article"); // it stays in view, and the bar below it
+    if (header && getComputedStyle(header).position === "sticky") root.style.setProperty("--watch-top", `${header.offsetHeight}px`);
+  }
+
+  // ---- from here ---------------------------------------------------------------------------------------------------------------
+
+  async function open() {
+    ask = await dom.worker([playMemory, growRandom, growRows, growTrainer], growServer);
+    fromAddress();
+    await inTurn(begin);
+    new MutationObserver(() => draw()).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    addEventListener("hashchange", () => (fromAddress(), inTurn(begin)));
+    root.dataset.ready = "yes";
+    // For tests: loss, gradients and update of given weights; the first-layer head that attends most to the previous token; when all is done.
+    const previous = () => looks.chosen.scores.slice(0, number("heads")).map((score) => score.previous);
+    window.grow = { check: (rest) => ask("check", rest), previous: () => previous().indexOf(Math.max(...previous())), settled: () => busy };
+  }
+
+  open();
+})();

@@ -1,0 +1,118 @@
+// What the pages "Play", "Watch it learn" and "Grow one" share to show heads: buttons, lines between layers, a list of tokens, a pattern with rings.
+const heads = (() => {
+  const { make, svg } = dom;
+
+  // The position after the last earlier occurrence of the token at i; -1 for a new token.
+  const lastTime = (ids, i) => (i ? ids.lastIndexOf(ids[i], i - 1) + 1 || -1 : -1);
+
+  // Arrow keys of a radio button that stands for head `here` of layers of `n_heads`, the later layer above: choose another head, and go there.
+  function moves(button, buttons, here, n_heads, choose) {
+    button.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: n_heads, ArrowDown: -n_heads }[event.key];
+      if (step === undefined || !buttons()[here + step]) return;
+      event.preventDefault();
+      choose(here + step);
+      buttons()[here + step].focus();
+    });
+    return button;
+  }
+
+  const name = (head, n_heads) => `${Math.floor(head / n_heads)}.${head % n_heads}`;
+
+  // A button for each head, the second layer above the first, and a line for each pair of heads [reader, writer] between them.
+  function graph(n_layers, n_heads, choose, content = (head) => [name(head, n_heads)]) {
+    const lines = [], buttons = Array.from({ length: n_layers * n_heads }, (_, head) =>
+      moves(make("button", { type: "button", role: "radio", onclick: () => choose(head) }, ...content(head)), () => buttons, head, n_heads, choose));
+    for (let pair = 0; n_layers > 1 && pair < n_heads ** 2; pair++) {
+      lines.push(svg("line", { x1: (pair % n_heads) + 0.5, y1: 1, x2: Math.floor(pair / n_heads) + 0.5, y2: 0 }));
+    }
+    const layer = (l) => make("div", { className: "watch-heads", style: `--heads: ${n_heads}` }, ...buttons.slice(l * n_heads, (l + 1) * n_heads));
+    const between = () => svg("svg", { viewBox: `0 0 ${n_heads} 1`, preserveAspectRatio: "none", class: "watch-lines", "aria-hidden": "true" }, ...lines);
+    const box = make("div", { role: "radiogroup", "aria-label": "Heads: arrow keys choose one" }, ...(n_layers > 1 ? [layer(1), between()] : []), layer(0));
+    return { box, buttons, lines };
+  }
+
+  // Which head is chosen, what it does, and how it is called aloud.
+  function mark(button, chosen, role, label) {
+    button.dataset.role = role;
+    button.setAttribute("aria-checked", chosen);
+    button.tabIndex = chosen ? 0 : -1;
+    button.setAttribute("aria-label", label);
+  }
+
+  // A line as wide as a composition ratio is above chance, colored from `composes` on.
+  function width(line, ratio, widest, composes) {
+    const wide = (10 * (ratio - 1)) / (widest - 1);
+    line.style.strokeWidth = wide > 0.15 ? wide.toFixed(2) : 0;
+    line.classList.toggle("watch-composes", ratio >= composes);
+  }
+
+  // The list of tokens, of which one is chosen: by a click, or by arrow keys from the one `at()`.
+  function strip(at, choose) {
+    const list = make("div", { className: "watch-strip", role: "listbox", tabIndex: 0, "aria-label": "Tokens: arrow keys choose the one to look from" });
+    list.addEventListener("click", (event) => {
+      const i = event.target.closest?.(".watch-token")?.dataset.i;
+      if (i !== undefined) choose(Number(i));
+    });
+    list.addEventListener("keydown", (event) => {
+      const i = { ArrowLeft: at() - 1, ArrowRight: at() + 1, Home: 0, End: list.children.length - 1 }[event.key];
+      if (i === undefined) return;
+      event.preventDefault();
+      choose(i);
+    });
+    return list;
+  }
+
+  const token = (i, prefix, ...content) => make("span", { className: `${prefix}-token`, role: "option", id: `${prefix}-token-${i}`, data: { i } }, ...content);
+
+  // Tokens colored by the attention from the one at i; `attention(j)` is 0 to 1. A dashed frame around the token at `next`.
+  function attend(tokens, attention, i, next, prefix) {
+    tokens.forEach((each, j) => {
+      const a = j <= i ? attention(j) : 0;
+      each.style.setProperty("--a", a.toFixed(3));
+      each.classList.toggle(`${prefix}-strong`, a > 0.5);
+      each.classList.toggle(`${prefix}-ahead`, j > i);
+      each.classList.toggle(`${prefix}-lasttime`, j === next);
+      each.setAttribute("aria-selected", j === i);
+    });
+  }
+
+  // The ink of a pattern of n positions, a point for each pair; `alpha(i, j)` is 0 to 255.
+  function paint(canvas, n, alpha, ink) {
+    if (canvas.width !== n) canvas.width = canvas.height = n;
+    const context = canvas.getContext("2d"), image = context.createImageData(n, n);
+    for (let i = 0; i < n; i++) for (let j = 0; j <= i; j++) image.data.set([...ink, alpha(i, j)], 4 * (i * n + j));
+    context.putImageData(image, 0, 0);
+  }
+
+  // A pattern, with a ring around the token that followed last time, and a frame around the chosen row; a click chooses a row.
+  function pattern(choose) {
+    const canvas = make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" }), rings = svg("g"), row = svg("rect", { x: 0, height: 1 });
+    const over = svg("svg", { "aria-hidden": "true" }, rings, row), square = make("div", { className: "watch-square" }, canvas, over);
+    let shown = null, size = 0;
+    square.addEventListener("click", (event) => {
+      const box = square.getBoundingClientRect();
+      choose(Math.floor(((event.clientY - box.top) / box.height) * size));
+    });
+    function draw(ids, alpha, ink, chosen) {
+      const key = ids.join(), n = size = ids.length, places = ids.map((_, i) => [i, lastTime(ids, i)]).filter(([, k]) => k >= 0);
+      paint(canvas, n, alpha, ink);
+      if (key !== shown) rings.replaceChildren(...places.map(([i, k]) => svg("circle", { cx: k + 0.5, cy: i + 0.5, r: 0.7 }))), over.setAttribute("viewBox", `0 0 ${n} ${n}`);
+      shown = key;
+      row.setAttribute("y", chosen), row.setAttribute("width", chosen + 1);
+    }
+    return { square, draw };
+  }
+
+  const ink = (root, variable) => getComputedStyle(root).getPropertyValue(variable).split(",").map(Number);
+  // Choices of which one is on; `chosen` is called with the number of the new one.
+  function choices(label, names, on, chosen) {
+    const group = make("div", { className: "watch-choices", role: "group", "aria-label": label }, make("span", {}, label));
+    const press = (k) => [...group.querySelectorAll("button")].forEach((each, i) => each.setAttribute("aria-pressed", i === k));
+    group.append(...names.map((text, k) => make("button", { type: "button", onclick: () => (press(k), chosen(k)) }, text)));
+    press(on);
+    return group;
+  }
+
+  return { lastTime, moves, name, graph, mark, width, strip, token, attend, paint, pattern, ink, choices };
+})();

@@ -1,0 +1,99 @@
+"""Numbers in what people wrote about results: each must stand in what a cell above it printed, or in a criterion of the ledger.
+
+A Markdown cell with the tag `found` reports results. Its numbers are compared with the stored outputs above it in the same notebook, rounded to
+the digits that are written: "71%" for a printed 0.7148 or 71.48. A threshold may stand in a sentence that
+names its claim, whose `in_words` has it.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+from nbformat import NotebookNode
+from nbformat import reads as read_notebook
+
+from transformer_circuits.claims.ledger import load_claims
+
+FOUND = "found"
+NUMBER = re.compile(r"(?<![\w.])([-\N{MINUS SIGN}]?)(\d[\d,]*(?:\.\d+)?)(e[-+]\d+)?\s?(%|million\b)?")
+# What is no result: code, links, formulas, claim codes, and numbers that name a chapter, a figure, an exercise, a layer, or a year.
+NO_RESULT = re.compile(
+    r"`[^`]*`|\]\([^)]*\)|\$[^$]*\$|\b[A-Z]\d{1,2}\b|\b(?:chapters?|appendix|exercises?|Fig\.|section|layer)\s\[?[\dA-Ea-e.]+(?:(?:, | and | to )\[?\d+)*"
+    r"|\b(?:19|20)\d\d\b|^\s*\d+\.\s",
+    re.MULTILINE,
+)
+Value = tuple[Decimal, Decimal]  # a number, and half of its last digit
+
+
+def numbers(text: str) -> Iterator[tuple[str, list[Value]]]:
+    """Yield each number of a text as it is written, with what it may mean: a percentage is a fraction too."""
+    for match in NUMBER.finditer(text):
+        sign, digits, exponent, unit = match.groups()
+        value = Decimal(f"{'-' if sign else ''}{digits.replace(',', '')}{exponent or ''}")
+        half = Decimal(5).scaleb(value.as_tuple().exponent - 1)
+        scale = {"%": Decimal("0.01"), "million": Decimal(1_000_000)}.get(unit)
+        yield match[0].strip(), [(value, half), *([(value * scale, half * scale)] if scale else [])]
+
+
+def printed(cell: NotebookNode) -> list[str]:
+    """Return what a code cell printed, as stored."""
+    outputs = cell.get("outputs", [])
+    return ["".join(output.get("text", "")) for output in outputs if output.output_type == "stream"]
+
+
+def stands_in(wanted: list[Value], text: str) -> bool:
+    """Return whether a text has the number, up to the digits that are written; a number without a sign may be the size of a negative one."""
+    for _, there in numbers(text):
+        for value, half in wanted:
+            for other, _ in there:
+                if abs(value - other) <= half or (value >= 0 and abs(value + other) <= half):
+                    return True
+    return False
+
+
+def unfounded(notebook: NotebookNode) -> list[tuple[str, str]]:
+    """Return each sentence with a number that nothing above it printed, and that number."""
+    claims, above, found = load_claims(), [], []
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            above += printed(cell)
+        elif FOUND in cell.metadata.get("tags", []):
+            for sentence in re.split(r"(?<!Fig\.)(?<=[.?!;:])\s+|\n\n", cell.source):
+                codes = re.findall(r"\b[A-Z]\d{1,2}\b", sentence)
+                sources = above + [claims[code].in_words for code in codes if code in claims]
+                for number, wanted in numbers(NO_RESULT.sub(" ", sentence)):
+                    if not any(stands_in(wanted, text) for text in sources):
+                        found.append((sentence.strip(), number))
+    return found
+
+
+def now(number: str, before: NotebookNode, after: NotebookNode) -> str | None:
+    """Return the number that stands in an output of `after` where `before` had this one; None if it was not there or the output has another shape."""
+    ((_, wanted),) = numbers(number)
+    for old, new in zip(before.cells, after.cells):
+        if old.cell_type == new.cell_type == "code":
+            ours, theirs = (list(numbers("\n".join(printed(cell)))) for cell in (old, new))
+            for (written, _), (instead, _) in zip(ours, theirs if len(theirs) == len(ours) else []):
+                if stands_in(wanted, written):
+                    return instead
+    return None
+
+
+def committed(path: Path) -> NotebookNode | None:
+    """Return a notebook as the last commit has it; None where there is no git or no such file."""
+    show = ["git", "-C", str(path.parent), "show", f"HEAD:./{path.name}"]
+    text = subprocess.run(show, capture_output=True, text=True)
+    return read_notebook(text.stdout, as_version=4) if text.returncode == 0 else None
+
+
+def to_rewrite(path: Path, notebook: NotebookNode) -> list[str]:
+    """Return what must be rewritten in a notebook: each sentence with its number, and the new one where the last commit shows where it stood."""
+    missing = unfounded(notebook)
+    before = committed(path) if missing else None
+    lines = []
+    for sentence, number in missing:
+        instead = now(number, before, notebook) if before else None
+        lines.append(f"{number} → {instead or 'nothing above prints it'}: {sentence}")
+    return lines

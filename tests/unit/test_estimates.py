@@ -1,0 +1,40 @@
+"""Standard errors against resampling, critical values against a published table, and variance that is known by construction."""
+
+import pytest
+import torch
+
+from transformer_circuits.measures import estimates
+from transformer_circuits.measures.attention import distance_sums
+
+
+# Zar, Biostatistical Analysis, table B.20, one-sided.
+@pytest.mark.parametrize(("n", "at_5", "at_1"), [(6, 0.829, 0.943), (11, 0.536, 0.709), (12, 0.503, 0.671)])
+def test_critical_values_of_spearmans_coefficient(n, at_5, at_1):
+    assert estimates.critical_spearman(n, 0.05) == pytest.approx(at_5, abs=0.015)
+    assert estimates.critical_spearman(n, 0.01) == pytest.approx(at_1, abs=0.015)
+
+
+def test_too_few_things_have_no_critical_value():
+    with pytest.raises(
+        ValueError, match="n must be large enough for a correlation of probability 0.01, got 3"
+    ):
+        estimates.critical_spearman(3, 0.01)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0, 100.0])
+def test_distance_explains_exactly_the_part_of_the_scores_that_depends_on_it(noise):
+    """Scores of two heads: one by distance, one by source token; what each destination adds to all its scores does not matter."""
+    rows, n, generator = 6, 40, torch.Generator().manual_seed(0)
+    by_distance = torch.randn(n, generator=generator)
+    place = torch.arange(n)
+    positional = by_distance[(place[:, None] - place).clamp(min=0)].expand(rows, n, n)
+    by_token = torch.randn(rows, 1, n, generator=generator).expand(rows, n, n)
+    scores = torch.stack([positional + noise * torch.randn(rows, n, n, generator=generator), by_token], dim=1)
+    scores = scores + 5 * torch.randn(rows, 2, n, 1, generator=generator)
+    explained, total = distance_sums(scores.masked_fill(place[:, None] < place, -torch.inf))
+    found = explained.sum(0) / total.sum(0)
+    spread = by_distance.var()
+    assert found[0] == pytest.approx(float(spread / (spread + noise**2)), abs=0.1)
+    if not noise:
+        assert found[0] == pytest.approx(1, abs=1e-6)
+    assert found[1] < 0.2
