@@ -1,16 +1,22 @@
 """Let the build run the notebooks, two at a time, and nbval compare what they printed.
 
-nbval collects the cells and compares outputs as it always does. Only what it runs is replaced: the outputs come from the build's cache of
-executed notebooks, so that `make book` after the tests, or before them, runs no notebook again.
+nbval collects the cells and compares outputs as it always does. Only what it runs is replaced: the outputs come from the build's executed
+notebooks, so that `make book` after the tests, or before them, runs no notebook again.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
+# Before torch is imported, here and in the programs that tests start: threads that wait for one another on a busy machine take many times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import filelock
 import nbformat
 import pytest
 from nbval.plugin import IPyNbCell, IPyNbFile
@@ -23,11 +29,19 @@ BOOK = build.Book(ROOT)
 
 @functools.cache
 def executed(session: pytest.Session) -> build.Cache:
-    """Return the build's cache after it has run, once, every notebook that this session tests."""
+    """Return the build's cache after every notebook that this session tests has run: once, in the first of pytest-xdist's workers that asks."""
     chosen = sorted({str(item.path) for item in session.items if isinstance(item, IPyNbCell)})
-    with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print()
-        subprocess.run([sys.executable, "-m", "transformer_circuits.build", "--run", *chosen], cwd=ROOT)
+    this = getattr(session.config, "workerinput", {}).get("testrunuid", uuid.uuid4().hex)
+    done = BOOK.build / "tested"
+    done.parent.mkdir(exist_ok=True)
+    with filelock.FileLock(BOOK.build / ".tests.lock"):
+        if not (done.is_file() and done.read_text() == this):
+            with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+                print()
+                subprocess.run(
+                    [sys.executable, "-m", "transformer_circuits.build", "--run", *chosen], cwd=ROOT
+                )
+            done.write_text(this)
     return build.Cache(BOOK)
 
 

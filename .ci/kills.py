@@ -94,7 +94,7 @@ def kill_builds(root: Path, notebooks: int, pages: int, moments: random.Random) 
         sys.exit("the two texts give the same pages: this would show nothing")
     shutil.rmtree(state)
     # toc.yml is written when the notebooks have all run, just before the pages are.
-    while_running = seconds_of(root, state / "cache", state / "toc.yml")
+    while_running = seconds_of(root, state / "results", state / "toc.yml")
     if wrong := differences(content(root), undisturbed["A"]):
         sys.exit(f"two undisturbed builds differ in {', '.join(wrong)}: nothing can be compared")
     files = len(undisturbed["A"]) - 1
@@ -110,7 +110,7 @@ def kill_builds(root: Path, notebooks: int, pages: int, moments: random.Random) 
     while number < notebooks:
         start = time.monotonic()
         shutil.rmtree(state)
-        if killed(root, state / "cache", moments.uniform(0, while_running), alone=number % 2 == 0):
+        if killed(root, state / "results", moments.uniform(0, while_running), alone=number % 2 == 0):
             number += 1
             check("notebooks run", number, "A", start)
         else:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 # In Colab, in JupyterLab; the book leaves it out.
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["remove-cell"]}
-WITH_ADDRESS = ("_config.yml", "CITATION.cff", "README.md")
+WITH_ADDRESS = ("CITATION.cff", "README.md", "_config.yml")
 
 ENVIRONMENT = """\
 # conda env create -f environment.yml && conda activate transformer-circuits
@@ -80,15 +80,25 @@ def environment(root: Path = ROOT) -> str:
 
 
 def first_cell(root: Path = ROOT) -> str:
-    """Return the first code cell of every notebook: on Colab it fetches the book once and installs what is missing, elsewhere it does nothing."""
+    """Return the first code cell of every notebook: on Colab it fetches the book once and installs what is missing, elsewhere it does nothing.
+
+    It takes an uploaded zip of the repository, else the notebook's own release if there is one, else the default branch.
+    """
+    address, version = project(root)["urls"]["Repository"], project(root)["version"]
+    clone, place = "git clone --quiet --depth 1", "/content/book"
+    release = "" if "dev" in version else f"{clone} --branch v{version} {address} {place} 2>/dev/null || "
     return f"""\
 import os
 import runpy
 
 if "COLAB_RELEASE_TAG" in os.environ:  # on Colab: fetch the book once, install what is missing, leave torch and numpy alone
-    if not os.path.exists("/content/book/.ci/colab.py"):
-        !rm -rf /content/book && git clone --quiet --depth 1 {project(root)["urls"]["Repository"]} /content/book
-    runpy.run_path("/content/book/.ci/colab.py", run_name="__main__")"""
+    if not os.path.exists("{place}/.ci/colab.py"):
+        !rm -rf {place} /content/unpacked && unzip -q "/content/*.zip" -d /content/unpacked 2>/dev/null
+        !mv "$(find /content/unpacked -path '*/.ci/colab.py' 2>/dev/null | head -1 | sed s:/.ci/colab.py::)" {place} 2>/dev/null
+        !test -d {place} || {release}{clone} {address} {place}
+    if not os.path.exists("{place}/.ci/colab.py"):
+        raise SystemExit("The book could not be fetched from {address}: upload a zip of the repository to /content and run this cell again.")
+    runpy.run_path("{place}/.ci/colab.py", run_name="__main__")"""
 
 
 def with_first_cell(text: str, cell: str) -> str:
@@ -103,21 +113,30 @@ def with_first_cell(text: str, cell: str) -> str:
 
 def stamped(root: Path = ROOT) -> dict[Path, str]:
     """Return what each derived file must contain."""
-    owner, name = project(root)["urls"]["Repository"].removeprefix("https://github.com/").split("/")
-    addresses = {  # of the repository, of its notebooks on Colab, of the published book
-        rf"https://github\.com/[\w.-]+/{re.escape(name)}\b": f"https://github.com/{owner}/{name}",
-        rf"(?<=research\.google\.com/github)/[\w.-]+/{re.escape(name)}\b": f"/{owner}/{name}",
-        rf"https://[\w-]+\.github\.io/{re.escape(name)}\b": f"https://{owner.lower()}.github.io/{name}",
-    }
+    address = project(root)["urls"]["Repository"]
+    # What the files say now is what _config.yml says, which is written last.
+    before = re.search(
+        r"url: (https://github\.com/\S+)", (root / WITH_ADDRESS[-1]).read_text(encoding="utf-8")
+    )[1]
     files = {root / "environment.yml": environment(root)}
-    for path in (root / file for file in WITH_ADDRESS):
-        files[path] = path.read_text(encoding="utf-8")
-        for old, new in addresses.items():
-            files[path] = re.sub(old, new, files[path])
     cell = first_cell(root)
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         files[path] = with_first_cell(path.read_text(encoding="utf-8"), cell)
+    for path in (root / file for file in WITH_ADDRESS):
+        files[path] = path.read_text(encoding="utf-8")
+        for old, new in zip(places(before), places(address)):
+            files[path] = re.sub(rf"{re.escape(old)}(?![\w-])", new, files[path])
     return files
+
+
+def places(address: str) -> list[str]:
+    """Return the addresses that follow from a repository's: its own, that of its notebooks on Colab, that of the published book."""
+    owner, name = address.removeprefix("https://github.com/").split("/")
+    return [
+        address,
+        f"research.google.com/github/{owner}/{name}",
+        f"https://{owner.lower()}.github.io/{name}",
+    ]
 
 
 def differing(root: Path = ROOT) -> dict[Path, str]:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from transformer_circuits.models.architecture import causal_attention
+from transformer_circuits.training.blocked import blocked_attention
 from transformer_circuits.training.loss import linear_cross_entropy
 
 BATCH, N_CTX, N_HEADS, D_HEAD, D_MODEL, D_VOCAB, ROUNDS = 4, 512, 12, 64, 384, 4096, 15
@@ -52,7 +52,7 @@ def main() -> None:
     q, k, v = (torch.randn(BATCH, N_HEADS, N_CTX, D_HEAD).bfloat16().requires_grad_() for _ in range(3))
     compare("attention", {
         "fused kernel": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward(),
-        "blocks of 128 queries": lambda: causal_attention(q, k, v).sum().backward(),
+        "blocks of 128 queries": lambda: blocked_attention(q, k, v).sum().backward(),
     })  # fmt: skip
     residual = torch.randn(BATCH * N_CTX, D_MODEL).bfloat16().requires_grad_()
     W_U = (0.02 * torch.randn(D_VOCAB, D_MODEL)).bfloat16().requires_grad_()

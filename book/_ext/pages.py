@@ -19,6 +19,13 @@ PREVIEW = "book/_static/readme.png"
 LENGTH = 200  # characters of a description; search engines and messengers show about as many
 
 
+def with_outputs(app, docname: str, source: list[str]) -> None:
+    """Read a notebook as the build ran it: its file has no outputs."""
+    executed = Path(app.srcdir) / "_build" / "executed" / f"{Path(docname).name}.ipynb"
+    if docname.startswith("notebooks/") and executed.is_file():
+        source[0] = executed.read_text(encoding="utf-8")
+
+
 def notebook_cells(app, doctree) -> Iterator[tuple[nodes.container, dict]]:
     """Return each code cell that the page shows, with what the notebook's file contains of it."""
     path = Path(app.env.doc2path(app.env.docname))
@@ -137,6 +144,7 @@ def add_metadata(app, pagename: str, templatename: str, context: dict, doctree) 
 
 
 def setup(app) -> dict[str, bool]:
+    app.connect("source-read", with_outputs)
     for change in (add_anchors, name_folded_cells, lift_headline):
         app.connect("doctree-read", change)
     app.connect("env-check-consistency", number_by_page)

@@ -26,6 +26,13 @@ FLAGS = [
     "--host-resolver-rules=MAP * ~NOTFOUND",  # no name resolves: the network is cut off
 ]
 
+BROWSERS = [
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+]
+
 
 @pytest.fixture(scope="session")
 def html() -> Path:
@@ -40,8 +47,10 @@ def html() -> Path:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert program, "The tests of the pages need a browser: install Debian's package chromium (.ci/run does)."
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    assert program, (
+        "The tests of the pages need a browser: install Chrome, or Debian's package chromium (.ci/run does)."
+    )
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
         yield browser

@@ -1,7 +1,7 @@
 """The build fails when anything fails, runs again what has to be run again, and nothing else. On a small book in its own folder."""
 
-import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,12 +10,14 @@ import time
 
 import filelock
 import nbformat
+import psutil
 import pytest
 from bs4 import BeautifulSoup
+from nbclient import NotebookClient
 from small_book import CLAIM, COUNT, list_pages, make_book, runs, write
 
 from transformer_circuits import build
-from transformer_circuits.paths import ROOT
+from transformer_circuits.build import store
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +104,6 @@ def test_a_number_that_is_edited_and_reverted_never_stays_on_a_page(book):
         assert recorded["02_two"][0].values == {"error": error}
     assert runs(book) == 3
 
-    # One byte of the weights, which jupyter-cache would not notice.
-    (book / "weights" / "w.safetensors").write_bytes(b"0124")
-    build.run(small)
-    assert runs(book) == 5
-
 
 def test_a_failed_cell_fails_the_build_and_is_not_kept(book, capfd):
     write(book / "notebooks" / "02_two.ipynb", COUNT, "1 / 0", "2")
@@ -145,16 +142,13 @@ def test_a_scoreboard_needs_every_claim_and_a_chapter_must_exist(book, capfd):
     assert code == 1 and "files that do not exist: notebooks/03_three" in printed
 
 
-@pytest.mark.parametrize("damage", ["database", "cut", "deleted"])
-def test_a_damaged_cache_is_repaired(book, capfd, damage):
-    if damage == "database":
-        next(book.glob("_build/cache/*/executed/global.db")).write_bytes(b"garbage" * 1000)
-    else:
-        file = next(book.glob("_build/cache/*/executed/executed/*/base.ipynb"))
-        file.write_text(file.read_text()[:200]) if damage == "cut" else file.unlink()
+@pytest.mark.parametrize("damage", ["cut", "deleted", "list"])
+def test_a_damaged_result_is_made_again(book, capfd, damage):
+    name = store.NEEDS if damage == "list" else "01_one.ipynb"
+    file = next(book.glob(f"_build/results/01_one/*/{name}"))
+    file.unlink() if damage == "deleted" else file.write_text(file.read_text()[:200])
     code, printed = make(book, capfd, "--run")
-    assert code == 0 and ids(book) == ["O1", "P1"] and runs(book) == (4 if damage == "database" else 3)
-    assert damage == "deleted" or "damaged" in printed
+    assert code == 0 and ids(book) == ["O1", "P1"] and runs(book) == 3 and "damaged" in printed
 
 
 def test_a_killed_build_leaves_nothing_that_counts_as_done(book, capfd):
@@ -192,35 +186,119 @@ def test_places_where_it_cannot_work_get_one_sentence(book, capfd, monkeypatch):
     assert code == 1 and "not the one in" in printed and "run `make` here" in printed
 
 
-def test_the_fingerprint_sees_every_watched_folder(book, monkeypatch):
-    seen = {build.fingerprint(book)}
-    for change in (
-        lambda: (book / "src" / "a.py").write_text("x = 1"),
-        lambda: (book / "src" / "a.py").rename(book / "src" / "b.py"),
-        lambda: (book / "data" / "tokenizer.json").write_text(json.dumps({})),
-        lambda: (book / "constraints.txt").write_text("torch==2.13.0\n"),
-        lambda: monkeypatch.setattr(build.importlib.metadata, "distributions", lambda: []),
-    ):
-        change()
-        seen.add(build.fingerprint(book))
-    assert len(seen) == 6
-    for name in ("__pycache__/b.pyc", ".hidden", "b.py~", ".b.py.swp", "#b.py#"):
-        (book / "src" / name).parent.mkdir(exist_ok=True)
-        (book / "src" / name).touch()
-        assert build.fingerprint(book) in seen, name
+@pytest.fixture
+def traced(book, monkeypatch):
+    """Return a book whose first notebook uses modules, data and a list of files, and whose second uses none."""
+    modules = {
+        "used": "from deeper import x",
+        "deeper": "def late():\n    import last\nx = 1",
+        "last": "",
+        "unused": "",
+    }
+    for name, text in modules.items():
+        (book / "src" / f"{name}.py").write_text(text)
+    (book / "data" / "read.txt").write_text("1")
+    monkeypatch.syspath_prepend(book / "src")
+    cell = "import used\n_ = Path('../data/read.txt').read_text(), [*Path('../weights').iterdir()]"
+    write(book / "notebooks" / "01_one.ipynb", COUNT, cell, CLAIM.format("O1", 1e-7))
+    build.run(build.Book(book))
+    return book
 
 
-def test_what_makes_pages_reruns_no_notebook_but_makes_its_pages_again(book):
-    before = build.Cache(build.Book(book))
-    (book / "src" / "transformer_circuits" / "pages").mkdir(parents=True)
-    (book / "src" / "transformer_circuits" / "pages" / "models.md").touch()
-    after = build.Cache(build.Book(book))
-    assert after.folder == before.folder and after.made != before.made
+def rerun(book, capfd) -> list[str]:
+    """Build; return the notebooks that ran."""
+    capfd.readouterr()
+    build.run(build.Book(book))
+    return sorted(re.findall(r"^ran (\w+)", capfd.readouterr().out, re.MULTILINE))
 
 
-def test_no_notebook_imports_what_makes_pages():
-    for path in (ROOT / "notebooks").glob("*.ipynb"):
-        assert "transformer_circuits.pages" not in path.read_text() and "import build" not in path.read_text()
+READ = ["src/used.py", "src/deeper.py", "data/read.txt", "weights/new"]
+NOT_READ = ["src/unused.py", "src/last.py", "data/other.txt", "src/.hidden", "src/a.py~", "src/new.py"]
+
+
+def test_a_change_runs_what_reads_it_and_taken_back_runs_nothing(traced, capfd):
+    for change in READ + NOT_READ:
+        path = traced / change
+        before = path.read_text() if path.exists() else None
+        path.write_text("x = 2")
+        assert rerun(traced, capfd) == ["01_one"] * (change in READ), change
+        path.unlink() if before is None else path.write_text(before)
+        assert rerun(traced, capfd) == [], change
+
+
+def test_other_releases_run_everything_and_only_the_latest_results_are_kept(traced, capfd, monkeypatch):
+    for number in range(store.KEPT + 1):
+        (traced / "data" / "read.txt").write_text(str(number))
+        build.run(build.Book(traced))
+    assert len([*traced.glob("_build/results/01_one/*")]) == store.KEPT
+    monkeypatch.setattr(store.importlib.metadata, "distributions", lambda: [])
+    assert rerun(traced, capfd) == ["01_one", "02_two"]
+
+
+def test_a_file_that_changes_while_it_is_in_use_fails_the_build(traced):
+    change = "Path('../data/read.txt').write_text('2')"
+    write(traced / "notebooks" / "01_one.ipynb", COUNT, "Path('../data/read.txt').read_text()", change)
+    with pytest.raises(build.BuildError, match="data/read.txt changed while notebooks ran"):
+        build.run(build.Book(traced))
+
+
+def test_a_chapter_depends_on_its_own_claims(book, monkeypatch, capfd):
+    present, entry = store.entries_of_claims(), f"{store.CLAIMS}#O1"
+    monkeypatch.setattr(store, "entries_of_claims", lambda: present | {entry: "another criterion"})
+    assert rerun(book, capfd) == ["01_one"]
+
+
+def test_chapters_depend_on_modules_that_they_use_and_not_on_what_makes_pages(book, monkeypatch, capfd):
+    uses = "from transformer_circuits.figures import tokens"
+    write(book / "notebooks" / "01_one.ipynb", COUNT, uses, CLAIM.format("O1", 1e-7))
+    assert rerun(book, capfd) == ["01_one"]
+    real = store.digests
+
+    def touched(name: str) -> list[str]:
+        """Build as if a module of the package had been changed."""
+
+        def changed(root, names=(".",)):
+            return real(root, names) | ({name: "changed"} if root == store.PACKAGE.parent else {})
+
+        monkeypatch.setattr(store, "digests", changed)
+        return rerun(book, capfd)
+
+    assert touched("transformer_circuits/pages/scoreboard.py") == []
+    assert touched("transformer_circuits/figures/tokens.py") == ["01_one"]
+    assert touched("transformer_circuits/claims/ledger.py") == ["01_one", "02_two"]
+
+
+def test_a_kernel_begins_like_a_new_interpreter(book):
+    cells = (
+        "import os, sys, threading, torch, numpy as np\nprint(__name__, os.getcwd())",
+        "print('transformer_circuits.build' in sys.modules, torch.ones(999).sum().item())",
+        "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()",
+    )
+    path = book / "notebooks" / "01_one.ipynb"
+    write(path, *cells)
+    forked = [cell.outputs for cell in build.code_cells(build.run(build.Book(book), [path]).get(path))]
+    anew = nbformat.read(path, as_version=4)
+    NotebookClient(anew, resources={"metadata": {"path": str(path.parent)}}).execute()
+    for one, other in zip(forked, [cell.outputs for cell in build.code_cells(anew)]):
+        texts = [
+            [output.get("text") or sorted(output.data) for output in outputs] for outputs in (one, other)
+        ]
+        assert texts[0] == texts[1]
+
+
+def test_a_kernel_ends_with_its_build(book):
+    """Even with one that is killed."""
+    write(book / "notebooks" / "01_one.ipynb", COUNT, "import time\ntime.sleep(600)")
+    (book / "runs").unlink()
+    command = [sys.executable, "-m", "transformer_circuits.build", "--root", str(book), "--run"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (book / "runs").exists():
+        time.sleep(0.05)
+    below = psutil.Process(process.pid).children(recursive=True)
+    assert len(below) >= 2
+    process.kill()
+    process.wait()
+    assert not psutil.wait_procs(below, timeout=60)[1]
 
 
 def test_outputs_are_stored_for_nbval_and_all_others_removed(book, capfd):
@@ -239,9 +317,10 @@ def test_outputs_are_stored_for_nbval_and_all_others_removed(book, capfd):
 
 
 MAKER = """\
-import sys
+import os, sys
 from pathlib import Path
 out = Path(sys.argv[1])
+_ = Path(os.environ["TRANSFORMER_CIRCUITS_ROOT"], "weights", "w.safetensors").read_bytes()
 here = Path(__file__).parent
 with (here / "made").open("a") as made:
     made.write("x")
@@ -258,14 +337,14 @@ def test_a_module_makes_pages_once_and_the_contents_list_them(book, capfd, monke
     tools = book / "tools"
     tools.mkdir()
     (tools / "a_maker.py").write_text(MAKER)
-    monkeypatch.setenv("PYTHONPATH", str(tools))
+    monkeypatch.syspath_prepend(tools)
     monkeypatch.setattr(build, "GENERATED", {"book/made": "a_maker"})
     list_pages(book, "book/made")
     small = build.Book(book)
 
     def made(names: str) -> list[str]:
         (tools / "names").write_text(names)
-        build.write_generated(small, build.run(small), {})
+        build.write_generated(small, build.run(small, pages=True), {})
         return sorted(path.name for path in (book / "book" / "made").rglob("*") if path.is_file())
 
     with pytest.raises(build.BuildError, match="book/made.md could not be made"):

@@ -40,12 +40,13 @@ def pages(tmp_path_factory):
     write(root / "notebooks" / "04_skip_trigrams.ipynb", "4")  # the index links to it
     list_pages(root, "book/head_dump", "notebooks/04_skip_trigrams")
     book = build.Book(root)
-    folder = build.Cache(book).made / "head_dump"
+    folder = root / "_build" / "made"
     folder.mkdir(parents=True)
     worths = {"some-model": Worth(torch.tensor([[0.25, 0.001]]), torch.tensor([[0.01, 0.0002]]))}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dump_pages, "N_SOURCES", SHOWN)
         dump_pages.write_pages(folder / "head_dump.md", {"some-model": dump()}, worths, TOKENS, LISTED)
+    build.Cache(book).store.keep("head_dump", "", {}, folder, 0)
     return build.build(book).parent / "book"
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from transformer_circuits.models.architecture import causal_attention
+from transformer_circuits.training.blocked import blocked_attention
 
 
 def explicit_attention(q, k, v):
@@ -15,12 +16,13 @@ def explicit_attention(q, k, v):
     return torch.where(allowed, scores, -math.inf).softmax(-1) @ v
 
 
+@pytest.mark.parametrize("attention", [causal_attention, blocked_attention])
 @pytest.mark.parametrize("n", [1, 2, 31, 127, 128, 129, 255, 256, 300])
-def test_causal_attention_and_its_gradients_equal_the_explicit_computation(n):
+def test_attention_and_its_gradients_equal_the_explicit_computation(n, attention):
     torch.manual_seed(n)
     ours = [torch.randn(2, 3, n, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     theirs = [x.detach().clone().requires_grad_() for x in ours]
-    out, expected = causal_attention(*ours), explicit_attention(*theirs)
+    out, expected = attention(*ours), explicit_attention(*theirs)
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
     weight = torch.randn_like(out)
     (out * weight).sum().backward()

@@ -13,15 +13,18 @@ from transformer_circuits import paths
 from transformer_circuits.paths import ROOT
 
 # The rooms of the package, lowest first: none imports one that comes after it.
-ORDER = "paths models data measures training circuits exercises figures notebook claims pages build".split()
+ORDER = (
+    "paths models data measures training circuits exercises figures notebook claims pages forks build".split()
+)
 MODULES = sorted((ROOT / "src" / "transformer_circuits").rglob("*.py"))
 
 
-def imports(path: Path) -> set[str]:
-    """Return the full name of everything that a file of `src` imports."""
+def imports(path: Path, everywhere: bool = True) -> set[str]:
+    """Return the full name of everything that a file of `src` imports; `everywhere`: inside functions too."""
     package = path.relative_to(ROOT / "src").parts[:-1]
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree) if everywhere else tree.body:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -50,16 +53,55 @@ def test_no_module_imports_a_private_name_and_no_two_share_a_name():
     assert len(set(names)) == len(names)
 
 
+# Parts of Jupyter, and of jinja2.
+PARTS = {"ipython", "matplotlib-inline", "markupsafe", "ipykernel"}
+
+
+def undeclared(stamp, names: set[str], extras: list[str]) -> list[str]:
+    """Return what of these imports is neither Python's, nor the package's, nor of its dependencies with these extras."""
+    about, providers = stamp.project(), importlib.metadata.packages_distributions()
+    requirements = [*about["dependencies"], *sum((about["optional-dependencies"][e] for e in extras), [])]
+    direct = {stamp.normal(stamp.NAME.match(r)[0]) for r in requirements} | PARTS
+    third = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"transformer_circuits"}
+    return [name for name in third if not direct & set(map(stamp.normal, providers.get(name, [name])))]
+
+
 def test_every_import_is_a_direct_dependency(stamp):
-    about = stamp.project()
-    requirements = [*about["dependencies"], *sum(about["optional-dependencies"].values(), [])]
-    direct = {stamp.normal(stamp.NAME.match(r)[0]) for r in requirements}
-    direct |= {"ipython", "matplotlib-inline", "nbclient", "markupsafe"}  # parts of Jupyter, and of jinja2
-    providers = importlib.metadata.packages_distributions()
-    top = {name.partition(".")[0] for path in MODULES for name in imports(path)}
-    for name in sorted(top - sys.stdlib_module_names - {"transformer_circuits"}):
-        found = {stamp.normal(distribution) for distribution in providers.get(name, [name])}
-        assert found & direct, f"src imports {name}, which pyproject.toml does not list"
+    names = set().union(*map(imports, MODULES))
+    assert undeclared(stamp, names, list(stamp.project()["optional-dependencies"])) == []
+
+
+def of_notebooks() -> set[str]:
+    """Return the modules of the package that notebooks import."""
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("*.ipynb"))
+    named = re.findall(r"from (transformer_circuits[\w.]*) import ([\w, ]+)", text)
+    found = {f"{module}.{name.strip()}" for module, names in named for name in names.split(",")}
+    files = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in MODULES}
+    return (found | {module for module, _ in named}) & files
+
+
+def with_all_that_they_import(modules: set[str]) -> set[str]:
+    """Return the full names of everything that is imported along with modules of the package."""
+    files = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts): path for path in MODULES}
+    files |= {name.removesuffix(".__init__"): path for name, path in files.items()}
+    found, waiting = set(), set(modules)
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        if name in files:
+            named = imports(files[name], everywhere=False)
+            waiting |= (named | {one.rpartition(".")[0] for one in named}) - found - {""}
+    return found
+
+
+@pytest.mark.parametrize(
+    "extra, rooms", [([], []), (["train"], ["training"]), (["book"], ["build", "pages"])]
+)
+def test_each_extra_alone_brings_what_its_modules_import(stamp, extra, rooms):
+    """The workflow `test` installs each one in an environment of its own."""
+    names = [path.relative_to(ROOT / "src").with_suffix("").parts for path in MODULES]
+    modules = {".".join(parts) for parts in names if parts[1] in rooms} or of_notebooks()
+    assert modules and undeclared(stamp, with_all_that_they_import(modules), extra) == []
 
 
 @pytest.mark.parametrize("command", ["check", "format --check"])

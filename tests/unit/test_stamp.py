@@ -1,6 +1,8 @@
 """What repeats pyproject.toml says the same as it does, and the check notices when not."""
 
+import os
 import shutil
+import subprocess
 import sys
 import types
 
@@ -26,18 +28,64 @@ def test_derived_files_are_up_to_date(stamp):
     assert [str(p.relative_to(ROOT)) for p in stamp.differing()] == [], "run `make stamp`"
 
 
-def test_the_public_address_is_carried_everywhere(stamp, copy):
+@pytest.mark.parametrize(
+    "new", ["https://github.com/someone-else/{}", "https://github.com/Another.One/their-circuits"]
+)
+def test_the_public_address_is_carried_everywhere(stamp, copy, new):
     old = stamp.project(copy)["urls"]["Repository"]
-    new = old.replace("github.com/", "github.com/someone-else-")
+    new = new.format(old.rpartition("/")[2])
     for name in stamp.WITH_ADDRESS:
-        assert old in (copy / name).read_text(), f"{name} does not name the repository's address"
+        here = [place for place in stamp.places(old) if place in (copy / name).read_text()]
+        assert here, f"{name} does not name the repository's address"
     (copy / "pyproject.toml").write_text((copy / "pyproject.toml").read_text().replace(old, new))
     files = stamp.differing(copy)
     assert {p.name for p in files} == {*stamp.WITH_ADDRESS, "01_try.ipynb"}
-    assert all(new in text and old not in text for text in files.values())
-    owner = new.split("/")[-2]
-    readme = files[copy / "README.md"]
-    assert f"https://{owner}.github.io/" in readme and f"colab.research.google.com/github/{owner}/" in readme
+    for path, text in files.items():
+        assert any(place in text for place in stamp.places(new)), path
+        assert not any(place in text for place in stamp.places(old)), path
+    _, colab, published = stamp.places(new)
+    assert colab in files[copy / "README.md"] and published in files[copy / "README.md"]
+    for path, text in files.items():
+        path.write_text(text)
+    assert stamp.differing(copy) == {}
+
+
+SHELL = """
+import os, re, subprocess, sys
+lines = re.sub(r"^( *)!(.*)$", lambda m: f"{m[1]}subprocess.run({m[2]!r}, shell=True)", sys.stdin.read(), flags=re.M)
+exec(lines)
+"""
+
+
+@pytest.mark.parametrize(
+    ("there", "version"), [("nothing", "1.0"), ("zip", "1.0"), ("release", "1.0"), ("release", "1.1.dev0")]
+)
+def test_colab_fetches_the_release_an_uploaded_zip_or_says_what_to_do(stamp, tmp_path, there, version):
+    content, public = tmp_path / "content", tmp_path / "public"
+    content.mkdir()
+    (public / ".ci").mkdir(parents=True)
+    git = ["git", "-C", str(public), "-c", "user.name=n", "-c", "user.email=e"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    for text in ("the release", "the default branch"):
+        (public / ".ci" / "colab.py").write_text(f"print('{text}')")
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-qm", text], check=True)
+        if text == "the release":
+            subprocess.run([*git, "tag", "v1.0"], check=True)
+    if there == "zip":
+        shutil.make_archive(content / "book-main", "zip", tmp_path, "public")
+    address = public.as_uri() if there == "release" else (tmp_path / "nowhere").as_uri()
+    (tmp_path / "pyproject.toml").write_text(
+        f"[project]\nversion = '{version}'\nurls.Repository = '{address}'"
+    )
+    cell = stamp.first_cell(tmp_path).replace("/content", str(content))
+    command, there_too = [sys.executable, "-c", SHELL], {"COLAB_RELEASE_TAG": "1"}
+    done = subprocess.run(command, input=cell, capture_output=True, text=True, env=os.environ | there_too)
+    if there == "nothing":
+        assert done.returncode == 1 and f"could not be fetched from {address}: upload a zip" in done.stderr
+    else:
+        released = there == "release" and version == "1.0"
+        assert done.stdout == f"{'the release' if released else 'the default branch'}\n", done.stderr
 
 
 def test_colab_keeps_what_is_in_use_and_installs_what_is_missing(colab, monkeypatch, capsys):

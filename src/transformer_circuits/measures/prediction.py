@@ -7,7 +7,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-BATCH = 2  # rows run together: patterns of 12 heads at 512 tokens take 25 MB; the system zeroes larger tensors each time
+BATCH = 2  # rows run together on a CPU: patterns of 12 heads at 512 tokens take 25 MB; the system zeroes larger tensors each time
+ROW_BYTES = (
+    1 << 28
+)  # of a GPU's free memory for each row: logits of 50,000 tokens at 512 positions take 100 MB
 
 # Thresholds of claims about losses.
 HALF = 0.5  # T8: of the attention, of the first guesses, of the loss of a uniform guess
@@ -18,12 +21,26 @@ HELPS = 0.2  # W1: nats by which the in-context scores of one and two layers dif
 Model = Callable[[Tensor], Tensor]
 
 
+def batch_size(device: torch.device) -> int:
+    """Return how many rows to run together on a device."""
+    if device.type == "cuda":
+        return max(BATCH, torch.cuda.mem_get_info(device)[0] // ROW_BYTES)
+    return BATCH
+
+
 @torch.no_grad()
-def losses(model: Model, rows: Int[Tensor, "row pos"]) -> Float[Tensor, "row pos-1"]:
-    """Return the loss (nats) at each token after the first; logits of half precision are read in single precision."""
-    found = None  # made with the first rows: small results between large temporary ones keep the heap from being reused
-    for at in range(0, len(rows), BATCH):
-        part = rows[at : at + BATCH]
+def losses_and_guesses(
+    model: Model, rows: Int[Tensor, "row pos"]
+) -> tuple[Float[Tensor, "row pos-1"], Bool[Tensor, "row pos-1"]]:
+    """Return, at each token after the first, the loss (nats), and whether the model gives the token the highest probability.
+
+    Logits of half precision are read in single precision.
+    """
+    # Made beforehand, or with the first rows: small results between large temporary ones keep the heap from being reused.
+    found, right = None, torch.empty(rows[:, 1:].shape, dtype=torch.bool, device=rows.device)
+    size = batch_size(rows.device)
+    for at in range(0, len(rows), size):
+        part = rows[at : at + size]
         logits = model(part[:, :-1])
         logits = logits.float() if logits.dtype.itemsize == 2 else logits
         if found is None:
@@ -32,17 +49,18 @@ def losses(model: Model, rows: Int[Tensor, "row pos"]) -> Float[Tensor, "row pos
         # One row per token: eight times as fast on CPUs as [row, d_vocab, pos].
         flat = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
         found[at : at + len(part)] = flat.view_as(targets)
-    return rows.new_empty(rows[:, 1:].shape, dtype=torch.float32) if found is None else found
+        right[at : at + len(part)] = logits.argmax(dim=-1) == targets
+    return rows.new_empty(rows[:, 1:].shape, dtype=torch.float32) if found is None else found, right
 
 
-@torch.no_grad()
+def losses(model: Model, rows: Int[Tensor, "row pos"]) -> Float[Tensor, "row pos-1"]:
+    """Return the loss (nats) at each token after the first."""
+    return losses_and_guesses(model, rows)[0]
+
+
 def first_guesses(model: Model, rows: Int[Tensor, "row pos"]) -> Bool[Tensor, "row pos-1"]:
     """Return, for each token after the first, whether the model gives it the highest probability."""
-    found = torch.empty(rows[:, 1:].shape, dtype=torch.bool, device=rows.device)
-    for at in range(0, len(rows), BATCH):
-        part = rows[at : at + BATCH]
-        found[at : at + len(part)] = model(part[:, :-1]).argmax(dim=-1) == part[:, 1:]
-    return found
+    return losses_and_guesses(model, rows)[1]
 
 
 def in_context_score(losses_by_position: Float[Tensor, "row pos"]) -> float:

@@ -21,7 +21,6 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-BLOCK = 128  # queries that `BlockedAttention` takes at a time
 BOS = 0  # the start-of-text token, first in every context and before every document
 
 # What a model may have beyond the matrices of an attention-only transformer: fields of `ModelConfig`, and words for them.
@@ -69,48 +68,9 @@ def sinusoids(n_ctx: int, d_model: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=-1)[:, :d_model].float()
 
 
-class BlockedAttention(torch.autograd.Function):
-    """Causal attention in blocks of queries, each against only the keys it can see; q, k, v: [batch, head, position, d_head].
-
-    On CPUs PyTorch's fused kernel has a slow backward pass at this size, and slices of keys added up by autograd cost as much as
-    the products themselves (benchmarks/training_step.py).
-    """
-
-    @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # type: ignore[override]
-        n, ctx.scale = q.shape[-2], q.shape[-1] ** -0.5
-        q = q * ctx.scale
-        ahead = torch.full((BLOCK, BLOCK), -math.inf, dtype=q.dtype, device=q.device).triu(1)
-        out, patterns = q.new_empty(*q.shape[:-1], v.shape[-1]), []
-        for start in range(0, n, BLOCK):
-            stop = min(start + BLOCK, n)
-            scores = q[..., start:stop, :] @ k[..., :stop, :].mT
-            scores[..., start:] += ahead[: stop - start, : stop - start]
-            patterns.append(scores.softmax(dim=-1))
-            out[..., start:stop, :] = patterns[-1] @ v[..., :stop, :]
-        ctx.save_for_backward(q, k, v, *patterns)
-        return out
-
-    @staticmethod
-    def backward(ctx, d_out: Tensor):  # type: ignore[override]
-        q, k, v, *patterns = ctx.saved_tensors
-        d_q, d_k, d_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for i, pattern in enumerate(patterns):
-            start, stop = i * BLOCK, i * BLOCK + pattern.shape[-2]
-            d_rows = d_out[..., start:stop, :]
-            d_v[..., :stop, :] += pattern.mT @ d_rows
-            d_pattern = d_rows @ v[..., :stop, :].mT
-            d_scores = torch.ops.aten._softmax_backward_data(d_pattern, pattern, -1, pattern.dtype)
-            d_q[..., start:stop, :] = d_scores @ k[..., :stop, :] * ctx.scale
-            d_k[..., :stop, :] += d_scores.mT @ q[..., start:stop, :]
-        return d_q, d_k, d_v
-
-
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Softmax attention of each position to itself and those before it; q, k, v: [batch, head, position, d_head]."""
-    if q.is_cuda:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return BlockedAttention.apply(q, k, v)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Attention(nn.Module):
@@ -127,6 +87,7 @@ class Attention(nn.Module):
         self.q, self.k, self.v = (nn.Linear(config.d_model, d_heads, bias=False) for _ in "qkv")
         self.o = nn.Linear(d_heads, config.d_model, bias=False)
         self.smear = nn.Parameter(torch.zeros(config.n_heads)) if config.smeared_keys else None
+        self.attend = causal_attention  # the trainer puts a faster one in its place
 
     def forward(
         self,
@@ -151,7 +112,7 @@ class Attention(nn.Module):
             k = torch.lerp(before, k, self.smear.sigmoid()[:, None, None].to(k.dtype))
         pattern = None
         if pattern_fn is None:
-            z = causal_attention(q, k, v)
+            z = self.attend(q, k, v)
         else:
             n = q.shape[-2]
             hidden = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1)

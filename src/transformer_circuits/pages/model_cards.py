@@ -18,6 +18,7 @@ from transformer_circuits.circuits import heads
 from transformer_circuits.data import D_VOCAB, held_out_documents, held_out_windows, load_tokenizer
 from transformer_circuits.measures import ablation
 from transformer_circuits.models import load_model
+from transformer_circuits.models.architecture import ModelConfig
 from transformer_circuits.models.recipes import differing_settings, recipe
 from transformer_circuits.models.registry import list_models, training_log
 from transformer_circuits.models.shards import read_manifest
@@ -29,9 +30,6 @@ from transformer_circuits.training.corpus import load_sources
 WINDOWS = 16  # of held-out text, for previous-token scores
 
 GROUPS = {"attn-only": "The family", "small": "The small models", "melodies": "The melody models"}
-BEYOND = {
-    "normalization": "layer normalization", "smeared_keys": "smeared keys", "standard_positions": "standard positions", "d_mlp": "MLPs",
-}  # fmt: skip
 SETTINGS = {
     "n_layers": "layers", "n_heads": "heads per layer", "d_model": "width", "d_head": "width of a head", "d_vocab": "vocabulary", "n_ctx": "context",
     "tokens": "training tokens", "batch": "windows per step", "lr": "learning rate", "lr_end": "last learning rate divided by the highest",
@@ -95,10 +93,9 @@ def measured(name: str) -> dict[str, str]:
 def card(name: str) -> dict[str, str]:
     """Return what the page says about a model, by the name of the value."""
     model, last = config(name), training_log(name).iloc[-1]
-    beyond = [what for key, what in BEYOND.items() if model.get(key)]
     bits = last["held_out"] / math.log(2) / bytes_per_token(model["d_vocab"]) if reads_text(name) else None
     return {
-        "layers": ", ".join([str(model["n_layers"]), *beyond]),
+        "layers": ", ".join([str(model["n_layers"]), *ModelConfig(**model).beyond]),
         "heads per layer": f"{model['n_heads']}, each {model['d_head']} wide" if model["n_layers"] else "–",
         "width": f"{model['d_model']}",
         "vocabulary": f"{model['d_vocab']:,}",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from transformer_circuits.measures.ablation import Worth, head_costs, worth
 from transformer_circuits.measures.attention import induction_score, previous_token_score, start_token_score
-from transformer_circuits.measures.prediction import first_guesses, in_context_score, losses
+from transformer_circuits.measures.prediction import in_context_score, losses, losses_and_guesses
 from transformer_circuits.measures.repeats import SHORTEST, repeated_random_tokens
 from transformer_circuits.measures.weights import SIDES, Product, composition_ratios, factored_positivity
 from transformer_circuits.models.architecture import Transformer
@@ -123,8 +123,9 @@ class Evaluation:
         scores |= {"cost": heads.cost, "cost_error": heads.error}
         scores["working"] = [layer.nonzero().flatten().tolist() for layer in heads.working]
         uniform = self.repeated[0]
-        scores["copies"] = uniform.by_copy(losses(model, uniform.tokens))
-        scores["first_guess"] = float(uniform.by_copy(first_guesses(model, uniform.tokens).float())[1])
+        nats, right = losses_and_guesses(model, uniform.tokens)
+        scores["copies"] = uniform.by_copy(nats)
+        scores["first_guess"] = float(uniform.by_copy(right.float())[1])
         if not model.config.beyond:  # circuits are products of matrices
             scores |= self.circuits(model, scores["induction"])
             scores["orders"] = losses_by_order(model, self.rows[: self.few])

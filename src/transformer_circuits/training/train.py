@@ -38,6 +38,7 @@ from transformer_circuits.measures.ablation import Worth
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.shards import save_model, write_atomically
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
+from transformer_circuits.training.blocked import blocked_attention
 from transformer_circuits.training.checkpoints import digest, load_checkpoint, read_log, save_checkpoint
 from transformer_circuits.training.evaluation import Evaluation, decimals
 from transformer_circuits.training.film import Film, texts
@@ -134,6 +135,8 @@ class NextTokenLoss(nn.Module):
     def __init__(self, model: Transformer):
         super().__init__()
         self.model = model
+        for block in model.layers:
+            block.attn.attend = blocked_attention
 
     def forward(self, rows: Tensor) -> Tensor:
         residual = self.model.residual_stream(rows[:, :-1])

@@ -6,9 +6,9 @@
 
 A page shows what its notebook computed:
 
-1. A jupyter-cache keeps executed notebooks by their cells. Its folder is named by a fingerprint of everything else that they depend on:
-   package, weights, data, installed releases. A change of any of these means another folder, so that old results cannot be read by mistake.
-2. Records of claims are outputs of these notebooks. Generated pages are made from the records, or from the watched files.
+1. `store` keeps what each notebook and each maker of pages gave, together with everything that it read: modules of the package, weights,
+   data, installed releases. A result counts while all of it is the same, so that a change runs again what it touches and nothing else.
+2. Records of claims are outputs of the notebooks. The scoreboard and the front page's tables are made from the records.
 3. jupyter-book always writes all pages, with every warning an error, into a folder that replaces the old one when it is complete.
 
 A lock makes builds and tests of one folder wait for each other. The next build repeats whatever was interrupted.
@@ -18,20 +18,16 @@ import argparse
 import base64
 import concurrent.futures
 import contextlib
-import copy
 import dataclasses
-import hashlib
-import importlib.metadata
 import importlib.resources
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +35,25 @@ import filelock
 import nbformat
 import psutil
 import yaml
-from jupyter_cache import get_cache
-from jupyter_cache.base import CacheBundleIn
 from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal
 from nbformat import NotebookNode
 
+from transformer_circuits import forks
+from transformer_circuits.build.store import (
+    NEEDS,
+    PACKAGE,
+    BuildError,
+    Store,
+    digest,
+    own_folder,
+    write_whole,
+)
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.pages import paper_figures, scoreboard
 from transformer_circuits.paths import ROOT
 
-# What a notebook's results depend on, besides its cells and what is installed; and parts of it that no notebook imports.
-WATCHED = ("src", "weights", "data", "constraints.txt")
-ABOVE = ("src/transformer_circuits/pages", "src/transformer_circuits/build.py")
-PAGES = ("book", "notebooks", "_config.yml")  # what the pages also depend on
+PAGES = ("book", "notebooks", "_config.yml")  # what the pages depend on, besides results
 GENERATED = {  # pages that are made from watched files, and the modules that make them: `python -m MODULE PAGE.md`
     "book/models": "transformer_circuits.pages.model_cards",
     "book/head_dump": "transformer_circuits.pages.dump_pages",
@@ -60,17 +61,15 @@ GENERATED = {  # pages that are made from watched files, and the modules that ma
     "book/watch": "transformer_circuits.pages.watch",
     "book/grow": "transformer_circuits.pages.grow",
 }
+# Begun before the others, which take less: no long one is left over at the end, while the second worker has nothing to do.
+LONGEST = "08_term_importance models 07_induction_heads 04_skip_trigrams 10_in_context_learning head_dump 05_copying".split()
 SCOREBOARD = "book/scoreboard"  # made from the records, as is what the front page includes
 HEADLINES = "book/headlines"
 FIGURES = "book/figures"  # made from the executed notebooks, the records and book/figures.yml
 COMPLETE = "_build/toc.yml"  # the table of contents, with the pages that generated pages added
 TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared
-WORKERS = 2  # notebooks that run at the same time: more would need more than 6 GB
+WORKERS = 2  # notebooks and pages that are made at the same time: more would need more than 6 GB
 CHECKED = "nbval-check-output"  # tag of cells whose outputs are kept in git, for nbval to compare
-
-
-class BuildError(Exception):
-    """The book cannot be built; the message says what to fix."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,34 +111,6 @@ def is_generated(name: str) -> bool:
     return name in (SCOREBOARD, FIGURES) or name in GENERATED
 
 
-# ---- what depends on what -----------------------------------------------------------------------------------------------
-
-
-def ignored(part: str) -> bool:
-    """Return whether a file or folder of this name changes nothing: hidden, a cache, an editor's backup."""
-    return part.startswith((".", "#")) or part.endswith((".egg-info", "~", ".swp")) or part == "__pycache__"
-
-
-def digest(root: Path, names: Iterable[str], apart_from: Sequence[str] = ()) -> str:
-    """Return the SHA-256 of the names and contents of files and folders in `root`, without those that are ignored."""
-    found = hashlib.sha256()
-    for name in names:
-        for path in sorted([root / name, *(root / name).rglob("*")]):
-            relative = path.relative_to(root)
-            skipped = any(map(ignored, relative.parts)) or any(map(relative.is_relative_to, apart_from))
-            if path.is_file() and not skipped:
-                found.update(relative.as_posix().encode() + b"\0")
-                found.update(hashlib.sha256(path.read_bytes()).digest())
-    return found.hexdigest()
-
-
-def fingerprint(root: Path, apart_from: Sequence[str] = ABOVE) -> str:
-    """Return the SHA-256 of what all notebooks' results depend on: the watched files, Python, and the installed releases."""
-    installed = sorted({f"{found.name}=={found.version}" for found in importlib.metadata.distributions()})
-    parts = [digest(root, WATCHED, apart_from), sys.version, *installed]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
 def locked(book: Book) -> contextlib.AbstractContextManager:
     """Wait while another process builds or tests the same book. Returns the lock, to be held in a `with` block."""
     lock = filelock.FileLock(book.build / ".lock")
@@ -151,47 +122,30 @@ def locked(book: Book) -> contextlib.AbstractContextManager:
 
 
 class Cache:
-    """What was made from the watched files in their present state: executed notebooks, and in `made` pages made from these files alone."""
+    """What was made from the book's present files: executed notebooks, and the pages of GENERATED."""
 
     def __init__(self, book: Book) -> None:
-        self.fingerprint = fingerprint(book.root)
-        self.folder = book.build / "cache" / self.fingerprint[:16]
-        self.executed = self.folder / "executed"
-        self.made = book.build / "made" / fingerprint(book.root, apart_from=())[:16]
-
-    def open(self) -> None:
-        """Remove what was made from other files, and a database that cannot be read."""
-        for other in {*self.folder.parent.glob("*"), *self.made.parent.glob("*")} - {self.folder, self.made}:
-            hidden = other.with_name(f".{other.name.lstrip('.')}")
-            # Renamed, so that a kill leaves no folder with half of its files.
-            shutil.rmtree(other.rename(hidden))
-        try:
-            self.database().list_cache_records()
-        except Exception:  # SQLAlchemy's, SQLite's and jupyter-cache's own
-            print("the cache of executed notebooks is damaged: they all run again", flush=True)
-            shutil.rmtree(self.executed)
-
-    def database(self):
-        return get_cache(str(self.executed))
+        self.store = Store(book.root, book.build / "results")
 
     def get(self, path: Path) -> NotebookNode | None:
         """Return a notebook in its present state with outputs; None if it has not run to its end on the present files."""
-        try:
-            notebook = self.database().merge_match_into_notebook(nbformat.read(path, as_version=4))[1]
-        except KeyError:
+        notebook = nbformat.read(path, as_version=4)
+        if (folder := self.store.find(path.stem, source_of(notebook))) is None:
             return None
-        # A file that was cut gives errors of JSON, of the notebook format, or of too few cells.
-        except Exception:
-            print(f"the results of {path.name} in the cache are damaged: it runs again", flush=True)
-            return None
-        return notebook if all(cell.execution_count for cell in code_cells(notebook)) else None
+        executed = nbformat.read(folder / path.name, as_version=4)
+        for cell, ran in zip(code_cells(notebook), code_cells(executed), strict=True):
+            cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
+        notebook.metadata.language_info = executed.metadata.language_info
+        return notebook
 
-    def put(self, path: Path, notebook: NotebookNode, seconds: float) -> None:
-        bundle = CacheBundleIn(copy.deepcopy(notebook), str(path), data={"execution_seconds": seconds})
-        _, key = self.database().create_hashed_notebook(notebook)
-        # jupyter-cache fails on a folder of this key that lacks its notebook.
-        shutil.rmtree(self.executed / "executed" / key, ignore_errors=True)
-        self.database().cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+    def made(self, name: str) -> Path | None:
+        """Return the folder with the page of one of GENERATED, and what its module made with it, in the folder of the same name or _static."""
+        return self.store.find(Path(name).name, "")
+
+
+def source_of(notebook: NotebookNode) -> str:
+    """Return the code of a notebook's cells: what its outputs depend on in the notebook itself."""
+    return json.dumps([cell.source for cell in code_cells(notebook)])
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
@@ -201,73 +155,120 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 # ---- the notebooks ------------------------------------------------------------------------------------------------------
 
 
-def execute(book: Book, path: Path) -> tuple[NotebookNode, float, str]:
-    """Run one notebook without its stored outputs. Returns it with outputs, the seconds it took, and the traceback of what failed, else ""."""
-    notebook, start = nbformat.read(path, as_version=4), time.monotonic()
-    cells = code_cells(notebook)
-    for cell in cells:
-        cell.outputs, cell.execution_count = [], None
+def variables(book: Book) -> dict[str, str]:
+    """Return the environment of notebooks and makers of pages."""
     threads = max(1, (os.cpu_count() or 1) // WORKERS)
-    variables = {
+    own = {
         "TRANSFORMER_CIRCUITS_ROOT": str(book.root),
         "TRANSFORMER_CIRCUITS_BOOK": "1",
         "TQDM_DISABLE": "1",  # progress bars are for people who wait, not for pages
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # ipykernel's debugger would write a warning into each page
     }
+    return os.environ | own
+
+
+def execute(book: Book, path: Path, watched: Sequence[str], log: Path) -> tuple[NotebookNode, str]:
+    """Run one notebook without its stored outputs. Returns it with outputs, and the traceback of what failed, else "".
+
+    `log` gets the watched files that it read.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    cells = code_cells(notebook)
+    for cell in cells:
+        cell.outputs, cell.execution_count = [], None
+    manager = forks.Manager(watched, str(log), kernel_name="python3")
     client = NotebookClient(
         notebook,
+        manager,
         timeout=TIMEOUT,
+        shutdown_kernel="immediate",  # nothing that a chapter leaves needs tidying
         coalesce_streams=True,  # how printing is cut into pieces differs from run to run
-        record_timing=False,  # times would become part of the cells, by which the cache finds a notebook
+        record_timing=False,  # times would differ from run to run
         resources={"metadata": {"path": str(path.parent)}},
         extra_arguments=["--IPKernelApp.log_level=40"],  # each kernel would warn that it uses plain TCP
     )
+    client.owns_km = True  # it ends the kernel that it started
     trouble = ""
     try:
-        client.execute(env=os.environ | variables)
+        client.execute(env=variables(book))
     except (CellControlSignal, RuntimeError) as error:  # a failed cell, one that took too long, a dead kernel
         trouble = str(error)
         if not any(output.output_type == "error" for cell in cells for output in cell.outputs):
             said = {"ename": type(error).__name__, "evalue": trouble, "traceback": [trouble]}
             cells[-1].outputs = [nbformat.v4.new_output("error", **said)]
-    return notebook, time.monotonic() - start, trouble
+    return notebook, trouble
 
 
-def run(book: Book, chosen: Sequence[Path] | None = None) -> Cache:
+def make_notebook(book: Book, store: Store, path: Path) -> str:
+    """Run a notebook, and keep it if no cell failed, else in `book.failed`. Returns the traceback of what failed, else ""."""
+    start = time.monotonic()
+    with own_folder(store.folder / path.stem, ".new-") as own:
+        notebook, trouble = execute(book, path, store.watched, own / "log")
+        seconds = time.monotonic() - start
+        if trouble:
+            book.failed.mkdir(exist_ok=True)
+            nbformat.write(notebook, book.failed / path.name)
+            print(f"FAILED {path.name}\n{trouble}", flush=True)
+        else:
+            source, made = source_of(notebook), own / "made"
+            made.mkdir()
+            nbformat.write(notebook, made / path.name)
+            store.keep(path.stem, source, store.needs(own / "log", source), made, seconds)
+            print(f"ran {path.name} in {seconds:.1f} s", flush=True)
+    return trouble
+
+
+def make_page(book: Book, store: Store, name: str) -> str:
+    """Make one of GENERATED with all that belongs to it, and keep it. Raises BuildError if its module fails."""
+    short, start = Path(name).name, time.monotonic()
+    with own_folder(store.folder / short, ".new-") as own:
+        made, log = own / "made", own / "log"
+        made.mkdir()
+        place = (variables(book), str(book.root), store.watched, str(log))
+        process = forks.start(forks.module, GENERATED[name], [str(made / f"{short}.md")], *place)
+        process.join()
+        if process.exitcode:
+            raise BuildError(f"{name}.md could not be made: see the message above.")
+        seconds = time.monotonic() - start
+        store.keep(short, "", store.needs(log, ""), made, seconds)
+        print(f"made {name}.md in {seconds:.1f} s", flush=True)
+    return ""
+
+
+def run(book: Book, chosen: Sequence[Path] | None = None, pages: bool = False) -> Cache:
     """Run all notebooks, or the chosen ones, that have not run on the present files, two at a time. Returns where the results are.
 
-    BuildError names every notebook with a failed cell; it is kept in `book.failed`.
+    `pages`: make the pages of GENERATED as well, in the same way. BuildError names every notebook with a failed cell; it is kept in
+    `book.failed`.
     """
     if missing := [f for f in book.files() if not is_generated(f) and not list(book.root.glob(f"{f}.*"))]:
         raise BuildError(f"The table of contents lists files that do not exist: {', '.join(missing)}.")
     cache, chosen = Cache(book), chosen or book.notebooks()
-    cache.open()
+    cache.store.folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(book.failed, ignore_errors=True)
     todo = [path for path in chosen if cache.get(path) is None]
+    wanted = [name for name in book.files() if pages and name in GENERATED and cache.made(name) is None]
+    jobs = {path.stem: (make_notebook, path) for path in todo}
+    jobs |= {Path(name).name: (make_page, name) for name in wanted}
+    order = dict.fromkeys([*LONGEST, *jobs])
     failed = []
+    if jobs:
+        forks.start_server(variables(book))
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-        futures = {pool.submit(execute, book, path): path for path in todo}
+        futures = {}
+        for make, what in (jobs[name] for name in order if name in jobs):
+            futures[pool.submit(make, book, cache.store, what)] = what
         try:
             for future in concurrent.futures.as_completed(futures):
-                path, (notebook, seconds, trouble) = futures[future], future.result()
-                if fingerprint(book.root) != cache.fingerprint:
-                    raise BuildError(
-                        "The package, the weights or the data changed while the notebooks ran: build again."
-                    )
-                if not trouble:
-                    cache.put(path, notebook, seconds)
-                    print(f"ran {path.name} in {seconds:.1f} s", flush=True)
-                else:
-                    failed.append(path.name)
-                    book.failed.mkdir(exist_ok=True)
-                    nbformat.write(notebook, book.failed / path.name)
-                    print(f"FAILED {path.name}\n{trouble}", flush=True)
+                if future.result():
+                    failed.append(futures[future].name)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for kernel in psutil.Process().children(recursive=True):
+            for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error):  # it may have just ended
-                    kernel.kill()
+                    process.kill()
             raise
     print(f"{len(todo)} notebooks run, {len(chosen) - len(todo)} taken from the cache", flush=True)
     if failed:
@@ -310,24 +311,6 @@ def report_changes(book: Book, recorded: dict[str, list[ledger.Record]]) -> None
         print(f"{id} is now '{new}', accepted was '{old}': read notebooks/{notebook}.ipynb again", flush=True)
 
 
-def made(book: Book, cache: Cache, name: str) -> Path:
-    """Return the folder with the page of one of GENERATED, and what its module made with it, in the folder of the same name or _static.
-
-    Raises BuildError if the module fails.
-    """
-    folder = cache.made / Path(name).name
-    if not folder.is_dir():
-        with own_folder(folder.parent, ".made-") as own:
-            partial = own / folder.name
-            partial.mkdir()
-            command = [sys.executable, "-m", GENERATED[name], str(partial / f"{folder.name}.md")]
-            variables = os.environ | {"TRANSFORMER_CIRCUITS_ROOT": str(book.root)}
-            if subprocess.run(command, env=variables).returncode:
-                raise BuildError(f"{name}.md could not be made: see the message above.")
-            partial.rename(folder)
-    return folder
-
-
 def write_generated(book: Book, cache: Cache, recorded: dict[str, list[ledger.Record]]) -> None:
     """Write the generated pages next to the others, and COMPLETE, which lists them all."""
     contents = book.contents()
@@ -342,9 +325,10 @@ def write_generated(book: Book, cache: Cache, recorded: dict[str, list[ledger.Re
     for entry in list(entries(contents)):
         name = entry.get("file")
         if name in GENERATED:
-            source, parent = made(book, cache, name), Path(name).parent
+            source, parent = cache.made(name), Path(name).parent
             shutil.rmtree(book.root / name, ignore_errors=True)
-            shutil.copytree(source, book.root / parent, dirs_exist_ok=True)
+            unneeded = shutil.ignore_patterns(NEEDS)
+            shutil.copytree(source, book.root / parent, dirs_exist_ok=True, ignore=unneeded)
             pages = [path.relative_to(source) for path in (source / Path(name).name).rglob("*.md")]
             if pages:
                 pages.sort(key=lambda page: (page.parent, len(page.name), page))  # 0_2 comes before 0_10
@@ -380,32 +364,14 @@ def copy_scripts(book: Book) -> None:
         write_whole(book.root / "book" / "_static" / name, text)
 
 
-@contextlib.contextmanager
-def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """Make a folder that no other process writes to, not even one that a killed build left running; remove folders of killed builds."""
-    parent.mkdir(parents=True, exist_ok=True)
-    for left in parent.glob(f"{prefix}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file such that it is the old or the new one, even after a kill."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
 # ---- the pages ----------------------------------------------------------------------------------------------------------
 
 JUPYTER_BOOK = """\
 import sys
 from pathlib import Path
 from jupyter_book.sphinx import build_sphinx
-root, toc, cache, out = sys.argv[1:]
-overrides = {"external_toc_path": toc, "nitpicky": True, "latex_individualpages": False, "nb_execution_cache_path": cache}
+root, toc, out = sys.argv[1:]
+overrides = {"external_toc_path": toc, "nitpicky": True, "latex_individualpages": False}
 sys.exit(bool(build_sphinx(root, out, noconfig=True, path_config=Path(root, "_config.yml"), confoverrides=overrides,
                            warningiserror=True, keep_going=True, quiet=True)))
 """
@@ -416,12 +382,15 @@ def write_pages(book: Book, cache: Cache) -> Path:
 
     Raises BuildError if jupyter-book reports a warning or an error.
     """
-    html, old = book.build / "html", book.build / "pages.old"
-    results = f"cache/{cache.folder.name}/executed/executed"
-    sources = digest(book.root, PAGES) + digest(book.build, ["toc.yml", results]) + cache.fingerprint
+    html, old, executed = book.build / "html", book.build / "pages.old", book.build / "executed"
+    shutil.rmtree(executed, ignore_errors=True)
+    for path in book.notebooks():
+        # book/_ext/pages.py shows these.
+        write_whole(executed / path.name, nbformat.writes(cache.get(path)))
+    sources = digest(book.root, PAGES) + digest(book.build, ["toc.yml", "executed"]) + cache.store.environment
 
     def state(folder: Path) -> str:
-        return f"{sources} {digest(folder, ['.'])}"
+        return f"{sources} {digest(folder)}"
 
     stamp = html / ".complete"
     if stamp.is_file() and stamp.read_text() == state(html):
@@ -430,7 +399,7 @@ def write_pages(book: Book, cache: Cache) -> Path:
     shutil.rmtree(old, ignore_errors=True)
     with own_folder(book.build, "pages-") as own:
         fresh = own / "html"
-        paths = [book.root, book.root / COMPLETE, cache.executed, fresh]
+        paths = [book.root, book.root / COMPLETE, fresh]
         command = [sys.executable, "-c", JUPYTER_BOOK, *map(str, paths)]
         variables = os.environ | {"TRANSFORMER_CIRCUITS_BOOK": "1"}
         if subprocess.run(command, cwd=book.root, env=variables).returncode:
@@ -453,7 +422,9 @@ def measured() -> Iterator[None]:
         while not done.wait(0.5):
             with contextlib.suppress(psutil.Error):  # one may have just ended
                 processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-                peak = max(peak, sum(process.memory_info().rss for process in processes))
+                # Forks share most of their memory: each counts its part.
+                memory = [process.memory_full_info() for process in processes]
+                peak = max(peak, sum(getattr(part, "pss", part.uss) for part in memory))
 
     threading.Thread(target=watch, daemon=True).start()
     try:
@@ -465,7 +436,7 @@ def measured() -> Iterator[None]:
 
 def build(book: Book) -> Path:
     """Build the book. Returns the first page; raises BuildError if anything is wrong."""
-    cache = run(book)
+    cache = run(book, pages=True)
     recorded = records(book, cache)
     print(f"{sum(map(len, recorded.values()))} claims recorded", flush=True)
     write_generated(book, cache, recorded)
@@ -475,7 +446,7 @@ def build(book: Book) -> Path:
 
 def check_place(here: Path) -> None:
     """Raise BuildError if `here` is a clone of the book and the running package belongs to another one."""
-    package = Path(__file__).resolve().parent
+    package = PACKAGE
     other = here.resolve() / "src" / package.name
     if other.is_dir() and other != package:
         raise BuildError(
@@ -494,7 +465,7 @@ def main(arguments: list[str] | None = None) -> int:
     book = Book(options.root.resolve())
     try:
         check_place(Path.cwd())
-        if {"%", "?"} & set(str(book.root)):  # the database of jupyter-cache would misread it
+        if {"%", "?"} & set(str(book.root)):  # addresses of pages on disk would misread it
             raise BuildError(f"The path {book.root} contains % or ?: rename that folder.")
         with locked(book), measured():
             if options.run is not None:
@@ -508,7 +479,3 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"The book was not built. {reason}", file=sys.stderr)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Processes forked from one that has already imported what chapters import, which note the files that they read.
+
+A kernel spends most of its start on imports. Tried, in processor time for an empty chapter: a new interpreter for each kernel; a pool of
+kernels that are reset between chapters (names, hooks, and random states leak from one to the next); forks, which start from the same clean state.
+Where forking a process with loaded libraries is not safe (everywhere but on Linux), each process starts anew.
+
+No module of the package is imported before the fork, so that what a process reads of it is noted too.
+"""
+
+import importlib.util
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import runpy
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jupyter_client import AsyncKernelManager
+
+CONTEXT = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+PRELOADED = [
+    __name__, "ipykernel.kernelapp", "matplotlib.pyplot", "pandas", "scipy.stats", "sklearn.cluster", "torch", "transformer_lens", "transformers",
+]  # fmt: skip
+
+
+def start_server(variables: Mapping[str, str]) -> None:
+    """Start the process that all others are forked from, with these variables: libraries read some of them when they are imported."""
+    if CONTEXT.get_start_method() == "forkserver":
+        CONTEXT.set_forkserver_preload(PRELOADED)
+        before = dict(os.environ)
+        os.environ.update(variables)
+        try:
+            multiprocessing.forkserver.ensure_running()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def start(target: Callable[..., None], *arguments: Any) -> multiprocessing.process.BaseProcess:
+    process = CONTEXT.Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
+# ---- in the new process -------------------------------------------------------------------------------------------------
+
+
+def enter(variables: Mapping[str, str], folder: str, watched: Sequence[str], log: str) -> None:
+    """Take the place of a new interpreter in `folder`: a session and variables of its own, and a note of each watched file that it reads."""
+    os.setsid()
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    os.environ.clear()
+    os.environ.update(variables)
+    os.chdir(folder)
+    note_reads(watched, log)
+
+
+def end_with_parent() -> None:
+    """End this process when the one that asked for it has ended, even by a kill."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def note_reads(watched: Sequence[str], log: str) -> None:
+    """Append to `log` the path of each file below `watched` that this process opens to read, and of each folder that it lists.
+
+    Python's own files of compiled code count as their sources. What a library opens without Python is not seen.
+    """
+    notes = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    seen = set()
+
+    def note(event: str, arguments: tuple) -> None:
+        if event not in ("open", "os.listdir", "os.scandir") or not isinstance(
+            arguments[0], (str, os.PathLike)
+        ):
+            return
+        if event == "open" and set(arguments[1] or "") & set("wax"):
+            return
+        path = os.path.abspath(arguments[0])
+        if f"{path}/".startswith(tuple(watched)) and path not in seen:
+            seen.add(path)
+            compiled = path.endswith(".pyc") and "__pycache__" in path
+            os.write(notes, f"{importlib.util.source_from_cache(path) if compiled else path}\n".encode())
+
+    sys.addaudithook(note)
+
+
+def kernel(command: Sequence[str], *place: Any) -> None:
+    """Be the kernel that `command` would start: python -m ipykernel_launcher OPTIONS."""
+    enter(*place)
+    from ipykernel.kernelapp import IPKernelApp
+
+    options = command[command.index("-f") :]
+    # Without this one it prints how to connect to it.
+    sys.argv = ["ipykernel_launcher", *options, f"--IPKernelApp.parent_handle={os.getppid()}"]
+    IPKernelApp.launch_instance()
+
+
+def module(name: str, arguments: Sequence[str], *place: Any) -> None:
+    """Run a module as `python -m NAME ARGUMENTS` would."""
+    enter(*place)
+    sys.argv = [name, *arguments]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+# ---- in the process that waits ------------------------------------------------------------------------------------------
+
+
+class Handle:
+    """A process of multiprocessing with the names of subprocess, which Jupyter calls."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, process: multiprocessing.process.BaseProcess) -> None:
+        self.process, self.pid = process, process.pid
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def wait(self) -> int | None:
+        self.process.join()
+        return self.process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+class Manager(AsyncKernelManager):
+    """Starts a kernel as a fork, which appends to `reads` what it reads below `watched`."""
+
+    def __init__(self, watched: Sequence[str], reads: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.watched, self.reads = watched, reads
+
+    async def _async_launch_kernel(
+        self, kernel_cmd: list[str], *, env: Mapping[str, str], cwd: str, **_: Any
+    ) -> None:
+        provisioner = self.provisioner
+        provisioner.process = Handle(start(kernel, kernel_cmd, dict(env), cwd, self.watched, self.reads))
+        # The new process makes itself the leader of a group; until then, signals for the group reach it alone.
+        provisioner.pid = provisioner.pgid = provisioner.process.pid
+        provisioner.cwd = cwd
+        self._reconcile_connection_info(provisioner.connection_info)
