@@ -16,7 +16,7 @@ from bs4 import BeautifulSoup
 from nbclient import NotebookClient
 from small_book import CLAIM, COUNT, list_pages, make_book, runs, write
 
-from transformer_circuits import build
+from transformer_circuits import build, forks
 from transformer_circuits.build import store
 
 
@@ -299,6 +299,28 @@ def test_a_kernel_ends_with_its_build(book):
     process.kill()
     process.wait()
     assert not psutil.wait_procs(below, timeout=60)[1]
+
+
+def test_a_build_that_fails_ends_what_it_started_and_nothing_else(book, monkeypatch):
+    """The browser of the tests of pages may live in the same worker of pytest-xdist."""
+    started = []
+
+    def make_notebook(book, store, path) -> str:
+        if path.stem == "01_one":
+            started.append(forks.start(time.sleep, 600))
+            started[0].join()
+            return "killed"
+        while not started:
+            time.sleep(0.01)
+        raise build.BuildError("no")
+
+    monkeypatch.setattr(build, "make_notebook", make_notebook)
+    monkeypatch.setattr(build.Cache, "get", lambda self, path: None)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        with pytest.raises(build.BuildError, match="no"):
+            build.run(build.Book(book))
+        assert started[0].exitcode and other.poll() is None
+        other.kill()
 
 
 def test_outputs_are_stored_for_nbval_and_all_others_removed(book, capfd):

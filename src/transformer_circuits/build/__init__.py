@@ -21,6 +21,7 @@ import contextlib
 import dataclasses
 import importlib.resources
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -266,14 +267,21 @@ def run(book: Book, chosen: Sequence[Path] | None = None, pages: bool = False) -
                     failed.append(futures[future].name)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.Error):  # it may have just ended
-                    process.kill()
+            kill_forks()
             raise
     print(f"{len(todo)} notebooks run, {len(chosen) - len(todo)} taken from the cache", flush=True)
     if failed:
         raise BuildError(f"A cell failed in {', '.join(sorted(failed))}: see the traceback above.")
     return cache
+
+
+def kill_forks() -> None:
+    """Kill the kernels and makers of pages that this process started, with all below them, and nothing else: a test's browser lives on."""
+    for fork in multiprocessing.active_children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may have just ended
+            for process in (*psutil.Process(fork.pid).children(recursive=True), psutil.Process(fork.pid)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
 
 
 def store_outputs(book: Book, cache: Cache) -> None:
