@@ -1,4 +1,4 @@
-"""Chapter 15 on tiny random models of other architectures: its own cells run, and random heads stay at chance."""
+"""Chapter 17 on tiny random models of other architectures: its own cells run, and random heads stay at chance."""
 
 import functools
 import json
@@ -67,7 +67,7 @@ def tiny(tmp_path_factory, tiny_tokenizer_file):
 def run_chapter(name: str, monkeypatch, dtype: torch.dtype = torch.float32) -> dict:
     """Run the chapter's cells with another name, and return their variables."""
     monkeypatch.setattr(models, "load_model", functools.partial(load_model, device="cpu", dtype=dtype))
-    cells = json.loads((ROOT / "notebooks" / "15_your_own_model.ipynb").read_text(encoding="utf8"))["cells"]
+    cells = json.loads((ROOT / "notebooks" / "17_your_own_model.ipynb").read_text(encoding="utf8"))["cells"]
     found: dict = {}
     with torch.no_grad(), plt.rc_context({"backend": "agg"}):
         for cell in cells:
@@ -268,7 +268,7 @@ def test_start_tokens_tokenizers_that_are_too_large_and_folders_of_a_training(ti
     assert (survey.text(model)[:, 0] == 7).all() and heads.measured_draws(model)[0].tokens[0, 0] == 7
     model.tokenizer = None
     with pytest.raises(
-        WeightsError, match="names no start token; set model.cfg.start_token .*START in chapter 15"
+        WeightsError, match="names no start token; set model.cfg.start_token .*START in chapter 17"
     ):
         survey.check(model)
     folder = shutil.copytree(tiny("Llama"), tmp_path / "large")

@@ -1,4 +1,4 @@
-"""What chapter 15 needs to put the paper's questions to any model that TransformerLens bridges.
+"""What chapter 17 needs to put the paper's questions to any model that TransformerLens bridges.
 
 Everything else that the chapter computes comes from `heads` and `measures`, as in chapters 5 to 8. All functions take a bridge as
 `load_model` returns it. Weights are read in single precision, whatever the model's own.

@@ -201,5 +201,5 @@ def start_token(model: TransformerBridge) -> int:
                 return token
     raise WeightsError(
         f"{model.cfg.model_name!r} names no start token; set model.cfg.start_token to the token that its texts begin with "
-        "(START in chapter 15)"
+        "(START in chapter 17)"
     )
