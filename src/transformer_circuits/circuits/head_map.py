@@ -135,7 +135,8 @@ def _written(
         measures.append(torch.stack([added, between]))
         some = z.flatten(0, 1)[:: max(1, z[..., 0, 0].numel() // SAMPLE)].transpose(0, 1)  # [head, some, d_head]
         for mine, O in zip(some, W.OV.B[layer]):
-            raised.append((mine @ O @ W_U).argmax(dim=-1).bincount().topk(5).indices.tolist())
+            tokens, times = (mine @ O @ W_U).argmax(dim=-1).unique(return_counts=True)
+            raised.append(tokens[times.argsort(descending=True, stable=True)[:5]].tolist())
     return torch.stack(measures, dim=1).cpu(), raised
 
 
