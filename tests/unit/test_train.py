@@ -234,9 +234,7 @@ def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte
     assert training_film("melodies-1l") is None
 
 
-def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_tokenizer(
-    data, tiny_tokenizer_file
-):
+def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_tokenizer(data, tiny_tokenizer_file):
     shutil.copy(tiny_tokenizer_file, data)
     np.save(data / "train.npy", np.resize(np.arange(300, dtype=np.uint16), 2_000))
     train.main([*command(data, "small", "d_vocab=270", "betas=[0.8,0.9]"), "--name", "finer"])

@@ -54,9 +54,7 @@ def patterns(
     return torch.stack([cache["pattern", layer] for layer in range(model.cfg.n_layers)])
 
 
-def losses(
-    model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
-) -> Float[Tensor, "row pos-1"]:
+def losses(model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "row pos-1"]:
     """Return the loss (nats) at each token of a window after its first, with these hooks in place."""
     with model.hooks(fwd_hooks=list(hooks)):
         return prediction.losses(model, windows)
@@ -133,14 +131,11 @@ def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Ten
     return _over_windows(model, windows, start_token_score)
 
 
-def explained_by_distance(
-    model: Any, windows: Int[Tensor, "row pos"], layer: int = 0
-) -> tuple[Tensor, Tensor]:
+def explained_by_distance(model: Any, windows: Int[Tensor, "row pos"], layer: int = 0) -> tuple[Tensor, Tensor]:
     """Return the fraction of the variance of each head's scores that distance explains (claim S5), and its standard error over windows."""
     name = get_act_name("attn_scores", layer)
     found = [
-        model.run_with_cache(rows, names_filter=name, stop_at_layer=layer + 1)[1][name]
-        for rows in windows.split(BATCH)
+        model.run_with_cache(rows, names_filter=name, stop_at_layer=layer + 1)[1][name] for rows in windows.split(BATCH)
     ]
     scores = torch.cat(found)
     # One head at a time: the measure works in double precision.
@@ -164,9 +159,7 @@ def mean_z(model: Any, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tens
     return torch.stack(found).sum(0) / tokens.numel()
 
 
-def without_heads(
-    heads: Sequence[Head], means: Sequence[Float[Tensor, "head d_head"]] | None = None
-) -> list[Hook]:
+def without_heads(heads: Sequence[Head], means: Sequence[Float[Tensor, "head d_head"]] | None = None) -> list[Hook]:
     """Return hooks that remove heads: each head's `z` is replaced by its mean (`means[layer]`, from `mean_z`), or by zero if `means` is None."""
 
     def replace(z: Float[Tensor, "row pos head d_head"], hook: Any) -> Tensor:
