@@ -69,10 +69,7 @@ def script(model: TransformerBridge, means: list[Any], facts: dict[str, Any]) ->
 
 
 def hidden_from(
-    model: TransformerBridge,
-    side: str,
-    off: Sequence[Head] | None = None,
-    means: Sequence[Tensor] | None = None,
+    model: TransformerBridge, side: str, off: Sequence[Head] | None = None, means: Sequence[Tensor] | None = None
 ) -> list[Hook]:
     """Return hooks that remove first-layer heads (None: all) for the second layer's queries, keys, or values ("Q", "K", "V") alone.
 

@@ -205,7 +205,9 @@ def law(name: str, findings: pd.DataFrame) -> str:
     """Compare the tokens after which a model has an induction head with the prediction."""
     windows, n_ctx, expected = predicted(name)
     reached = findings.loc[findings["finding"] == in_context.INDUCES, "tokens"].iloc[0]
-    found = f"Its best head is an induction head after {million(reached)}, {reached / expected:.2f} times the prediction."
+    found = (
+        f"Its best head is an induction head after {million(reached)}, {reached / expected:.2f} times the prediction."
+    )
     if np.isnan(reached):
         found = "It does not form an induction head in its run."
     return f"`{name}` read {windows} windows of {n_ctx} tokens per step, so the law predicts {million(expected)} tokens. {found}"
