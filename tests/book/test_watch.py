@@ -18,7 +18,7 @@ from transformer_circuits.models.registry import list_models, load_model, traini
 from transformer_circuits.models.shards import FILM, WeightsError, read_manifest
 from transformer_circuits.pages import watch
 
-NAME, WITHOUT = "attn-only-2l", "small-1l"
+NAME, WITHOUT = "attn-only-2l", "attn-only-2l-seed-1"
 FILMED = training_film(NAME)
 LAST = len(FILMED["tokens"]) - 1
 ROUNDED = 0.006  # what is shown as a whole percentage
@@ -201,7 +201,7 @@ class TestWatch(LivePage):
 
 def test_a_model_without_a_film_is_left_out_and_no_page_is_made_with_a_damaged_one(shelf, site, tmp_path):
     text = (site.parents[1] / "watch.md").read_text()
-    assert f"`{NAME}`" in text and WITHOUT not in text
+    assert f"&quot;{NAME}&quot;" in text and WITHOUT not in text
     shutil.copytree(shelf, tmp_path / "weights")
     film = tmp_path / "weights" / NAME / FILM
     film.write_bytes(film.read_bytes()[:-9])
