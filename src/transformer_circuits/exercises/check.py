@@ -30,9 +30,7 @@ class Exercise:
     solution: Callable[..., Any]
     cases: Callable[[], Iterable[tuple]]  # arguments of each trial
     hints: list[str]
-    mistakes: list[
-        dict[str, Any]
-    ]  # a message, and what stands in the solution with what a reader wrote in its place
+    mistakes: list[dict[str, Any]]  # a message, and what stands in the solution with what a reader wrote in its place
     measure: Callable[..., Tensor] = lambda result, *args: result  # returns what is compared
     labels: tuple[str, ...] = ()  # of what `measure` returns: each is near 0, in between, or near 1
     avoid: tuple[Callable, ...] = ()  # functions that it must not call
@@ -89,9 +87,7 @@ def check(function: Callable) -> Callable:
         if minutes < PATIENCE:
             print(f"{name} is right. It agrees with the book's version.")
             return function
-        slow = (
-            f"With it, the cells below would take about {minutes:.0f} minutes: they use the book's version."
-        )
+        slow = f"With it, the cells below would take about {minutes:.0f} minutes: they use the book's version."
         print(f"{name} is right, but slow. {slow} Replace loops by operations on whole tensors.")
     except NotImplementedError:
         print(f"{name} is not written yet. The cells below use the book's version.")
@@ -138,9 +134,7 @@ def described(exercise: Exercise, function: Callable, args: tuple) -> str:
     words = []
     for name, arg in zip(exercise.parameters, args, strict=True):
         if isinstance(arg, TransformerBridge):
-            words.append(
-                f"a model with {', '.join(f'{size} {getattr(arg.cfg, size)}' for size in SIZES[:-1])}"
-            )
+            words.append(f"a model with {', '.join(f'{size} {getattr(arg.cfg, size)}' for size in SIZES[:-1])}")
         else:
             words.append(f"{name} {list(arg.shape)}" if isinstance(arg, Tensor) else f"{name}={arg!r}")
     read = inspect.getclosurevars(inspect.unwrap(function)).globals.items()
@@ -214,9 +208,7 @@ def close(result: Any, expected: Tensor) -> bool:
 def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     """Return the first of the general descriptions that fits how a result differs."""
     if not isinstance(result, Tensor):
-        return (
-            f"It must return a tensor, got {type(result).__name__}. See `torch.stack` or `torch.from_numpy`."
-        )
+        return f"It must return a tensor, got {type(result).__name__}. See `torch.stack` or `torch.from_numpy`."
     if exercise.labels:
         at, levels = int((result != expected).nonzero()[0]), ("near 0", "in between", "near 1")
         found, right = levels[int(2 * result[at])], levels[int(2 * expected[at])]

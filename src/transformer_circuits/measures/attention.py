@@ -7,7 +7,9 @@ from torch import Tensor
 from transformer_circuits.measures.repeats import Repeated
 
 PREVIOUS_TOKEN_HEAD = 0.4  # mean attention to the previous token; uniform attention gives about 1%
-POSITIONAL_HEAD = 0.5  # fraction of the variance of its scores that distance explains; without positions it explains nothing
+POSITIONAL_HEAD = (
+    0.5  # fraction of the variance of its scores that distance explains; without positions it explains nothing
+)
 INDUCTION_HEAD = 0.3  # induction score; uniform attention gives about 1%, a perfect head 1
 CURRENT_TOKEN_HEAD = 0.4  # mean attention to the current token; uniform: about 1%
 DUPLICATE_TOKEN_HEAD = 0.2  # mean attention to earlier occurrences of the current token, where there are any
@@ -57,8 +59,6 @@ def distance_sums(
     return explained, mine.square().sum((-2, -1))
 
 
-def induction_score(
-    patterns: Float[Tensor, "row head dest src"], repeated: Repeated
-) -> Float[Tensor, " head"]:
+def induction_score(patterns: Float[Tensor, "row head dest src"], repeated: Repeated) -> Float[Tensor, " head"]:
     """Return the mean attention from each token of the second copy to the token after its first occurrence."""
     return patterns[repeated.rows, :, repeated.destinations, repeated.targets].mean(dim=0)

@@ -183,9 +183,7 @@ def main(out: Path) -> None:
     listed = paper_list(names, lambda text: first.tokenizer.encode(text, add_special_tokens=False))
     works = recorded_worth(MODELS[0]).working[0]
     hits = Hits.of(first, working=works)
-    ways = ways_among(
-        listed.forms, attested.load(first, working=works).paper
-    )  # those that are right in the text
+    ways = ways_among(listed.forms, attested.load(first, working=works).paper)  # those that are right in the text
     listed["in_text"] = [way.numel() > 0 for way in ways]
     listed["hit"] = [bool(hits(*way).any()) for way in ways]
     write_pages(
