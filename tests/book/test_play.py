@@ -69,7 +69,7 @@ def edits(two):
         {}, {"off": [first]}, {"off": [second]}, {"off": [first, second, *others], "mean": True},
         {"cut": "K"}, {"cut": "Q"}, {"cut": "V"}, {"cut": "QKV"},
         {"off": [first], "frozen": True}, {"off": [first], "from": "K"}, {"off": [first, second], "from": "Q"},
-        {"off": [first, [0, 1]], "from": "V", "mean": True},
+        {"off": [first, others[0]], "from": "V", "mean": True},
         {"off": [second], "cut": "K"}, {"cut": "V", "frozen": True}, {"off": [[0, h] for h in range(two.cfg.n_heads)]},
     ]  # fmt: skip
 

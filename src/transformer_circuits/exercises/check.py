@@ -30,9 +30,7 @@ class Exercise:
     solution: Callable[..., Any]
     cases: Callable[[], Iterable[tuple]]  # arguments of each trial
     hints: list[str]
-    mistakes: list[
-        dict[str, Any]
-    ]  # a message, and what stands in the solution with what a reader wrote in its place
+    mistakes: list[dict[str, Any]]  # a message, and parts of the solution with what a reader wrote instead
     measure: Callable[..., Tensor] = lambda result, *args: result  # returns what is compared
     labels: tuple[str, ...] = ()  # of what `measure` returns: each is near 0, in between, or near 1
     avoid: tuple[Callable, ...] = ()  # functions that it must not call
@@ -214,9 +212,7 @@ def close(result: Any, expected: Tensor) -> bool:
 def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     """Return the first of the general descriptions that fits how a result differs."""
     if not isinstance(result, Tensor):
-        return (
-            f"It must return a tensor, got {type(result).__name__}. See `torch.stack` or `torch.from_numpy`."
-        )
+        return f"It must return a tensor, got {type(result).__name__}. See torch.stack or torch.from_numpy."
     if exercise.labels:
         at, levels = int((result != expected).nonzero()[0]), ("near 0", "in between", "near 1")
         found, right = levels[int(2 * result[at])], levels[int(2 * expected[at])]
@@ -232,6 +228,9 @@ def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     result, expected = (x if x.is_floating_point() else x.float() for x in (result, expected))
     if len(axes) > 1 and shape[-1] == shape[-2] and close(result.mT, expected):
         return f"The result is transposed. Its last two axes must be [{axes[-2]}, {axes[-1]}]."
+    factor = (result * expected).sum() / expected.square().sum()
+    if factor != 0 and close(result, factor * expected):
+        return f"Every entry is {factor:.3g} times what it should be."
     if shape[0] > 1 and torch.equal(result, result[:1].expand_as(result)):
         return f"It is the same everywhere along the axis `{axes[0]}`. Changing a collected tensor in place (`x += y`) changes all."
     apart = (result - expected).abs().nan_to_num(torch.inf)
