@@ -123,6 +123,17 @@ def test_without_workers_and_webassembly_it_computes_the_same(site, watched, two
     expect(page.locator(".play-token")).to_have_count(len(two.tokenizer.encode(shown)))
 
 
+def test_the_twin_can_be_loaded_instead(page, site):
+    twin, text = load_model("attn-only-2l-planted", device="cpu"), "Zorblax met Zorblax"
+    page.get_by_role("link", name="its twin").click()
+    page.wait_for_selector("[data-ready]")
+    tokens = torch.tensor([twin.tokenizer.encode(text)])
+    found = page.evaluate(CALL, [text, {}, LAST])
+    assert difference(found["logits"], twin(tokens)[0]) < 1e-3 * float(twin(tokens).abs().max())
+    expect(page.locator("button[data-do]")).to_have_count(0)
+    opened(page, site.as_uri())
+
+
 def type_in(page, text):
     before = int(page.locator("#play").get_attribute("data-runs"))
     page.get_by_label("Your text").fill(text)

@@ -114,9 +114,7 @@ def test_a_verdict_that_two_standard_errors_would_change_says_so(score, error, v
 
 def test_a_pair_is_an_estimate_and_its_standard_error():
     values = {**borne_out("W9"), "fall_2": 0.02, "fall_2_error": 0.011}
-    pair = {name: value for name, value in values.items() if name != "fall_2_error"} | {
-        "fall_2": (0.02, 0.011)
-    }
+    pair = {name: value for name, value in values.items() if name != "fall_2_error"} | {"fall_2": (0.02, 0.011)}
     assert judge("W9", pair) == judge("W9", **pair) == judge("W9", values)
     assert judge("W9", pair).within_error
     with pytest.raises(LedgerError, match="has no value error_error"):

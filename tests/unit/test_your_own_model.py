@@ -89,21 +89,13 @@ def run_chapter(name: str, monkeypatch, dtype: torch.dtype = torch.float32) -> d
     return found
 
 
-@pytest.mark.parametrize(
-    "kind, dtype", [*((kind, torch.float32) for kind in KINDS), ("Llama", torch.bfloat16)]
-)
-def test_random_models_of_other_architectures_are_at_chance_in_every_row(
-    kind, dtype, tiny, monkeypatch, capsys
-):
+@pytest.mark.parametrize("kind, dtype", [*((kind, torch.float32) for kind in KINDS), ("Llama", torch.bfloat16)])
+def test_random_models_of_other_architectures_are_at_chance_in_every_row(kind, dtype, tiny, monkeypatch, capsys):
     name = tiny(kind)
     found = run_chapter(name, monkeypatch, dtype)
     assert found["models"][name].W_E.dtype == dtype
     table = found["table"]["model"]
-    assert [table[kind] for kind in ("previous-token heads", "heads without effect", "induction heads")] == [
-        0,
-        0,
-        0,
-    ]
+    assert [table[kind] for kind in ("previous-token heads", "heads without effect", "induction heads")] == [0, 0, 0]
     assert table["copying heads among working ones"] == 0
     even, scores = found["chance"][name], found["induction"][name].mean
     assert abs(scores.mean() - even["induction"]) < 0.01 and scores.max() < even["induction"] + 0.05
@@ -120,9 +112,7 @@ def test_normalizations_are_folded_as_transformer_lens_folds_them(kind, tiny):
     model = load_model(tiny(kind), "cpu")
     W = survey.read_weights(model)
     with torch.no_grad():
-        model.process_weights(
-            fold_ln=True, center_writing_weights=False, center_unembed=False, fold_value_biases=False
-        )
+        model.process_weights(fold_ln=True, center_writing_weights=False, center_unembed=False, fold_value_biases=False)
         assert relative_error(W.W_U, model.W_U) < 1e-5
         for ours, theirs in ((W.QK, model.QK), (W.OV, model.OV)):
             assert relative_error(ours.AB, theirs.AB) < 1e-5
@@ -190,11 +180,7 @@ def test_gains_after_attention_and_of_queries_and_keys_are_in_the_circuits(kind,
     W, offset = survey.read_weights(model), float(kind == "Gemma2")
     plain = transformers.AutoModelForCausalLM.from_pretrained(tiny(kind), attn_implementation="eager")
     layer, attn, noted = plain.model.layers[1], plain.model.layers[1].self_attn, {}
-    watched = {
-        "read": attn,
-        "q": getattr(attn, "q_norm", attn.q_proj),
-        "k": getattr(attn, "k_norm", attn.k_proj),
-    }
+    watched = {"read": attn, "q": getattr(attn, "q_norm", attn.q_proj), "k": getattr(attn, "k_norm", attn.k_proj)}
     if kind != "Qwen3":
         watched["wrote"] = layer.post_attention_layernorm
 
@@ -242,9 +228,7 @@ def test_gains_after_attention_and_of_queries_and_keys_are_in_the_circuits(kind,
     ("OPT", ["Normalization", "MLPs", "Positions in the residual stream", "Biases"]),
     ("Bloom", ["Normalization", "MLPs", "Positions of type 'alibi'", "Biases"]),
 ])  # fmt: skip
-def test_models_with_more_go_through_the_chapter_and_it_says_what_that_does(
-    kind, beyond, tiny, monkeypatch, tmp_path
-):
+def test_models_with_more_go_through_the_chapter_and_it_says_what_that_does(kind, beyond, tiny, monkeypatch, tmp_path):
     folder = shutil.copytree(tiny(kind), tmp_path / kind)
     for file in folder.glob("*token*"):
         file.unlink()  # random tokens then
@@ -272,9 +256,7 @@ def test_weights_that_are_not_exactly_the_models_are_one_sentence(change, messag
     safetensors.torch.save_file(state, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(WeightsError, match=message) as error:
         load_model(folder, "cpu")
-    assert error.value._render_traceback_() == [f"WeightsError: {error.value}"] and "\n" not in str(
-        error.value
-    )
+    assert error.value._render_traceback_() == [f"WeightsError: {error.value}"] and "\n" not in str(error.value)
 
 
 def test_start_tokens_tokenizers_that_are_too_large_and_folders_of_a_training(tiny, tmp_path):
@@ -285,23 +267,15 @@ def test_start_tokens_tokenizers_that_are_too_large_and_folders_of_a_training(ti
     survey.check(model, 7)
     assert (survey.text(model)[:, 0] == 7).all() and heads.measured_draws(model)[0].tokens[0, 0] == 7
     model.tokenizer = None
-    with pytest.raises(
-        WeightsError, match="names no start token; set model.cfg.start_token .*START in chapter 17"
-    ):
+    with pytest.raises(WeightsError, match="names no start token; set model.cfg.start_token .*START in chapter 17"):
         survey.check(model)
     folder = shutil.copytree(tiny("Llama"), tmp_path / "large")
     data.load_tokenizer().save_pretrained(folder)  # 4,096 tokens
     model = load_model(folder, "cpu")
-    assert (
-        len(model.tokenizer) == 4_096
-        and not survey.reads_text(model)
-        and 290 < survey.text(model).max() < 300
-    )
+    assert len(model.tokenizer) == 4_096 and not survey.reads_text(model) and 290 < survey.text(model).max() < 300
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "training.jsonl").touch()
-    with pytest.raises(
-        WeightsError, match="mine is the folder of a training, not of its model; .*let it end"
-    ):
+    with pytest.raises(WeightsError, match="mine is the folder of a training, not of its model; .*let it end"):
         load_model(tmp_path / "mine")
     (tmp_path / "mine" / "model").mkdir()
     with pytest.raises(WeightsError, match="not of its model; load .*mine/model"):

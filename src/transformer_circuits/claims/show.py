@@ -48,9 +48,7 @@ def show_quantity(x: float, unit: str = "", digits: int = DIGITS) -> str:
     return f"{show_number(x, digits)} {unit}".strip()
 
 
-def show_values(
-    claim: Claim, values: Mapping[str, float], chance: bool | None = None
-) -> list[tuple[str, str]]:
+def show_values(claim: Claim, values: Mapping[str, float], chance: bool | None = None) -> list[tuple[str, str]]:
     """Return what was measured and how much, as pairs of words; a standard error follows its value.
 
     `chance`: only values that are what chance gives, or only the others.
@@ -76,13 +74,7 @@ def show_estimate(claim: Claim, name: str, values: Mapping[str, float], digits: 
 
 # ---- criteria in words ----------------------------------------------------------------------------------------------------
 
-BOUNDS = {
-    ast.GtE: "at least",
-    ast.Gt: "more than",
-    ast.LtE: "at most",
-    ast.Lt: "less than",
-    ast.Eq: "exactly",
-}
+BOUNDS = {ast.GtE: "at least", ast.Gt: "more than", ast.LtE: "at most", ast.Lt: "less than", ast.Eq: "exactly"}
 OPERATORS = {ast.Add: "plus", ast.Sub: "minus", ast.Mult: "times", ast.Div: "divided by"}
 FUNCTIONS = {"min": "the lowest of", "max": "the highest of", "abs": "the absolute value of"}
 

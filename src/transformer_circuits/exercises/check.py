@@ -87,9 +87,7 @@ def check(function: Callable) -> Callable:
         if minutes < PATIENCE:
             print(f"{name} is right. It agrees with the book's version.")
             return function
-        slow = (
-            f"With it, the cells below would take about {minutes:.0f} minutes: they use the book's version."
-        )
+        slow = f"With it, the cells below would take about {minutes:.0f} minutes: they use the book's version."
         print(f"{name} is right, but slow. {slow} Replace loops by operations on whole tensors.")
     except NotImplementedError:
         print(f"{name} is not written yet. The cells below use the book's version.")
@@ -136,9 +134,7 @@ def described(exercise: Exercise, function: Callable, args: tuple) -> str:
     words = []
     for name, arg in zip(exercise.parameters, args, strict=True):
         if isinstance(arg, TransformerBridge):
-            words.append(
-                f"a model with {', '.join(f'{size} {getattr(arg.cfg, size)}' for size in SIZES[:-1])}"
-            )
+            words.append(f"a model with {', '.join(f'{size} {getattr(arg.cfg, size)}' for size in SIZES[:-1])}")
         else:
             words.append(f"{name} {list(arg.shape)}" if isinstance(arg, Tensor) else f"{name}={arg!r}")
     read = inspect.getclosurevars(inspect.unwrap(function)).globals.items()

@@ -41,12 +41,15 @@ def models(*layers: int) -> Iterator[tuple[TransformerBridge]]:
 def texts(*layers: int) -> Iterator[tuple[TransformerBridge, Tensor]]:
     """Yield random models with random tokens, then the shipped model with held-out text."""
     for seed, (model,) in enumerate(models(*layers)):
-        tokens = torch.randint(
-            SIZES["d_vocab"], (7, 17 - seed), generator=torch.Generator().manual_seed(seed)
-        )
+        tokens = torch.randint(SIZES["d_vocab"], (7, 17 - seed), generator=torch.Generator().manual_seed(seed))
         if model is shipped():
             tokens = held_out_windows(2, 32, model.cfg.d_vocab)
         yield model, tokens.to(model.W_E.device)
+
+
+def twins(*layers: int) -> Iterator[tuple[TransformerBridge, Tensor, Tensor]]:
+    """Yield the trials of `texts`, each with other tokens of the same shape: the same rows in another order."""
+    yield from ((model, tokens, tokens.roll(1, dims=0)) for model, tokens in texts(*layers))
 
 
 def with_more(trials: Iterator[tuple], *arguments: tuple) -> Iterator[tuple]:

@@ -54,11 +54,15 @@ def tokens(ids: Sequence[int], names: Sequence[str], marked: Collection[int] = (
     return " ".join(token(names[i], " copy" * (i in marked)) for i in ids)
 
 
-def table(columns: Mapping[str, Sequence[object]]) -> str:
-    """Return an HTML table of cells that are HTML already, in a box that MathJax leaves alone."""
+def table(columns: Mapping[str, Sequence[object]], search: str = "", unit: str = "") -> str:
+    """Return an HTML table of cells that are HTML already, in a box that MathJax leaves alone.
+
+    head_dump.js searches and sorts it: `search` numbers the columns with a search of their own, and `unit` says what rows are.
+    """
     with pd.option_context("display.max_colwidth", None):
         rows = pd.DataFrame(columns).to_html(index=False, escape=False, border=0)
-    return f'<div class="token-table head-dump tex2jax_ignore mathjax_ignore">\n{rows}\n</div>'
+    live = f' data-search="{search}" data-unit="{unit}"' if unit else ""
+    return f'<div class="token-table head-dump tex2jax_ignore mathjax_ignore"{live}>\n{rows}\n</div>'
 
 
 def head_page(model: str, rows: pd.DataFrame, worth: Worth, names: Sequence[str], akin: Akin) -> str:
@@ -82,7 +86,7 @@ def head_page(model: str, rows: pd.DataFrame, worth: Worth, names: Sequence[str]
         works=bool(worth.working[0, head]),
         shown=len(rows),
         d_vocab=f"{len(names):,}",
-        table=table(columns),
+        table=table(columns, search="1 2 3", unit="source tokens"),
     )
 
 
@@ -179,9 +183,7 @@ def main(out: Path) -> None:
     listed = paper_list(names, lambda text: first.tokenizer.encode(text, add_special_tokens=False))
     works = recorded_worth(MODELS[0]).working[0]
     hits = Hits.of(first, working=works)
-    ways = ways_among(
-        listed.forms, attested.load(first, working=works).paper
-    )  # those that are right in the text
+    ways = ways_among(listed.forms, attested.load(first, working=works).paper)  # those that are right in the text
     listed["in_text"] = [way.numel() > 0 for way in ways]
     listed["hit"] = [bool(hits(*way).any()) for way in ways]
     write_pages(
