@@ -36,9 +36,7 @@ SIZES["Mistral"] = SIZES["Olmo2"] | {"sliding_window": 16}
 SIZES["Mixtral"] = SIZES["Olmo2"] | {"num_local_experts": 4, "num_experts_per_tok": 2}
 SIZES["Phi3"] = SIZES["Olmo2"] | {"pad_token_id": 0}
 SIZES["Gemma3"] = SIZES["Qwen3"] | {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
-SIZES["OPT"] = dict(
-    hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64, word_embed_proj_dim=32
-)
+SIZES["OPT"] = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64, word_embed_proj_dim=32)
 SIZES["Bloom"] = dict(hidden_size=32, n_layer=2, n_head=4)
 SIZES["Mamba"] = dict(hidden_size=32, num_hidden_layers=2, state_size=8)
 SIZES["T5"] = dict(d_model=32, num_layers=2, num_heads=4, d_kv=8, d_ff=64, decoder_start_token_id=0)
