@@ -23,7 +23,7 @@ from transformer_circuits.models.recipes import differing_settings, recipe
 from transformer_circuits.models.registry import list_models, training_log
 from transformer_circuits.models.shards import read_manifest
 from transformer_circuits.models.tokenizer import pieces
-from transformer_circuits.pages import render
+from transformer_circuits.pages import pipe_table, render
 from transformer_circuits.paths import DATA, WEIGHTS
 from transformer_circuits.training.corpus import load_sources
 
@@ -145,7 +145,7 @@ def training(group: str) -> dict[str, str | None]:
     return {
         "title": GROUPS[group],
         "shared": "; ".join(f"{SETTINGS[key]}: {setting(value)}" for key, value in alike.items()),
-        "differing": table(frame) if rows else "",
+        "differing": pipe_table(frame) if rows else "",
         "corpus": settings["corpus"],
     }
 
@@ -159,18 +159,6 @@ def corpus_tables(report: dict[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
     return kinds, sources[["kind", "version", "license", "documents", "tokens", "copy_oracle"]]
 
 
-def table(frame: pd.DataFrame) -> str:
-    """Write a data frame as a pipe table; whole numbers in groups of three digits, others with three decimals."""
-
-    def cell(value: Any) -> str:
-        if isinstance(value, (int, float)):
-            return f"{value:,.0f}" if value == int(value) else f"{value:.3f}"
-        return str(value).replace("|", "\\|")
-
-    shown = frame.map(cell).rename(columns=lambda name: str(name).replace("_", " "))
-    return shown.to_markdown(disable_numparse=True)
-
-
 def page() -> str:
     """Return the page in Markdown."""
     others = pd.concat([cards("small"), cards("melodies")], axis=1).fillna("–").T.rename_axis("model")
@@ -179,14 +167,14 @@ def page() -> str:
     kinds, sources = corpus_tables(report)
     return render(
         "models.md",
-        family=table(cards("attn-only").rename_axis("model")),
+        family=pipe_table(cards("attn-only").rename_axis("model")),
         works=ablation.WORKS,
         cost_windows=ablation.WINDOWS,
         windows=WINDOWS,
-        others=table(others[["layers", "held-out loss", "in-context score", *scores]]),
+        others=pipe_table(others[["layers", "held-out loss", "in-context score", *scores]]),
         training=[training(group) for group in GROUPS],
-        kinds=table(kinds),
-        sources=table(sources),
+        kinds=pipe_table(kinds),
+        sources=pipe_table(sources),
         **report["splits"],
     )
 

@@ -33,7 +33,7 @@ from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.measures.weights import COMPOSES, copying_threshold
 from transformer_circuits.models.registry import list_models, load_model, training_film, training_log
 from transformer_circuits.models.shards import read_manifest
-from transformer_circuits.pages import render
+from transformer_circuits.pages import pipe_table, render
 from transformer_circuits.paths import WEIGHTS
 
 TEXTS = ("Made-up names", "Random tokens, twice")
@@ -214,14 +214,16 @@ def law(name: str, findings: pd.DataFrame) -> str:
 
 
 def table(findings: Mapping[str, pd.DataFrame]) -> str:
-    """Return the findings of all films as a Markdown table, in million tokens."""
-    columns = {name: found.set_index(["claim", "finding"])["tokens"] for name, found in findings.items()}
-    lines = [["finding", *(f"`{name}`" for name in columns)], ["---"] + ["--:"] * len(columns)]
-    for claim, finding in dict.fromkeys(row for column in columns.values() for row in column.index):
-        tokens = [column.get((claim, finding)) for column in columns.values()]
-        cells = ["" if t is None else "–" if np.isnan(t) else f"{t / 1e6:.3g}" for t in tokens]
-        lines.append([f"{claim}: {finding}" if claim else finding, *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """Return the findings of all films as a Markdown table, in million tokens; nothing where a finding is not about a model."""
+    rows = dict.fromkeys((row.claim, row.finding) for found in findings.values() for row in found.itertuples())
+    cells = pd.DataFrame("", index=[f"{claim}: {finding}" if claim else finding for claim, finding in rows], columns=[])
+    for name, found in findings.items():
+        tokens = found.set_index(["claim", "finding"])["tokens"]
+        shown = [
+            "" if row not in tokens else "–" if np.isnan(tokens[row]) else f"{tokens[row] / 1e6:.3g}" for row in rows
+        ]
+        cells[f"`{name}`"] = shown
+    return pipe_table(cells.rename_axis("finding"))
 
 
 def page(films: Mapping[str, Film], findings: Mapping[str, pd.DataFrame], still: str) -> str:
