@@ -53,20 +53,43 @@ def stands_in(wanted: list[Value], text: str) -> bool:
     return False
 
 
+def unfounded_in(text: str, printed_above: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield each sentence of a text with a number that neither outputs nor the criterion of a claim named there have, and that number."""
+    claims = load_claims()
+    for sentence in re.split(r"(?<!Fig\.)(?<=[.?!;:])\s+|\n\n", text):
+        codes = re.findall(r"\b[A-Z]\d{1,2}\b", sentence)
+        sources = printed_above + [claims[code].in_words for code in codes if code in claims]
+        for number, wanted in numbers(NO_RESULT.sub(" ", sentence)):
+            if not any(stands_in(wanted, source) for source in sources):
+                yield sentence.strip(), number
+
+
 def unfounded(notebook: NotebookNode) -> list[tuple[str, str]]:
     """Return each sentence with a number that nothing above it printed, and that number."""
-    claims, above, found = load_claims(), [], []
+    above, found = [], []
     for cell in notebook.cells:
         if cell.cell_type == "code":
             above += printed(cell)
         elif FOUND in cell.metadata.get("tags", []):
-            for sentence in re.split(r"(?<!Fig\.)(?<=[.?!;:])\s+|\n\n", cell.source):
-                codes = re.findall(r"\b[A-Z]\d{1,2}\b", sentence)
-                sources = above + [claims[code].in_words for code in codes if code in claims]
-                for number, wanted in numbers(NO_RESULT.sub(" ", sentence)):
-                    if not any(stands_in(wanted, text) for text in sources):
-                        found.append((sentence.strip(), number))
+            found += unfounded_in(cell.source, above)
     return found
+
+
+def unfounded_on_the_page_of_failures(page: str, notebooks: dict[str, NotebookNode]) -> list[tuple[str, str]]:
+    """Return what no output of the chapters that an entry links to has, nor its claim's criterion and paper value. An entry begins with its anchor."""
+    found = []
+    for id, entry in entries(page).items():
+        claim = load_claims()[id]
+        linked = [notebooks[name] for name in re.findall(r"notebooks/(\w+)\.ipynb", entry)]
+        sources = [text for notebook in linked for cell in notebook.cells for text in printed(cell)]
+        found += unfounded_in(entry, [*sources, claim.in_words, claim.paper or "", claim.statement])
+    return found
+
+
+def entries(page: str) -> dict[str, str]:
+    """Return the entries of the page of failures by claim: `(why-t8)=`, a heading, and its lines."""
+    parts = re.split(r"^\(why-(\w+)\)=$", page, flags=re.MULTILINE)
+    return {id.upper(): text for id, text in zip(parts[1::2], parts[2::2])}
 
 
 def now(number: str, before: NotebookNode, after: NotebookNode) -> str | None:

@@ -5,9 +5,10 @@ import runpy
 import nbformat
 import pytest
 from conventions import notebooks, problems, stubs
-from found import now, to_rewrite, unfounded
+from found import entries, now, to_rewrite, unfounded, unfounded_on_the_page_of_failures
 
 from transformer_circuits.build import Book, is_generated
+from transformer_circuits.claims import Verdict, ledger
 from transformer_circuits.exercises import EXERCISES
 from transformer_circuits.paths import ROOT
 
@@ -63,3 +64,13 @@ def test_a_number_counts_as_found_only_as_printed_above_or_required_by_the_ledge
     after = nbformat.v4.new_output("stream", text="head 1.7   0.3 0.002\nscore -0.4\n1234 of 12000000 tokens")
     changed = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("...", outputs=[after]), said])
     assert now("71%", nbformat.v4.new_notebook(cells=cells), changed) == "0.3"
+
+
+def test_the_page_of_failures_gives_a_reason_for_each_and_only_numbers_of_the_chapters_it_links_to():
+    page = (ROOT / "book" / "not_reproduced.md").read_text(encoding="utf-8")
+    failed = {Verdict.PARTLY, Verdict.NOT_REPRODUCED}
+    assert list(entries(page)) == [id for id, verdict in ledger.read_accepted().items() if verdict in failed]
+    for id, entry in entries(page).items():
+        for part in ("The paper", "Here", "Explanation", "Evidence", "What would decide it"):
+            assert f"**{part}.**" in entry, f"{id} lacks {part}"
+    assert unfounded_on_the_page_of_failures(page, {path.stem: nb for path, nb in NOTEBOOKS.items()}) == []

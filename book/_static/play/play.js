@@ -562,12 +562,14 @@
   // ---- from here ---------------------------------------------------------------------------------------------------------------
 
   async function open() {
-    const began = performance.now();
+    const began = performance.now(), twin = location.search === "?planted", file = twin ? "planted.js" : "model.js";
+    root.querySelector(`.play-models a[href="?${twin ? "planted" : ""}"]`).setAttribute("aria-current", "page");
+    if (twin) for (const element of root.querySelectorAll("h2, h2 ~ *")) element.remove(); // the steps are the other model's
     say("Loading the model …");
     try {
-      await script(new URL("model.js", folder));
+      await script(new URL(file, folder));
     } catch {
-      return say("The model is missing (_static/play/model.js); build the book again (make book).", true);
+      return say(`The model is missing (_static/play/${file}); build the book again (make book).`, true);
     }
     const model = window.playModel;
     delete window.playModel;
@@ -577,7 +579,7 @@
       if (!model) throw new Error("its content is not a model");
       memory = await ask("load", { model });
     } catch (error) {
-      return say(`The model is damaged (_static/play/model.js: ${error.message}); build the book again (make book).`, true);
+      return say(`The model is damaged (_static/play/${file}: ${error.message}); build the book again (make book).`, true);
     }
     facts = { ...model.facts, n_heads: model.config.n_heads, n_ctx: model.config.n_ctx };
     root.dataset.load = Math.round(performance.now() - began);

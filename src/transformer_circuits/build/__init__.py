@@ -50,6 +50,7 @@ PAGES = ("book", "notebooks", "_config.yml")  # what the pages depend on, beside
 GENERATED = {  # pages that are made from watched files, and the modules that make them: `python -m MODULE PAGE.md`
     "book/models": "transformer_circuits.pages.model_cards",
     "book/head_dump": "transformer_circuits.pages.dump_pages",
+    "book/every_head": "transformer_circuits.pages.every_head",
     "book/play": "transformer_circuits.pages.play",
     "book/watch": "transformer_circuits.pages.watch",
     "book/grow": "transformer_circuits.pages.grow",

@@ -47,6 +47,11 @@ def texts(*layers: int) -> Iterator[tuple[TransformerBridge, Tensor]]:
         yield model, tokens.to(model.W_E.device)
 
 
+def twins(*layers: int) -> Iterator[tuple[TransformerBridge, Tensor, Tensor]]:
+    """Yield the trials of `texts`, each with other tokens of the same shape: the same rows in another order."""
+    yield from ((model, tokens, tokens.roll(1, dims=0)) for model, tokens in texts(*layers))
+
+
 def with_more(trials: Iterator[tuple], *arguments: tuple) -> Iterator[tuple]:
     """Yield trials with more arguments: of the first tuple for the first trial, and so on."""
     yield from ((*trial, *more) for trial, more in zip(trials, arguments))

@@ -189,7 +189,7 @@ def induction_by_hand(d_vocab: int, n_ctx: int) -> dict[str, Tensor]:
     return dict(W_E=token.T, W_pos=place.T, W_Q=W_Q, W_K=W_K, W_V=W_V, W_O=W_O, W_U=out)
 
 
-# Workbook e5: three more measures of a head
+# Workbook e5: four more measures of a head
 @exercise(lambda: inputs.texts(2, 1))
 def logit_attribution(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "part row pos-1"]:
     """Return what each part adds to the next token's logit, relative to the mean logit."""
@@ -227,3 +227,23 @@ def ablation_costs(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "laye
 
         costs[layer, head] = loss([(f"blocks.{layer}.attn.hook_z", remove)]) - loss([])
     return costs
+
+
+@exercise(lambda: inputs.with_more(inputs.twins(2, 2, 2), (3, 1, "k"), (0, 4, "q"), (2, 2, "k")))
+def path_patch(
+    model, tokens: Int[Tensor, "row pos"], other: Int[Tensor, "row pos"], writer: int, reader: int, side: str
+) -> Float[Tensor, "row dest src"]:
+    """Return 1.reader's attention if its "q" or "k" sees what 0.writer writes on `other`."""
+    _, cache = model.run_with_cache(tokens)
+    _, swapped = model.run_with_cache(other)
+    change = (swapped["z", 0] - cache["z", 0])[:, :, writer] @ model.W_O[0, writer]
+    W = {"q": model.W_Q, "k": model.W_K}[side][1, reader]
+
+    def patch(x, hook):  # [row, pos, head, d_head]
+        x = x.clone()
+        x[:, :, reader] += change @ W
+        return x
+
+    with model.hooks(fwd_hooks=[(f"blocks.1.attn.hook_{side}", patch)]):
+        _, cache = model.run_with_cache(tokens)
+    return cache["pattern", 1][:, reader]

@@ -37,7 +37,7 @@ class Table:
 
     Cells contain strings, numbers, or lists of either (a list of tokens is shown as one token after another); NaN is left blank. `tokens`
     names the columns whose strings are tokens, shown with visible whitespace (default: every column). `digits`: decimals of numbers that
-    are not whole. `markup`: columns that are HTML already. `css`: classes of the box around the table.
+    are not whole. `markup`: columns that are HTML already. `attributes`: of the box around the table.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Table:
         digits: int = 2,
         caption: str | None = None,
         markup: Iterable[str] = (),
-        css: str = "",
+        **attributes: str,
     ) -> None:
         frame = pd.DataFrame(rows).rename(columns=str)
         self.frame, self.digits, self.caption = frame.astype(object), digits, caption
-        self.markup, self.css = list(markup), f"token-table {css}".strip()
+        self.markup, self.attributes = list(markup), {"class": "token-table"} | attributes
         self.tokens = list(frame if tokens is None else tokens)
         self.kinds = [" class=number" if is_numeric_dtype(values) else "" for _, values in frame.items()]
 
@@ -75,7 +75,8 @@ class Table:
         for row in self._shown(html.escape, as_code, " ").itertuples(index=False, name=None):
             cells = [f"<td{kind}>{text}</td>" for kind, text in zip(self.kinds, row)]
             rows += f"<tr>{''.join(cells)}</tr>\n"
-        start = f'<div class="{self.css}"><table>{caption}<thead><tr>{head}</tr></thead>'
+        box = "".join(f' {name}="{html.escape(value)}"' for name, value in self.attributes.items())
+        start = f"<div{box}><table>{caption}<thead><tr>{head}</tr></thead>"
         return f"{start}\n<tbody>\n{rows}</tbody></table></div>"
 
     def __repr__(self) -> str:

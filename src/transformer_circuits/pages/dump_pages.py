@@ -48,9 +48,14 @@ def tokens(ids: Sequence[int], names: Sequence[str], marked: Collection[int] = (
     return " ".join(as_code(names[i], " copy" * (i in marked)) for i in ids)
 
 
-def table(rows: Any, tokens: Sequence[str] = (), markup: Sequence[str] = ()) -> str:
-    """Return an HTML table (`tokens.Table`) in a box that MathJax leaves alone."""
-    return Table(rows, tokens, markup=markup, css="head-dump tex2jax_ignore mathjax_ignore")._repr_html_()
+def table(rows: Any, tokens: Sequence[str] = (), markup: Sequence[str] = (), search: str = "", unit: str = "") -> str:
+    """Return an HTML table (`tokens.Table`) in a box that MathJax leaves alone.
+
+    head_dump.js searches and sorts it: `search` numbers the columns with a search of their own, and `unit` says what rows are.
+    """
+    box = {"class": "token-table head-dump tex2jax_ignore mathjax_ignore"}
+    box |= {"data-search": search, "data-unit": unit} if unit else {}
+    return Table(rows, tokens, markup=markup, **box)._repr_html_()
 
 
 def head_page(model: str, rows: pd.DataFrame, worth: Worth, names: Sequence[str], akin: Akin) -> str:
@@ -74,7 +79,7 @@ def head_page(model: str, rows: pd.DataFrame, worth: Worth, names: Sequence[str]
         works=bool(worth.working[0, head]),
         shown=len(rows),
         d_vocab=f"{len(names):,}",
-        table=table(columns, ["source"], ["destinations", "out tokens"]),
+        table=table(columns, ["source"], ["destinations", "out tokens"], search="1 2 3", unit="source tokens"),
     )
 
 

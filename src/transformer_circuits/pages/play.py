@@ -1,6 +1,6 @@
 """The page "Play": the two-layer model in the reader's browser, to be taken apart there.
 
-    python -m transformer_circuits.pages.play OUT.md       (the build does; model.js goes to _static/play beside it)
+    python -m transformer_circuits.pages.play OUT.md       (the build does; the models go to _static/play beside it)
 
 The page is `book/_static/play/`: engine.js computes, play.js draws, both written by hand. This module writes their data: weights and
 tokenizer, what each head does, the prepared texts. All of it is computed from the shipped model; no head is named by hand.
@@ -34,7 +34,8 @@ from transformer_circuits.models.tokenizer import START
 from transformer_circuits.pages import render
 from transformer_circuits.training.film import NAMES
 
-MODEL = "attn-only-2l"
+MODELS = {"attn-only-2l": "model.js", "attn-only-2l-planted": "planted.js"}  # the first is what the page tells about
+MODEL = next(iter(MODELS))
 CODE = ("tree_broadcast_center", 14)  # a held-out passage, and how many lines of it
 SEGMENT, COPIES = 20, 2  # of random tokens
 
@@ -189,11 +190,12 @@ def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:
 
 
 @torch.no_grad()
-def main(out: Path) -> None:
-    model = load_model(MODEL, device="cpu")
+def described(name: str) -> tuple[TransformerBridge, Scene, str]:
+    """Return a model, the scene that is shown first, and the content of its script."""
+    model = load_model(name, device="cpu")
     windows = held_out_windows(16, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
     previous, rest = heads.previous_token_scores(model, windows), heads.start_token_scores(model, windows)
-    induces, worth = heads.measured_induction(model).mean, ablation.recorded_worth(MODEL)
+    induces, worth = heads.measured_induction(model).mean, ablation.recorded_worth(name)
     held = {
         "previous-token head": previous >= PREVIOUS_TOKEN_HEAD,
         "induction head": induces >= INDUCTION_HEAD,
@@ -208,11 +210,18 @@ def main(out: Path) -> None:
     roles = {head_name(head): role for role, holds in held.items() for head in holds.nonzero().tolist()}
     facts = {"roles": roles, "scores": scores, "texts": texts(model, shown)}
     means = [heads.mean_z(model, windows, layer).tolist() for layer in range(model.cfg.n_layers)]
+    return model, shown, script(model, means, facts)
+
+
+@torch.no_grad()
+def main(out: Path) -> None:
     folder = out.parent / "_static" / "play"
     folder.mkdir(parents=True, exist_ok=True)
-    data = script(model, means, facts)
-    (folder / "model.js").write_text(data, encoding="utf-8")
-    out.write_text(page(model, shown, len(data) / 1e6), encoding="utf-8")
+    for name, file in MODELS.items():
+        model, shown, data = described(name)
+        (folder / file).write_text(data, encoding="utf-8")
+        if name == MODEL:
+            out.write_text(page(model, shown, len(data) / 1e6), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.measures.weights import COMPOSES, copying_threshold
 from transformer_circuits.models.registry import list_models, load_model, training_film, training_log
 from transformer_circuits.models.shards import read_manifest
-from transformer_circuits.pages import pipe_table, render
+from transformer_circuits.pages import render
 from transformer_circuits.paths import WEIGHTS
 
 TEXTS = ("Made-up names", "Random tokens, twice")
@@ -194,48 +194,19 @@ def when_true(name: str, log: pd.DataFrame) -> pd.DataFrame:
     return in_context.when_true(log, alone, d_vocab=d_vocab, copying=threshold)
 
 
-def predicted(name: str) -> tuple[int, int, float]:
-    """Return the windows in a training step, their length, and the tokens after which an induction head should form by the law."""
+def predicted(name: str) -> float:
+    """Return the tokens after which an induction head should form by the law."""
     run = read_manifest(WEIGHTS / name)["training"]["run"]
-    windows, n_ctx = run["training"]["batch"], run["model"]["n_ctx"]
-    return windows, n_ctx, in_context.predicted_emergence(windows, n_ctx)
+    return in_context.predicted_emergence(run["training"]["batch"], run["model"]["n_ctx"])
 
 
-def law(name: str, findings: pd.DataFrame) -> str:
-    """Compare the tokens after which a model has an induction head with the prediction."""
-    windows, n_ctx, expected = predicted(name)
-    reached = findings.loc[findings["finding"] == in_context.INDUCES, "tokens"].iloc[0]
-    found = (
-        f"Its best head is an induction head after {million(reached)}, {reached / expected:.2f} times the prediction."
-    )
-    if np.isnan(reached):
-        found = "It does not form an induction head in its run."
-    return f"`{name}` read {windows} windows of {n_ctx} tokens per step, so the law predicts {million(expected)} tokens. {found}"
-
-
-def table(findings: Mapping[str, pd.DataFrame]) -> str:
-    """Return the findings of all films as a Markdown table, in million tokens; nothing where a finding is not about a model."""
-    rows = dict.fromkeys((row.claim, row.finding) for found in findings.values() for row in found.itertuples())
-    cells = pd.DataFrame("", index=[f"{claim}: {finding}" if claim else finding for claim, finding in rows], columns=[])
-    for name, found in findings.items():
-        tokens = found.set_index(["claim", "finding"])["tokens"]
-        shown = [
-            "" if row not in tokens else "–" if np.isnan(tokens[row]) else f"{tokens[row] / 1e6:.3g}" for row in rows
-        ]
-        cells[f"`{name}`"] = shown
-    return pipe_table(cells.rename_axis("finding"))
-
-
-def page(films: Mapping[str, Film], findings: Mapping[str, pd.DataFrame], still: str) -> str:
+def page(films: Mapping[str, Film], still: str) -> str:
     counts = sorted({len(film["tokens"]) for film in films.values()})
-    judged = {name: found for name, found in findings.items() if in_context.INDUCES in set(found["finding"])}
     return render(
         "watch.md",
         snapshots=" or ".join(map(str, counts)),
         films=html.escape(json.dumps({"films": list(films)})),
         alt=f"Six attention patterns of head {still}, from the first snapshot to the last.",
-        table=table(findings),
-        law=" ".join(law(name, found) for name, found in judged.items()),
         previous=f"{PREVIOUS_TOKEN_HEAD:.0%}",
         induction=f"{INDUCTION_HEAD:.0%}",
         works=WORKS,
@@ -254,20 +225,18 @@ def main(out: Path) -> None:
     use_style()
     folder = out.parent / "_static" / "watch" / "films"
     folder.mkdir(parents=True, exist_ok=True)
-    findings = {}
     chosen = ""
     for name, film in films.items():
         log, model = training_log(name), load_model(name, device="cpu")
         found = when_true(name, log)
         induces = found["finding"] == in_context.INDUCES
-        findings[name] = found.assign(law=np.where(induces, predicted(name)[2], np.nan))
-        content = script(name, film, log, model, findings[name])
+        content = script(name, film, log, model, found.assign(law=np.where(induces, predicted(name), np.nan)))
         (folder / f"{name}.js").write_text(content, encoding="utf-8")
         if not chosen:
             layer, head = divmod(start(film, log)["head"], film["rest"].shape[2])
             stills(film, layer, head).savefig(folder / "stills.png", dpi=110)
             chosen = f"{layer}.{head}"
-    out.write_text(page(films, findings, chosen), encoding="utf-8")
+    out.write_text(page(films, chosen), encoding="utf-8")
 
 
 if __name__ == "__main__":
