@@ -1,6 +1,6 @@
 """The page "Every head of the two-layer model": one row a head, from `head_map`, that opens to the passages in which the head matters most.
 
-    python -m transformer_circuits.pages.every_head OUT.md       (the build does)
+python -m transformer_circuits.pages.every_head OUT.md       (the build does)
 """
 
 import sys
@@ -12,17 +12,23 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from transformer_circuits.circuits.head_map import Passage, head_map, passages, rises
-from transformer_circuits.data import held_out_windows, vocabulary
+from transformer_circuits.circuits.head_map import Passage, head_map, passages, rises, windows_of
+from transformer_circuits.data import vocabulary
 from transformer_circuits.measures.ablation import WINDOWS, recorded_worth
 from transformer_circuits.models import load_model
 from transformer_circuits.pages import render
 from transformer_circuits.pages.dump_pages import table, token, tokens
 
 MODEL = "attn-only-2l"
-ROWS = 8  # windows behind everything except costs and induction scores
 SHOWN, SOURCES = 24, 3  # tokens of a passage, and the sources listed below it
-FRACTIONS = ("previous", "current", "same", "after", "start", "induction")  # shown with two digits, as the numbers after the cost
+FRACTIONS = (
+    "previous",
+    "current",
+    "same",
+    "after",
+    "start",
+    "induction",
+)  # shown with two digits, as the numbers after the cost
 OTHERS = ("attribution", "positivity")
 
 
@@ -35,9 +41,7 @@ def passage(found: Passage, window: Int[Tensor, " pos"], names: Sequence[str]) -
         for i in range(first, found.place + 1)
     )
     sources = found.attention.topk(min(SOURCES, len(found.attention))).indices.tolist()
-    attended = ", ".join(
-        f"{token(strings[i])} ({found.attention[i]:.0%}, {found.place - i} back)" for i in sources
-    )
+    attended = ", ".join(f"{token(strings[i])} ({found.attention[i]:.0%}, {found.place - i} back)" for i in sources)
     return (
         f'<p class="passage">{shaded} → {token(strings[found.place + 1], " copy")}<br>Without the head, the loss of the last token rises by '
         f"{found.rise:.2f} nats. It attends to {attended}.</p>"
@@ -80,7 +84,7 @@ def write_page(
 @torch.no_grad()
 def main(out: Path) -> None:
     model = load_model(MODEL, device="cpu")
-    windows = held_out_windows(ROWS, model.cfg.n_ctx, model.cfg.d_vocab)
+    windows = windows_of(model)
     every, rise = head_map(model, windows, recorded_worth(MODEL)), rises(model, windows)
     heads = {name: tuple(map(int, name.split("."))) for name in every.index}
     shown = {name: passages(model, windows, rise, head) for name, head in heads.items()}
