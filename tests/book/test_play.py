@@ -69,7 +69,7 @@ def edits(two):
         {}, {"off": [first]}, {"off": [second]}, {"off": [first, second, *others], "mean": True},
         {"cut": "K"}, {"cut": "Q"}, {"cut": "V"}, {"cut": "QKV"},
         {"off": [first], "frozen": True}, {"off": [first], "from": "K"}, {"off": [first, second], "from": "Q"},
-        {"off": [first, [0, 1]], "from": "V", "mean": True},
+        {"off": [first, others[0]], "from": "V", "mean": True},
         {"off": [second], "cut": "K"}, {"cut": "V", "frozen": True}, {"off": [[0, h] for h in range(two.cfg.n_heads)]},
     ]  # fmt: skip
 
@@ -121,6 +121,17 @@ def test_without_workers_and_webassembly_it_computes_the_same(site, watched, two
     assert difference(found["logits"], logits) < 1e-3 * float(logits.abs().max())
     shown = page.get_by_label("Your text").input_value()
     expect(page.locator(".play-token")).to_have_count(len(two.tokenizer.encode(shown)))
+
+
+def test_the_twin_can_be_loaded_instead(page, site):
+    twin, text = load_model("attn-only-2l-planted", device="cpu"), "Zorblax met Zorblax"
+    page.get_by_role("link", name="its twin").click()
+    page.wait_for_selector("[data-ready]")
+    tokens = torch.tensor([twin.tokenizer.encode(text)])
+    found = page.evaluate(CALL, [text, {}, LAST])
+    assert difference(found["logits"], twin(tokens)[0]) < 1e-3 * float(twin(tokens).abs().max())
+    expect(page.locator("button[data-do]")).to_have_count(0)
+    opened(page, site.as_uri())
 
 
 def type_in(page, text):
@@ -182,7 +193,7 @@ def test_the_steps_and_prepared_texts_do_what_they_say(page):
         # The first says what it is in the intact model first.
         expect(where).to_contain_text(f"followed last time: {said[number == 0]}")
         expect(page.locator(".play-edits")).not_to_have_text("all heads on")
-        assert page.get_by_label("Your text").input_value() == play.NAMES
+        assert page.get_by_label("Your text").input_value() == play.EXAMPLE
     for button in page.get_by_role("group", name="Prepared texts").get_by_role("button").all():
         button.click()
         expect(page.locator(".play-note")).not_to_be_empty()

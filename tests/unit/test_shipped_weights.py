@@ -15,14 +15,14 @@ from transformer_circuits.paths import DATA, WEIGHTS
 from transformer_circuits.training.train import CONFIGS, read_config
 
 FAMILY = ["attn-only-0l", "attn-only-1l", "attn-only-2l"]
-SEEDS = [f"small-{n}l{seed}" for n in (1, 2) for seed in ("", "-seed-1", "-seed-2")]
+LIKE_TWO = ["attn-only-2l-seed-1", "attn-only-2l-seed-2", "attn-only-2l-planted"]
 OTHER_SHAPES = {
     "small-1l-smeared-keys": {"n_layers": 1, "smeared_keys": True},
     "small-2l-standard-positions": {"n_layers": 2, "standard_positions": True},
     "small-2l-mlp": {"n_layers": 2, "normalization": "LN", "d_mlp": 768},
 }
-SMALL = [*SEEDS, *OTHER_SHAPES, "small-2l-planted"]
-LANGUAGE = [*FAMILY, "attn-only-1l-32h", *SMALL]
+SMALL = ["small-1l", "small-2l", *OTHER_SHAPES]
+LANGUAGE = [*FAMILY, *LIKE_TWO, "attn-only-1l-32h", *SMALL]
 SHIPPED = [*LANGUAGE, "melodies-1l", "melodies-2l", "melodies-2l-no-direction"]
 TEXT = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
@@ -48,16 +48,21 @@ def test_weights_are_undamaged_finite_and_small_enough_to_ship(name):
         assert manifest["tokenizer.json"]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
+@pytest.mark.parametrize("name", [*FAMILY, *LIKE_TWO])
+def test_models_of_the_family_differ_in_what_their_name_says_alone(name):
+    text = {"planted"} if name.endswith("planted") else set()
+    assert differing_settings("attn-only-2l", name).keys() == text
+    seed = int(name[-1]) if "seed" in name else 0
+    assert read_manifest(WEIGHTS / name)["training"]["run"]["training"]["seed"] == seed
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_small_models_differ_in_what_their_name_says_alone(name):
     manifest = read_manifest(WEIGHTS / name)
     options = OTHER_SHAPES.get(name, {"n_layers": int(name[6])})
     expected = ModelConfig(d_model=192, n_heads=6, d_head=64, d_vocab=512, n_ctx=256, **options)
     assert ModelConfig(**manifest["config"]) == expected
-    text = {"without_start", "planted"} if name == "small-2l-planted" else set()
-    assert differing_settings("small-2l", name).keys() - {"tokens"} == text
-    seed = int(name[-1]) if "seed" in name else 0
-    assert manifest["training"]["run"]["training"]["seed"] == seed
+    assert not differing_settings("small-2l", name).keys() - {"tokens"}
     tokenizer = load_model(name, device="cpu").tokenizer
     assert len(tokenizer) == 512 and tokenizer.decode(tokenizer.encode(TEXT)[1:]) == TEXT
 

@@ -6,6 +6,7 @@ python -m transformer_circuits.pages.model_cards OUT.md
 import functools
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,16 @@ from transformer_circuits.training.corpus import load_sources
 
 WINDOWS = 16  # of held-out text, for previous-token scores
 
-GROUPS = {"attn-only": "The family", "small": "The small models", "melodies": "The melody models"}
+GROUPS = {
+    "attn-only-[012]l": "The family",
+    "attn-only-2l-.*": "Its other seeds, and the planted twin",
+    "attn-only-1l-32h": "The model of 32 heads",
+    "small-.*": "The small models",
+    "melodies-.*": "The melody models",
+}
 SETTINGS = {
     "n_layers": "layers", "n_heads": "heads per layer", "d_model": "width", "d_head": "width of a head", "d_vocab": "vocabulary", "n_ctx": "context",
-    "tokens": "training tokens", "batch": "windows per step", "lr": "learning rate", "lr_end": "last learning rate divided by the highest",
+    "tokens": "training tokens", "batch": "windows per step", "optimizer": "optimizer of the heads", "lr": "learning rate", "lr_end": "last learning rate divided by the highest",
     "warmup": "rate rises until (fraction of training)", "decay_from": "rate falls after (fraction of training)", "betas": "AdamW's betas",
     "weight_decay": "weight decay", "decay_embeddings": "weight decay of embeddings", "clip": "gradient norm clipped at",
     "without_start": "windows that begin in running text, without start token (fraction)", "planted": "windows with a passage that occurs twice (fraction)",
@@ -41,8 +48,8 @@ SETTINGS = {
 
 
 def names(group: str) -> list[str]:
-    """Return the shipped models of a group, those with fewer layers first."""
-    mine = [name for name in list_models() if name.startswith(group)]
+    """Return the shipped models whose names match a key of GROUPS, those with fewer layers first."""
+    mine = [name for name in list_models() if re.fullmatch(group, name)]
     return sorted(mine, key=lambda name: config(name)["n_layers"])
 
 
@@ -121,6 +128,8 @@ def setting(value: Any) -> str:
     match value:
         case None:
             return "–"
+        case str():
+            return {"muon": "Muon for each head", "adamw": "AdamW"}.get(value, value)
         case bool():
             return "yes" if value else "no"
         case int():
@@ -132,7 +141,7 @@ def setting(value: Any) -> str:
     return ", ".join(map(setting, value))
 
 
-def training(group: str) -> dict[str, str | None]:
+def training(group: str) -> dict[str, Any]:
     """Return with which settings a group was trained: those that all models share, and a table of those in which they differ."""
     models = names(group)
     settings = {key: value for key, value in recipe(models[0]).items() if key in SETTINGS}
@@ -144,6 +153,7 @@ def training(group: str) -> dict[str, str | None]:
         frame = frame.T.rename_axis("setting")
     return {
         "title": GROUPS[group],
+        "alone": len(models) == 1,
         "shared": "; ".join(f"{SETTINGS[key]}: {setting(value)}" for key, value in alike.items()),
         "differing": table(frame) if rows else "",
         "corpus": settings["corpus"],
@@ -173,13 +183,14 @@ def table(frame: pd.DataFrame) -> str:
 
 def page() -> str:
     """Return the page in Markdown."""
-    others = pd.concat([cards("small"), cards("melodies")], axis=1).fillna("–").T.rename_axis("model")
+    family, *rest = GROUPS
+    others = pd.concat(map(cards, rest), axis=1).fillna("–").T.rename_axis("model")
     scores = ["induction score", "previous-token score", "working heads"]
     report = json.loads((DATA / "corpus.json").read_text(encoding="utf8"))
     kinds, sources = corpus_tables(report)
     return render(
         "models.md",
-        family=table(cards("attn-only").rename_axis("model")),
+        family=table(cards(family).rename_axis("model")),
         works=ablation.WORKS,
         cost_windows=ablation.WINDOWS,
         windows=WINDOWS,

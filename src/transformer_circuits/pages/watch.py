@@ -194,44 +194,19 @@ def when_true(name: str, log: pd.DataFrame) -> pd.DataFrame:
     return in_context.when_true(log, alone, d_vocab=d_vocab, copying=threshold)
 
 
-def predicted(name: str) -> tuple[int, int, float]:
-    """Return the windows in a training step, their length, and the tokens after which an induction head should form by the law."""
+def predicted(name: str) -> float:
+    """Return the tokens after which an induction head should form by the law."""
     run = read_manifest(WEIGHTS / name)["training"]["run"]
-    windows, n_ctx = run["training"]["batch"], run["model"]["n_ctx"]
-    return windows, n_ctx, in_context.predicted_emergence(windows, n_ctx)
+    return in_context.predicted_emergence(run["training"]["batch"], run["model"]["n_ctx"])
 
 
-def law(name: str, findings: pd.DataFrame) -> str:
-    """Compare the tokens after which a model has an induction head with the prediction."""
-    windows, n_ctx, expected = predicted(name)
-    reached = findings.loc[findings["finding"] == in_context.INDUCES, "tokens"].iloc[0]
-    found = f"Its best head is an induction head after {million(reached)}, {reached / expected:.2f} times the prediction."
-    if np.isnan(reached):
-        found = "It does not form an induction head in its run."
-    return f"`{name}` read {windows} windows of {n_ctx} tokens per step, so the law predicts {million(expected)} tokens. {found}"
-
-
-def table(findings: Mapping[str, pd.DataFrame]) -> str:
-    """Return the findings of all films as a Markdown table, in million tokens."""
-    columns = {name: found.set_index(["claim", "finding"])["tokens"] for name, found in findings.items()}
-    lines = [["finding", *(f"`{name}`" for name in columns)], ["---"] + ["--:"] * len(columns)]
-    for claim, finding in dict.fromkeys(row for column in columns.values() for row in column.index):
-        tokens = [column.get((claim, finding)) for column in columns.values()]
-        cells = ["" if t is None else "–" if np.isnan(t) else f"{t / 1e6:.3g}" for t in tokens]
-        lines.append([f"{claim}: {finding}" if claim else finding, *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def page(films: Mapping[str, Film], findings: Mapping[str, pd.DataFrame], still: str) -> str:
+def page(films: Mapping[str, Film], still: str) -> str:
     counts = sorted({len(film["tokens"]) for film in films.values()})
-    judged = {name: found for name, found in findings.items() if in_context.INDUCES in set(found["finding"])}
     return render(
         "watch.md",
         snapshots=" or ".join(map(str, counts)),
         films=html.escape(json.dumps({"films": list(films)})),
         alt=f"Six attention patterns of head {still}, from the first snapshot to the last.",
-        table=table(findings),
-        law=" ".join(law(name, found) for name, found in judged.items()),
         previous=f"{PREVIOUS_TOKEN_HEAD:.0%}",
         induction=f"{INDUCTION_HEAD:.0%}",
         works=WORKS,
@@ -250,20 +225,18 @@ def main(out: Path) -> None:
     use_style()
     folder = out.parent / "_static" / "watch" / "films"
     folder.mkdir(parents=True, exist_ok=True)
-    findings = {}
     chosen = ""
     for name, film in films.items():
         log, model = training_log(name), load_model(name, device="cpu")
         found = when_true(name, log)
         induces = found["finding"] == in_context.INDUCES
-        findings[name] = found.assign(law=np.where(induces, predicted(name)[2], np.nan))
-        content = script(name, film, log, model, findings[name])
+        content = script(name, film, log, model, found.assign(law=np.where(induces, predicted(name), np.nan)))
         (folder / f"{name}.js").write_text(content, encoding="utf-8")
         if not chosen:
             layer, head = divmod(start(film, log)["head"], film["rest"].shape[2])
             stills(film, layer, head).savefig(folder / "stills.png", dpi=110)
             chosen = f"{layer}.{head}"
-    out.write_text(page(films, findings, chosen), encoding="utf-8")
+    out.write_text(page(films, chosen), encoding="utf-8")
 
 
 if __name__ == "__main__":
