@@ -38,9 +38,7 @@ def executed(session: pytest.Session) -> build.Cache:
         if not (done.is_file() and done.read_text() == this):
             with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
                 print()
-                subprocess.run(
-                    [sys.executable, "-m", "transformer_circuits.build", "--run", *chosen], cwd=ROOT
-                )
+                subprocess.run([sys.executable, "-m", "transformer_circuits.build", "--run", *chosen], cwd=ROOT)
             done.write_text(this)
     return build.Cache(BOOK)
 
@@ -65,9 +63,7 @@ def runtest(item: IPyNbCell) -> None:
     if ran.execution_count is None:
         pytest.fail("did not run, because a cell before it failed", pytrace=False)
     if item.options["check"] and not item.compare_outputs(ran.outputs, item.cell.outputs):
-        item.raise_cell_error(
-            "Cell outputs differ (`make outputs` stores them)", "\n".join(item.comparison_traceback)
-        )
+        item.raise_cell_error("Cell outputs differ (`make outputs` stores them)", "\n".join(item.comparison_traceback))
 
 
 IPyNbFile.setup, IPyNbCell.runtest = setup, runtest

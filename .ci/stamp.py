@@ -70,10 +70,7 @@ def environment(root: Path = ROOT) -> str:
     pins = dict(line.split("==") for line in (root / "constraints.txt").read_text().split() if "==" in line)
     about = project(root)
     lines = []
-    for group, requirements in {
-        "the package": about["dependencies"],
-        **about["optional-dependencies"],
-    }.items():
+    for group, requirements in {"the package": about["dependencies"], **about["optional-dependencies"]}.items():
         names = [normal(NAME.match(requirement)[0]) for requirement in requirements]
         lines += [f"      # {group}", *(f"      - {name}=={pins[name]}" for name in names)]
     return ENVIRONMENT.format("\n".join(lines))
@@ -115,9 +112,7 @@ def stamped(root: Path = ROOT) -> dict[Path, str]:
     """Return what each derived file must contain."""
     address = project(root)["urls"]["Repository"]
     # What the files say now is what _config.yml says, which is written last.
-    before = re.search(
-        r"url: (https://github\.com/\S+)", (root / WITH_ADDRESS[-1]).read_text(encoding="utf-8")
-    )[1]
+    before = re.search(r"url: (https://github\.com/\S+)", (root / WITH_ADDRESS[-1]).read_text(encoding="utf-8"))[1]
     files = {root / "environment.yml": environment(root)}
     cell = first_cell(root)
     for path in sorted((root / "notebooks").glob("*.ipynb")):
@@ -132,11 +127,7 @@ def stamped(root: Path = ROOT) -> dict[Path, str]:
 def places(address: str) -> list[str]:
     """Return the addresses that follow from a repository's: its own, that of its notebooks on Colab, that of the published book."""
     owner, name = address.removeprefix("https://github.com/").split("/")
-    return [
-        address,
-        f"research.google.com/github/{owner}/{name}",
-        f"https://{owner.lower()}.github.io/{name}",
-    ]
+    return [address, f"research.google.com/github/{owner}/{name}", f"https://{owner.lower()}.github.io/{name}"]
 
 
 def differing(root: Path = ROOT) -> dict[Path, str]:

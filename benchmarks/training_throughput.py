@@ -17,9 +17,7 @@ from transformer_circuits.training.train import NextTokenLoss, flops_per_token, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="attn-only-2l")
     parser.add_argument("--batch", type=int, nargs="+")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")

@@ -1,8 +1,10 @@
-// The tables of the head dump (transformer_circuits/pages/dump_pages.py): search and sorting, by DataTables.
+// The tables of the head dump and of the page of every head (`table` in transformer_circuits/pages/dump_pages.py): search and sorting, by DataTables.
 itables.then(({ default: DataTable, set_or_remove_dark_class: followTheme }) => {
-  const TOKENS = [1, 2, 3]; // columns: source, destinations, outs
+  // Heads are in the order of layers and numbers: 0.2 before 0.10.
+  const key = (data, type) => (type === "sort" ? data.replace(/^(\d+)\.(\d)$/, "$1.0$2") : data);
   followTheme();
-  for (const table of document.querySelectorAll(".head-dump table")) {
+  for (const table of document.querySelectorAll(".head-dump[data-unit] table")) {
+    const { search, unit } = table.parentElement.dataset, TOKENS = search.split(" ").map(Number);
     new DataTable(table, {
       order: [], // as written: by rank
       autoWidth: false,
@@ -10,17 +12,17 @@ itables.then(({ default: DataTable, set_or_remove_dark_class: followTheme }) => 
       lengthMenu: [25, 50, 100, { label: "all", value: -1 }],
       search: { smart: false }, // literally, for tokens like != and "
       layout: { topStart: "search", topEnd: "pageLength" },
-      language: { search: "Search all columns", lengthMenu: "_MENU_ rows", info: "_START_ to _END_ of _TOTAL_ source tokens",
+      language: { search: "Search all columns", lengthMenu: "_MENU_ rows", info: `_START_ to _END_ of _TOTAL_ ${unit}`,
         infoEmpty: "none", infoFiltered: "(_MAX_ in all)", zeroRecords: "No row has a token with this text." },
-      columnDefs: [{ targets: TOKENS.slice(1), orderable: false }],
+      columnDefs: [{ targets: TOKENS.slice(1), orderable: false }, { targets: 0, render: key }],
       initComplete() {
-        addColumnSearch(this.api());
+        addColumnSearch(this.api(), TOKENS);
       },
     });
   }
 
   // A second row of titles, with a search for each column of tokens.
-  function addColumnSearch(table) {
+  function addColumnSearch(table, TOKENS) {
     const row = table.table().header().insertRow();
     table.columns().every(function (i) {
       const cell = row.appendChild(document.createElement("th"));

@@ -72,9 +72,7 @@ def note_reads(watched: Sequence[str], log: str) -> None:
     seen = set()
 
     def note(event: str, arguments: tuple) -> None:
-        if event not in ("open", "os.listdir", "os.scandir") or not isinstance(
-            arguments[0], (str, os.PathLike)
-        ):
+        if event not in ("open", "os.listdir", "os.scandir") or not isinstance(arguments[0], (str, os.PathLike)):
             return
         if event == "open" and set(arguments[1] or "") & set("wax"):
             return
@@ -134,9 +132,7 @@ class Manager(AsyncKernelManager):
         super().__init__(**options)
         self.watched, self.reads = watched, reads
 
-    async def _async_launch_kernel(
-        self, kernel_cmd: list[str], *, env: Mapping[str, str], cwd: str, **_: Any
-    ) -> None:
+    async def _async_launch_kernel(self, kernel_cmd: list[str], *, env: Mapping[str, str], cwd: str, **_: Any) -> None:
         provisioner = self.provisioner
         provisioner.process = Handle(start(kernel, kernel_cmd, dict(env), cwd, self.watched, self.reads))
         # The new process makes itself the leader of a group; until then, signals for the group reach it alone.

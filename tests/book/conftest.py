@@ -68,8 +68,7 @@ class Watched:
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("requestfailed", lambda request: self.complaints.append(f"failed to load {request.url}"))
         page.on(
-            "request",
-            lambda r: None if r.url.startswith(("file:", "data:", "blob:")) else self.requests.append(r.url),
+            "request", lambda r: None if r.url.startswith(("file:", "data:", "blob:")) else self.requests.append(r.url)
         )
 
     def open(self, path: Path) -> Page:

@@ -81,9 +81,7 @@ def test_the_headline_moves_below_the_first_paragraph_and_folded_cells_say_what_
     page = BeautifulSoup(text_of(book, "01_one"), "html.parser")
     top, cell = page.select_one(".tc-headline"), page.find(id="cell-cell-3")
     assert top.find_next_sibling()["id"] == "cell-cell-1", "before the first cell"
-    assert (
-        top.select_one("figure#fig-line").img["alt"] == "One line." and len(page.select("article img")) == 1
-    )
+    assert top.select_one("figure#fig-line").img["alt"] == "One line." and len(page.select("article img")) == 1
     assert "A line." in top.get_text() and page.get_text().count("It rises by") == 1
     assert "It rises by" in top.get_text() and cell.select_one(".cell_output a")["href"] == "#fig-line"
     assert cell.select_one(".cell_output a").get_text() == "Fig. 1.1"
@@ -280,9 +278,7 @@ def test_a_kernel_begins_like_a_new_interpreter(book):
     anew = nbformat.read(path, as_version=4)
     NotebookClient(anew, resources={"metadata": {"path": str(path.parent)}}).execute()
     for one, other in zip(forked, [cell.outputs for cell in build.code_cells(anew)]):
-        texts = [
-            [output.get("text") or sorted(output.data) for output in outputs] for outputs in (one, other)
-        ]
+        texts = [[output.get("text") or sorted(output.data) for output in outputs] for outputs in (one, other)]
         assert texts[0] == texts[1]
 
 

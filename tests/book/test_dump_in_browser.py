@@ -50,9 +50,7 @@ def pages(tmp_path_factory):
     return build.build(book).parent / "book"
 
 
-@pytest.mark.parametrize(
-    ("head", "cost", "idle"), [(0, "0.2500 ± 0.0100", False), (1, "0.0010 ± 0.0002", True)]
-)
+@pytest.mark.parametrize(("head", "cost", "idle"), [(0, "0.2500 ± 0.0100", False), (1, "0.0010 ± 0.0002", True)])
 def test_each_head_has_its_page_with_its_first_sources_and_copies_marked(pages, head, cost, idle):
     page = soup(pages / "head_dump" / "some-model" / f"0_{head}.html")
     assert f"by {cost} nats per token" in page.text and ("That is no effect" in page.text) == idle
@@ -61,11 +59,7 @@ def test_each_head_has_its_page_with_its_first_sources_and_copies_marked(pages, 
     sources = [row[1].text for row in rows]
     assert sources[12:20] == ["```", "|", "{{models}}", "{%if", "&lt;", "<U+2028>", "⇥␍", "␀"]
     marked = {i: [code.text for code in row[3].select("code.copy")] for i, row in enumerate(rows)}
-    assert {i: copies for i, copies in marked.items() if copies} == {
-        7: ["two", "Two"],
-        8: ["Two"],
-        10: ["city"],
-    }
+    assert {i: copies for i, copies in marked.items() if copies} == {7: ["two", "Two"], 8: ["Two"], 10: ["city"]}
     assert [cell.text for cell in rows[4][4:]] == ["56.00", "38.00", "38.00"]
 
 

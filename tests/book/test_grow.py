@@ -14,11 +14,7 @@ from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.pages import grow
 from transformer_circuits.training.train import TrainingConfig, optimizers_for
 
-SHAPES = [
-    dict(layers=2, heads=4, d_head=16),
-    dict(layers=1, heads=2, d_head=16),
-    dict(layers=2, heads=8, d_head=8),
-]
+SHAPES = [dict(layers=2, heads=4, d_head=16), dict(layers=1, heads=2, d_head=16), dict(layers=2, heads=8, d_head=8)]
 ROWS, N_CTX, WIDTH = 64, 32, 64  # the page's; as many tokens as dimensions
 RATE, WARMUP = 0.02, 50
 SECONDS = 600  # for a training that takes half a minute on a free core
@@ -39,8 +35,7 @@ def trained_to(page, condition):
     """Train until JavaScript of the page's data (`d`) is true, then pause; return the step."""
     page.get_by_role("button", name=re.compile("Train|Continue")).click()
     page.wait_for_function(
-        f"() => {{ const d = document.getElementById('grow').dataset; return {condition}; }}",
-        timeout=1000 * SECONDS,
+        f"() => {{ const d = document.getElementById('grow').dataset; return {condition}; }}", timeout=1000 * SECONDS
     )
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("button", name="Continue")).to_be_visible()
@@ -94,13 +89,7 @@ def test_loss_gradients_and_updates_are_those_of_pytorch(page, shape, cut):
     sizes = {**shape, "d_model": WIDTH, "d_vocab": WIDTH, "n_ctx": N_CTX, "rows": ROWS}
     found = page.evaluate(
         "given => grow.check(given)",
-        {
-            "shape": sizes,
-            "settings": settings,
-            "weights": given,
-            "ids": tokens.flatten().tolist(),
-            "removed": removed,
-        },
+        {"shape": sizes, "settings": settings, "weights": given, "ids": tokens.flatten().tolist(), "removed": removed},
     )
     if shape["layers"] == 2:
         heads = {
@@ -109,9 +98,7 @@ def test_loss_gradients_and_updates_are_those_of_pytorch(page, shape, cut):
             if name[1:]
         }
         for layer in "01":  # [head, d_head, d_model], as the others are
-            heads[f"O{layer}"] = (
-                model.layers[int(layer)].attn.o.weight.detach().T.unflatten(0, (shape["heads"], -1))
-            )
+            heads[f"O{layer}"] = model.layers[int(layer)].attn.o.weight.detach().T.unflatten(0, (shape["heads"], -1))
         circuits = [Product(heads[a].mT, heads[b]) for a, b in (("V0", "O0"), ("Q1", "K1"), ("V1", "O1"))]
         ratios = composition_ratios(*circuits).flatten(1)  # [side, reader and writer]
         assert np.abs(np.array(found["composition"]) - ratios.numpy()).max() < 1e-4
@@ -141,9 +128,7 @@ def test_two_layers_learn_what_one_cannot_and_repair_themselves_without_a_head(p
     """Train to 90%, pause, remove the head with the most attention to the previous token, and resume."""
     learned = trained_to(page, "d.right > 0.9")
     assert learned < 1000
-    shares = [
-        int(text.rstrip("%")) for text in page.locator(".watch-curve").first.locator("b").all_text_contents()
-    ]
+    shares = [int(text.rstrip("%")) for text in page.locator(".watch-curve").first.locator("b").all_text_contents()]
     assert shares[0] > 85 and shares[1] < 50, "two layers, then one"
     expect(page.get_by_role("radio", name=re.compile("induction head")).first).to_be_visible()
     previous = page.evaluate("() => grow.previous()")

@@ -73,8 +73,7 @@ def test_every_page_is_light_with_links_that_lead_somewhere_and_asks_for_nothing
     files = [(html / f"{name}.html").resolve() for name in Book(ROOT).files(COMPLETE)]
     pages = {path: soup(path) for path in files}
     anchors = {
-        path: {tag.get(key) for tag in page.find_all(True) for key in ("id", "name")}
-        for path, page in pages.items()
+        path: {tag.get(key) for tag in page.find_all(True) for key in ("id", "name")} for path, page in pages.items()
     }
     for path, page in pages.items():
         text = path.read_text(encoding="utf-8")
@@ -101,9 +100,7 @@ def test_every_page_has_a_title_a_description_of_its_own_and_a_preview_picture_i
     seen = {}
     for name in Book(ROOT).files():
         head = soup(html / f"{name}.html").head
-        tags = {
-            tag.get("property") or tag.get("name"): tag["content"] for tag in head.select("meta[content]")
-        }
+        tags = {tag.get("property") or tag.get("name"): tag["content"] for tag in head.select("meta[content]")}
         about = tags["description"]
         assert head.title.get_text(strip=True) and tags["og:title"] and tags["twitter:card"], name
         assert 20 <= len(about) <= 200 and about == tags["og:description"], f"{name}: {about!r}"
@@ -128,9 +125,7 @@ READ = "article p, article li, article td, article th, article dd, figcaption .c
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize(
-    "name", ["notebooks/04_skip_trigrams", "book/scoreboard", "book/figures", "book/models"]
-)
+@pytest.mark.parametrize("name", ["notebooks/04_skip_trigrams", "book/scoreboard", "book/figures", "book/models"])
 def test_text_can_be_read_in_both_themes(html, watched, name, theme):
     modes = [f"localStorage.setItem('{name}', '{theme}')" for name in ("mode", "theme")]
     watched.page.add_init_script("; ".join(modes))
@@ -177,9 +172,7 @@ def test_every_figure_has_a_number_of_its_own_a_caption_and_every_chapter_a_butt
         numbers += [number.get_text(strip=True) for number in captions]
         links = [a["href"] for a in page.select("a[href*='colab.research.google.com/github']")]
         assert any(link.endswith(f"/blob/main/notebooks/{path.name}") for link in links)
-    assert len(set(numbers)) == len(numbers) and all(
-        re.match(r"Fig\. [AE]?\d+\.\d+", number) for number in numbers
-    )
+    assert len(set(numbers)) == len(numbers) and all(re.match(r"Fig\. [AE]?\d+\.\d+", number) for number in numbers)
 
 
 def test_the_first_page_leads_to_the_book(html, watched):

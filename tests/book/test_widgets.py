@@ -8,20 +8,7 @@ from transformer_circuits.figures import widgets
 from transformer_circuits.figures.tokens import show_token, token_table
 from transformer_circuits.paths import ROOT
 
-TOKENS = [
-    "<|start|>",
-    " the",
-    "</script>",
-    "<td",
-    "&amp;",
-    "$$x$$",
-    "\\(y\\)",
-    "{{z}}",
-    "<!--",
-    '"',
-    "\\",
-    "\u2028",
-]
+TOKENS = ["<|start|>", " the", "</script>", "<td", "&amp;", "$$x$$", "\\(y\\)", "{{z}}", "<!--", '"', "\\", "\u2028"]
 
 
 @pytest.fixture(params=["book", "alone"])

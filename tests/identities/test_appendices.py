@@ -15,12 +15,7 @@ from transformer_circuits.models.bridge import from_matrices, matrices, wrap
 
 BIASES = defined_in("a3_convolution_identity_biases", "with-one", "collect-biases", torch=torch)
 FOLDS = defined_in(
-    "a4_layer_normalization",
-    "readers-writers",
-    "fold-model",
-    torch=torch,
-    copy=copy,
-    get_act_name=get_act_name,
+    "a4_layer_normalization", "readers-writers", "fold-model", torch=torch, copy=copy, get_act_name=get_act_name
 )
 
 
@@ -101,7 +96,5 @@ def test_a4_biases_are_a_dimension_that_is_always_one(case, seed):
 def test_a4_all_biases_become_one_on_queries_and_one_on_logits(case, seed):
     logits, b = with_biases(case, seed)
     b_Q, b_U = BIASES.collect_biases(matrices(case.model), b)
-    hooks = [
-        (f"blocks.{layer}.attn.hook_q", lambda q, hook, bias=bias: q + bias) for layer, bias in enumerate(b_Q)
-    ]
+    hooks = [(f"blocks.{layer}.attn.hook_q", lambda q, hook, bias=bias: q + bias) for layer, bias in enumerate(b_Q)]
     same(case.model.run_with_hooks(case.tokens, fwd_hooks=hooks) + b_U, logits)

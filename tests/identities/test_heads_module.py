@@ -7,7 +7,7 @@ from random_models import build, differs, same
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
-from transformer_circuits.measures import attention, estimates, prediction
+from transformer_circuits.measures import attention, estimates, kept, prediction
 from transformer_circuits.measures.repeats import repeated_random_tokens, repeated_text
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import from_matrices, matrices
@@ -108,6 +108,34 @@ def test_scores_of_a_model_are_those_of_its_patterns(case):
     same(heads.induction_scores(case.model, REPEATED), expected)
     same(heads.previous_token_scores(case.model, tokens), attention.previous_token_score(pattern).mean(1))
     same(heads.start_token_scores(case.model, tokens), attention.start_token_score(pattern).mean(1))
+
+
+def test_scores_are_measured_once_for_the_same_weights_code_and_no_hooks(case, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "FOLDER", tmp_path)
+    made, draws = [], heads.measured_draws
+    monkeypatch.setattr(heads, "measured_draws", lambda model: made.append(1) or draws(model))
+    W = {name: weight.float() for name, weight in matrices(case.model).items()}
+    model, other = from_matrices(**W), from_matrices(**W | {"W_K": W["W_K"] + 1e-3})
+
+    def measured(model, anew: bool) -> torch.Tensor:
+        before, found = len(made), heads.measured_induction(model)
+        assert len(made) == before + anew
+        return torch.stack(found)
+
+    first = measured(model, True)
+    assert torch.equal(measured(from_matrices(**W), False), first) and (first[1] > 0).all()
+    differs(measured(other, True), first)
+    with model.hooks(fwd_hooks=heads.without_heads([(0, 1)])):
+        differs(measured(model, True), first)
+    measured(case.model, True)  # in double precision
+    for file in tmp_path.iterdir():
+        file.write_text(file.read_text().replace("1", "2"))
+    assert torch.equal(measured(model, True), first) and torch.equal(measured(model, False), first)
+    with monkeypatch.context() as changed:
+        changed.setattr(kept.inspect, "getsource", lambda module: "another measure")
+        measured(model, True)
+    model.cfg.start_token = 7
+    differs(measured(model, True), first)
 
 
 def test_losses_and_first_guesses_are_the_plain_modules(case):

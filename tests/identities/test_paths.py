@@ -59,8 +59,7 @@ def scores_of_plain(case, layer, head=0):
         residual = residual + block.attn(residual, positions)[0]
     attention = case.plain.layers[layer].attn
     q, k = (
-        f(residual + positions)[0].unflatten(-1, (-1, attention.d_head))[:, head]
-        for f in (attention.q, attention.k)
+        f(residual + positions)[0].unflatten(-1, (-1, attention.d_head))[:, head] for f in (attention.q, attention.k)
     )
     return q @ k.T / math.sqrt(attention.d_head)
 
@@ -76,9 +75,7 @@ def mixing_error(case, hooks):
     """The logits of a mixture of embeddings against the mixture of the logits."""
 
     def logits(embedding):
-        return case.model.run_with_hooks(
-            case.tokens, fwd_hooks=[("embed.hook_out", lambda x, hook: embedding), *hooks]
-        )
+        return case.model.run_with_hooks(case.tokens, fwd_hooks=[("embed.hook_out", lambda x, hook: embedding), *hooks])
 
     # Weights for the tokens of the vocabulary.
     s, t = random(2, *case.tokens.shape, case.model.cfg.d_vocab, seed=1) @ case.model.W_E

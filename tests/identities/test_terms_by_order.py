@@ -8,11 +8,7 @@ from random_models import BROKEN, EXACT, PLAIN_CASES, cases, identity, random, s
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
-from transformer_circuits.circuits.term_importance import (
-    logits_up_to_order,
-    losses_by_ablation,
-    losses_by_terms,
-)
+from transformer_circuits.circuits.term_importance import logits_up_to_order, losses_by_ablation, losses_by_terms
 
 TWO_LAYERS = [case for case in PLAIN_CASES if case.model.cfg.n_layers == 2]
 

@@ -115,9 +115,7 @@ def workbook(notebook: NotebookNode) -> Iterator[str]:
         if not re.search(r"^    # .*: ", notebook.cells[i].source, re.MULTILINE):
             yield f"cell {i} must name shapes in comments"
     for i, cell in code_cells(notebook) if stubs(notebook) else ():
-        if "mystnb" in cell.metadata and not (
-            tagged(cell, "hide-cell") and cell.metadata.jupyter.outputs_hidden
-        ):
+        if "mystnb" in cell.metadata and not (tagged(cell, "hide-cell") and cell.metadata.jupyter.outputs_hidden):
             yield f"cell {i} shows what a function finds: it must be closed (hide-cell, jupyter.outputs_hidden)"
 
 

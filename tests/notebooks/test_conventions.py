@@ -55,9 +55,7 @@ def test_every_number_that_people_wrote_about_results_stands_in_an_output_above(
 ])  # fmt: skip
 def test_a_number_counts_as_found_only_as_printed_above_or_required_by_the_ledger(text, wrong):
     said = nbformat.v4.new_markdown_cell(text, metadata={"tags": ["found"]})
-    output = nbformat.v4.new_output(
-        "stream", text="head 1.7   0.71482 0.002\nscore -0.301\n1234 of 12000000 tokens"
-    )
+    output = nbformat.v4.new_output("stream", text="head 1.7   0.71482 0.002\nscore -0.301\n1234 of 12000000 tokens")
     cells = [nbformat.v4.new_code_cell("...", outputs=[output]), said]
     found = unfounded(nbformat.v4.new_notebook(cells=cells))
     assert [number for _, number in found] == wrong

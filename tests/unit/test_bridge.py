@@ -27,9 +27,7 @@ ids = pytest.mark.parametrize("shape", SHAPES, ids=str)
 def random_model(n_layers: int, **options) -> Transformer:
     """Return a model with weights of order one, so that no term can hide; d_model, heads times d_head and d_head all differ."""
     torch.manual_seed(n_layers)
-    model = Transformer(
-        ModelConfig(n_layers, d_model=32, n_heads=3, d_head=8, d_vocab=D_VOCAB, n_ctx=N_CTX, **options)
-    )
+    model = Transformer(ModelConfig(n_layers, d_model=32, n_heads=3, d_head=8, d_vocab=D_VOCAB, n_ctx=N_CTX, **options))
     for name, parameter in model.named_parameters():
         if name != "pos.weight":
             fan_in = parameter.shape[-1] if "embed" not in name and parameter.ndim == 2 else 1

@@ -53,9 +53,7 @@ def test_split_keeps_documents_whole_and_apart_for_every_kind():
         split(documents(1))
     one_each = [*documents(1), Document("test", "html", "p", "much shorter")]
     assert split(one_each) == (one_each[:1], one_each[1:])
-    assert split(documents(2) + one_each[1:])[0][-1] == one_each[1], (
-        "the only one of its kind is for training"
-    )
+    assert split(documents(2) + one_each[1:])[0][-1] == one_each[1], "the only one of its kind is for training"
 
 
 def test_documents_with_boilerplate_are_held_out_last():

@@ -15,9 +15,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is n
 @needs_gpu
 def test_a_model_on_a_gpu_has_the_losses_of_the_cpu():
     rows = held_out_windows(3)
-    cpu, gpu = (
-        losses(load_model("attn-only-2l", device=device), rows.to(device)) for device in ("cpu", "cuda")
-    )
+    cpu, gpu = (losses(load_model("attn-only-2l", device=device), rows.to(device)) for device in ("cpu", "cuda"))
     torch.testing.assert_close(gpu.cpu(), cpu, rtol=1e-3, atol=1e-3)
 
 

@@ -15,9 +15,7 @@ def test_critical_values_of_spearmans_coefficient(n, at_5, at_1):
 
 
 def test_too_few_things_have_no_critical_value():
-    with pytest.raises(
-        ValueError, match="n must be large enough for a correlation of probability 0.01, got 3"
-    ):
+    with pytest.raises(ValueError, match="n must be large enough for a correlation of probability 0.01, got 3"):
         estimates.critical_spearman(3, 0.01)
 
 

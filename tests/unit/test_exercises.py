@@ -49,10 +49,7 @@ def fails(model, tokens):
 
 
 def test_an_error_is_named_by_the_line_of_the_readers_function_also_under_a_decorator():
-    line, found = (
-        fails.__wrapped__.__code__.co_firstlineno + 2,
-        'return model.run_with_cache(tokens)[1]["resid", 0]',
-    )
+    line, found = (fails.__wrapped__.__code__.co_firstlineno + 2, 'return model.run_with_cache(tokens)[1]["resid", 0]')
     assert f"Line {line}, `{found}`, raises KeyError: " in said("residual_parts", fails)
     assert "n_layers 2, d_model 12" in said("residual_parts", fails)
 
@@ -65,7 +62,7 @@ def test_every_typical_mistake_gets_its_message_with_a_wide_margin(name, monkeyp
     assert len(exercise.mistakes) >= 3 and len(exercise.code.splitlines()) <= 20
     for mistake in exercise.mistakes:
         assert [exercise.code.count(right) for right in mistake["instead"]] == [1] * len(mistake["instead"])
-    for message, mistaken in exercise.mistaken():
+    for message, mistaken in exercise.mistaken:
         assert said(name, mistaken) == message
     text = helped(name).data
     assert text.count("<details>") == len(exercise.hints) + 1 == text.count("</details>")
@@ -97,7 +94,4 @@ def test_check_prints_one_line_returns_what_is_right_and_opens_the_answers(capsy
     assert check(right) is solution and "With it, the cells below would take about" in capsys.readouterr().out
     assert check(len) is len and "no exercise named len. Pass one of" in capsys.readouterr().out
     check(torch.ones(2))
-    assert (
-        "Got a Tensor. Pass one of these functions without calling it: residual_parts, "
-        in capsys.readouterr().out
-    )
+    assert "Got a Tensor. Pass one of these functions without calling it: residual_parts, " in capsys.readouterr().out

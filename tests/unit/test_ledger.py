@@ -6,7 +6,7 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 
-from transformer_circuits.claims import Verdict, __main__, judge, ledger, show, verdicts, with_errors
+from transformer_circuits.claims import Verdict, __main__, judge, ledger, show, verdicts
 from transformer_circuits.claims.ledger import LedgerError, load_claims, names_in, verdict_on
 
 # The paper's claims as this project lists them, section by section.
@@ -114,9 +114,7 @@ def test_a_verdict_that_two_standard_errors_would_change_says_so(score, error, v
 
 def test_a_pair_is_an_estimate_and_its_standard_error():
     values = {**borne_out("W9"), "fall_2": 0.02, "fall_2_error": 0.011}
-    pair = {name: value for name, value in values.items() if name != "fall_2_error"} | {
-        "fall_2": (0.02, 0.011)
-    }
+    pair = {name: value for name, value in values.items() if name != "fall_2_error"} | {"fall_2": (0.02, 0.011)}
     assert judge("W9", pair) == judge("W9", **pair) == judge("W9", values)
     assert judge("W9", pair).within_error
     with pytest.raises(LedgerError, match="has no value error_error"):
@@ -144,10 +142,6 @@ def test_an_identity_is_judged_by_its_largest_error_and_a_note_not_at_all():
 def test_what_cannot_be_judged_is_refused(id, value, words):
     with pytest.raises(LedgerError, match=re.escape(words)):
         judge(id, value)
-
-
-def test_estimates_come_with_their_errors():
-    assert with_errors(left=(0.3, 0.01)) == {"left": 0.3, "left_error": 0.01}
 
 
 # What a notebook shows, and what its output carries
@@ -184,7 +178,7 @@ def test_a_claim_that_is_not_reproduced_says_why(id, changes, words):
 
 
 @pytest.mark.parametrize(("x", "unit", "shown"), [
-    (1, "heads", "1 head"), (1, "million tokens", "1 million tokens"), (123456, "tokens", "123,456 tokens"), (-0.0, "", "0"),
+    (1, "million tokens", "1 million tokens"), (123456, "tokens", "123,456 tokens"), (-0.0, "", "0"),
     (-0.28612, "nats", "−0.286 nats"), (1.234e-6, "", "1.2e−6"), (0.0312, "share", "3.12%"), (0, "yes or no", "no"),
 ])  # fmt: skip
 def test_numbers_are_rounded_for_people(x, unit, shown):

@@ -13,9 +13,7 @@ from transformer_circuits import paths
 from transformer_circuits.paths import ROOT
 
 # The rooms of the package, lowest first: none imports one that comes after it.
-ORDER = (
-    "paths models data measures training circuits exercises figures notebook claims pages forks build".split()
-)
+ORDER = "paths models data measures training circuits exercises figures notebook claims pages forks build".split()
 MODULES = sorted((ROOT / "src" / "transformer_circuits").rglob("*.py"))
 
 
@@ -94,9 +92,7 @@ def with_all_that_they_import(modules: set[str]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "extra, rooms", [([], []), (["train"], ["training"]), (["book"], ["build", "pages"])]
-)
+@pytest.mark.parametrize("extra, rooms", [([], []), (["train"], ["training"]), (["book"], ["build", "pages"])])
 def test_each_extra_alone_brings_what_its_modules_import(stamp, extra, rooms):
     """The workflow `test` installs each one in an environment of its own."""
     names = [path.relative_to(ROOT / "src").with_suffix("").parts for path in MODULES]

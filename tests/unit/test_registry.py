@@ -205,9 +205,7 @@ OLD = dict(positional_embedding_type="shortformer", normalization_type=None, att
 OLD["attn_scale"] = 8**0.5
 
 
-def old(
-    normalization: str | None = None, n_layers: int = 2, biases: bool = False
-) -> tuple[Transformer, dict]:
+def old(normalization: str | None = None, n_layers: int = 2, biases: bool = False) -> tuple[Transformer, dict]:
     """Return a model with learned positions, and its state dict as HookedTransformer wrote it."""
     torch.manual_seed(5)
     config = ModelConfig(

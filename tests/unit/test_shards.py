@@ -61,9 +61,7 @@ def test_manifest_describes_every_shard_and_the_same_weights_give_the_same_bytes
         assert len(content) == shard["bytes"] < 7_000
         assert sorted(safetensors.torch.load(content)) == sorted(shard["tensors"])
     save_model(make(), tmp_path / "again", "m", {"tokens": 123})
-    first, again = (
-        {path.name: path.read_bytes() for path in f.iterdir()} for f in (saved, tmp_path / "again")
-    )
+    first, again = ({path.name: path.read_bytes() for path in f.iterdir()} for f in (saved, tmp_path / "again"))
     assert first == again and first.keys() == {MANIFEST, *(shard["file"] for shard in manifest["shards"])}
 
 

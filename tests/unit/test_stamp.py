@@ -28,9 +28,7 @@ def test_derived_files_are_up_to_date(stamp):
     assert [str(p.relative_to(ROOT)) for p in stamp.differing()] == [], "run `make stamp`"
 
 
-@pytest.mark.parametrize(
-    "new", ["https://github.com/someone-else/{}", "https://github.com/Another.One/their-circuits"]
-)
+@pytest.mark.parametrize("new", ["https://github.com/someone-else/{}", "https://github.com/Another.One/their-circuits"])
 def test_the_public_address_is_carried_everywhere(stamp, copy, new):
     old = stamp.project(copy)["urls"]["Repository"]
     new = new.format(old.rpartition("/")[2])
@@ -75,9 +73,7 @@ def test_colab_fetches_the_release_an_uploaded_zip_or_says_what_to_do(stamp, tmp
     if there == "zip":
         shutil.make_archive(content / "book-main", "zip", tmp_path, "public")
     address = public.as_uri() if there == "release" else (tmp_path / "nowhere").as_uri()
-    (tmp_path / "pyproject.toml").write_text(
-        f"[project]\nversion = '{version}'\nurls.Repository = '{address}'"
-    )
+    (tmp_path / "pyproject.toml").write_text(f"[project]\nversion = '{version}'\nurls.Repository = '{address}'")
     cell = stamp.first_cell(tmp_path).replace("/content", str(content))
     command, there_too = [sys.executable, "-c", SHELL], {"COLAB_RELEASE_TAG": "1"}
     done = subprocess.run(command, input=cell, capture_output=True, text=True, env=os.environ | there_too)

@@ -15,9 +15,7 @@ FAMILY = json.loads((DATA / "tokenizer.json").read_text(encoding="utf8"))
 
 
 def encode(content: dict, text: str) -> np.ndarray:
-    return np.array(
-        Tokenizer.from_str(json.dumps(content)).encode(text, add_special_tokens=False).ids, dtype=np.uint16
-    )
+    return np.array(Tokenizer.from_str(json.dumps(content)).encode(text, add_special_tokens=False).ids, dtype=np.uint16)
 
 
 @pytest.mark.parametrize("d_vocab", [300, 2048, 4095])

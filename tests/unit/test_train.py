@@ -93,13 +93,19 @@ def wait_for_rows(data, out, more, process):
         time.sleep(0.02)
 
 
-def test_training_machines_need_no_transformer_lens():
-    code = (
-        "import sys, transformer_circuits.models, transformer_circuits.training.train;"
-        "print([name for name in ('transformer_lens', 'transformers', 'matplotlib') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+# Imports the trainer once, says what came with it, and then starts a trainer for each command line that it reads, as a fork.
+FORKS = """
+import os, sys
+from transformer_circuits.training import train
+print([name for name in ("transformer_lens", "transformers", "matplotlib") if name in sys.modules], flush=True)
+for line in sys.stdin:
+    if not (child := os.fork()):
+        os.dup2(2, 1)
+        train.main(line.split())
+        os._exit(0)
+    print(child, flush=True)
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
 
 
 # ---- what is computed ----------------------------------------------------------------------------------------------------
@@ -189,19 +195,24 @@ def test_ten_kills_at_random_moments_change_nothing(data):
     run(data, "whole")
     log = rows(data, "whole")
     assert log[-1]["held_out"] < log[1]["held_out"] - 0.5  # it learned something
-    often = "checkpoint_minutes=1e-9"  # a checkpoint at every step, so that kills hit its writing too
+    # A checkpoint at every step, so that kills hit its writing too.
+    line = " ".join(command(data, "killed", "checkpoint_minutes=1e-9"))
     checkpoint, moments = data / "killed" / "checkpoint.safetensors", random.Random(0)
-    for _ in range(10):
-        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
-        process = start(data, "killed", often)
-        while process.poll() is None and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before):
-            time.sleep(0.01)  # until it is under way
-        time.sleep(moments.uniform(0, 0.05))
-        assert process.poll() is None, "the run ended before it was killed ten times"
-        process.kill()
-        process.communicate()
-    process = start(data, "killed", often)
-    assert process.communicate() and process.returncode == 0
+    with subprocess.Popen([sys.executable, "-c", FORKS], text=True, stdin=-1, stdout=-1, stderr=-3) as forks:
+        assert forks.stdout.readline() == "[]\n"  # training machines need no TransformerLens
+        for _ in range(10):
+            before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
+            print(line, file=forks.stdin, flush=True)
+            trainer = int(forks.stdout.readline())
+            while not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before:
+                time.sleep(0.01)  # until it is under way
+            time.sleep(moments.uniform(0, 0.05))
+            os.kill(trainer, signal.SIGKILL)
+            # Otherwise the run ended before it was killed ten times.
+            assert int(forks.stdout.readline()) == signal.SIGKILL
+        print(line, file=forks.stdin, flush=True)
+        assert forks.stdout.readline() and forks.stdout.readline() == "0\n"
+        forks.stdin.close()
     assert rows(data, "killed")[1:] == log[1:]
     assert (data / "killed" / SHARD).read_bytes() == (data / "whole" / SHARD).read_bytes()
 
@@ -234,9 +245,7 @@ def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte
     assert training_film("melodies-1l") is None
 
 
-def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_tokenizer(
-    data, tiny_tokenizer_file
-):
+def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_tokenizer(data, tiny_tokenizer_file):
     shutil.copy(tiny_tokenizer_file, data)
     np.save(data / "train.npy", np.resize(np.arange(300, dtype=np.uint16), 2_000))
     train.main([*command(data, "small", "d_vocab=270", "betas=[0.8,0.9]"), "--name", "finer"])

@@ -41,15 +41,7 @@ from nbclient.exceptions import CellControlSignal
 from nbformat import NotebookNode
 
 from transformer_circuits import forks
-from transformer_circuits.build.store import (
-    NEEDS,
-    PACKAGE,
-    BuildError,
-    Store,
-    digest,
-    own_folder,
-    write_whole,
-)
+from transformer_circuits.build.store import NEEDS, PACKAGE, BuildError, Store, digest, own_folder, write_whole
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.pages import paper_figures, scoreboard
 from transformer_circuits.paths import ROOT
@@ -58,12 +50,15 @@ PAGES = ("book", "notebooks", "_config.yml")  # what the pages depend on, beside
 GENERATED = {  # pages that are made from watched files, and the modules that make them: `python -m MODULE PAGE.md`
     "book/models": "transformer_circuits.pages.model_cards",
     "book/head_dump": "transformer_circuits.pages.dump_pages",
+    "book/every_head": "transformer_circuits.pages.every_head",
     "book/play": "transformer_circuits.pages.play",
     "book/watch": "transformer_circuits.pages.watch",
     "book/grow": "transformer_circuits.pages.grow",
 }
 # Begun before the others, which take less: no long one is left over at the end, while the second worker has nothing to do.
-LONGEST = "08_term_importance models 07_induction_heads 04_skip_trigrams 10_in_context_learning head_dump 05_copying".split()
+LONGEST = (
+    "08_term_importance models 07_induction_heads 04_skip_trigrams 10_in_context_learning head_dump 05_copying".split()
+)
 SCOREBOARD = "book/scoreboard"  # made from the records, as is what the front page includes
 HEADLINES = "book/headlines"
 FIGURES = "book/figures"  # made from the executed notebooks, the records and book/figures.yml
@@ -344,9 +339,7 @@ def write_generated(book: Book, cache: Cache, recorded: dict[str, list[ledger.Re
     write_whole(book.root / COMPLETE, yaml.safe_dump(contents, sort_keys=False))
 
 
-def write_figures(
-    book: Book, cache: Cache, recorded: dict[str, list[ledger.Record]]
-) -> dict[str, tuple[str, str]]:
+def write_figures(book: Book, cache: Cache, recorded: dict[str, list[ledger.Record]]) -> dict[str, tuple[str, str]]:
     """Write the page of the paper's figures. Returns for each claim where it is shown, and what is shown there."""
     chapters = entries(book.contents())
     titles = {Path(entry["file"]).name: entry.get("title", "") for entry in chapters if "file" in entry}

@@ -23,11 +23,7 @@ import yaml
 import transformer_circuits
 
 PACKAGE = Path(transformer_circuits.__file__).resolve().parent
-WATCHED = (
-    "src",
-    "weights",
-    "data",
-)  # folders of the book whose files results may depend on, besides the package
+WATCHED = ("src", "weights", "data")  # folders of the book whose files results may depend on, besides the package
 CLAIMS = f"{PACKAGE.name}/claims/claims.yml"
 ALWAYS = [f"{PACKAGE.name}/{name}" for name in ("__init__.py", "forks.py")]  # in every process
 KEPT = 6  # results of one name

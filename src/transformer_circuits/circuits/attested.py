@@ -136,9 +136,7 @@ def attest(
         level[at] = np.searchsorted(LEVELS, n, side="right")
         right[at] = is_right(n, seen, outs[at], after)
         never[at] = (seen == 0) & (n[:, None] >= LEVELS[0])
-    paper = right_ways(
-        text, torch.empty(3, 0, dtype=torch.long) if listed is None else listed, bigrams, n_ctx
-    )
+    paper = right_ways(text, torch.empty(3, 0, dtype=torch.long) if listed is None else listed, bigrams, n_ctx)
     return Attested(candidates, *map(torch.from_numpy, (level, right, never)), paper)
 
 
@@ -165,9 +163,7 @@ def save(attested: Attested, model: TransformerBridge, file: Path) -> None:
     )
 
 
-def load(
-    model: TransformerBridge, file: Path = DATA / FILE, working: Bool[Tensor, " head"] | None = None
-) -> Attested:
+def load(model: TransformerBridge, file: Path = DATA / FILE, working: Bool[Tensor, " head"] | None = None) -> Attested:
     """Load the counts for this model. Raises ValueError if they belong to other weights.
 
     `working`: heads that count; no triple of the others is right, and none never seen. None for all.
@@ -180,8 +176,7 @@ def load(
         candidates = Candidates.of(model, torch.from_numpy(stored["sources"].astype(np.int64)))
         shape = (*candidates.destinations.shape, candidates.outs.shape[-1])
         right, never = (
-            np.unpackbits(stored[key], count=math.prod(shape)).reshape(shape).astype(bool)
-            for key in ("right", "never")
+            np.unpackbits(stored[key], count=math.prod(shape)).reshape(shape).astype(bool) for key in ("right", "never")
         )
         if working is not None:
             right[~working.numpy()] = never[~working.numpy()] = False
@@ -198,9 +193,7 @@ def main(argv: list[str] | None = None) -> None:
     model, bigrams = load_model(args.model), bigram_counts()
     listed = head_dump(model, token_frequency(bigrams), n_sources=N_SOURCES, k=1)
     candidates = Candidates.of(model, torch.tensor(listed["source"].to_numpy()).view(model.cfg.n_heads, -1))
-    forms = paper_list(
-        vocabulary(), lambda text: model.tokenizer.encode(text, add_special_tokens=False)
-    ).forms
+    forms = paper_list(vocabulary(), lambda text: model.tokenizer.encode(text, add_special_tokens=False)).forms
     listed = torch.cat([combined(triple) for triple in forms], dim=1)
     tokens = np.load(args.corpus / "train.npy", mmap_mode="r")
     attested = attest(tokens, candidates, bigrams, model.cfg.n_ctx, listed)

@@ -21,9 +21,7 @@ from transformer_circuits.measures.repeats import repeated_random_tokens
 from transformer_circuits.models.bridge import from_matrices
 
 
-def content_vectors(
-    W_E: Float[Tensor, "d_vocab d_model"], components: int
-) -> Float[Tensor, "d_vocab components"]:
+def content_vectors(W_E: Float[Tensor, "d_vocab d_model"], components: int) -> Float[Tensor, "d_vocab components"]:
     """Each token by the leading principal components of an embedding, scaled to length one.
 
     At length one no token matches another better than itself (Cauchy-Schwarz).
@@ -111,9 +109,7 @@ class Stream:
         content, position = sharpness(gap, n_ctx), sharpness(float(match[0] - match[1:].max()), n_ctx)
         # The most that the penalty can differ between two places.
         most = position * float(match[1:].max() - match.min())
-        return cls(
-            tokens, turn, n_ctx, *blocks, content, position, content + most / gap, sharpness(gap, len(tokens))
-        )
+        return cls(tokens, turn, n_ctx, *blocks, content, position, content + most / gap, sharpness(gap, len(tokens)))
 
     def turned(self, block: Float[Tensor, "d_model 2*pair"], steps: float) -> Float[Tensor, "d_model 2*pair"]:
         """Reads a position from a block, moved by `steps` tokens."""

@@ -16,9 +16,7 @@ BLOCK = 4_000_000  # entries formed at a time: 16 MB in float32 (from 32 MB on, 
 Ids = Int[Tensor, " n"]
 
 
-def row_blocks(
-    matrix: FactoredMatrix, rows: Ids | None = None
-) -> Iterator[tuple[slice, Float[Tensor, "part right"]]]:
+def row_blocks(matrix: FactoredMatrix, rows: Ids | None = None) -> Iterator[tuple[slice, Float[Tensor, "part right"]]]:
     """Yield (which of `rows`, their entries), a block at a time; all rows of the matrix if `rows` is None."""
     A = matrix.A if rows is None else matrix.A[rows]
     step = max(1, BLOCK // matrix.rdim)

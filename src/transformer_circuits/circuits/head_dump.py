@@ -15,9 +15,7 @@ from transformer_circuits.circuits.factored import top_k
 EXPONENT = 0.1  # of a token's frequency: a hundred times rarer counts 0.63 times as much
 
 
-def by_source(
-    model: TransformerBridge, dtype: torch.dtype | None = None
-) -> tuple[FactoredMatrix, FactoredMatrix]:
+def by_source(model: TransformerBridge, dtype: torch.dtype | None = None) -> tuple[FactoredMatrix, FactoredMatrix]:
     """Return both circuits of all first-layer heads, a row for each source token.
 
     QK [head, source, destination]: scores over sqrt(d_head), as softmax receives them. OV [head, source, out]: boosts of logits

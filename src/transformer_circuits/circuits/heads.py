@@ -3,6 +3,7 @@
 Every function takes a TransformerBridge (`load_model`) and uses its hooks. `hooks` is a list as for `run_with_hooks`. A head is (layer, head).
 """
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,16 +13,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.utilities import get_act_name
 
-from transformer_circuits.measures import estimates, prediction
-from transformer_circuits.measures.attention import (
-    distance_sums,
-    induction_score,
-    previous_token_score,
-    start_token_score,
-)
+from transformer_circuits.measures import attention, estimates, prediction, repeats
+from transformer_circuits.measures.attention import induction_score, previous_token_score, start_token_score
+from transformer_circuits.measures.kept import kept
 from transformer_circuits.measures.prediction import BATCH
-from transformer_circuits.measures.repeats import Repeated, repeated_draws, row_length
-from transformer_circuits.models.bridge import start_token
+from transformer_circuits.measures.repeats import Repeated
+from transformer_circuits.models import architecture, bridge
 
 Head = tuple[int, int]
 Hook = tuple[str, Callable[..., Any]]  # a hook point's name, and what is done to the activation there
@@ -54,9 +51,7 @@ def patterns(
     return torch.stack([cache["pattern", layer] for layer in range(model.cfg.n_layers)])
 
 
-def losses(
-    model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
-) -> Float[Tensor, "row pos-1"]:
+def losses(model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "row pos-1"]:
     """Return the loss (nats) at each token of a window after its first, with these hooks in place."""
     with model.hooks(fwd_hooks=list(hooks)):
         return prediction.losses(model, windows)
@@ -69,12 +64,11 @@ def pattern_scores(
     hooks: Iterable[Hook] = (),
     n_layers: int | None = None,
 ) -> Float[Tensor, "layer ..."]:
-    """Return `score(pattern)` for every layer (the first `n_layers`), computed during the run, so that no pattern is kept.
+    """Return `score(pattern)` for every layer (the first `n_layers`, at least one), computed during the run, so that no pattern is kept.
 
     Patterns of half precision are scored in single precision.
     """
-    n_layers = n_layers or model.cfg.n_layers
-    found = {}
+    n_layers, found = model.cfg.n_layers if n_layers is None else n_layers, {}
 
     def read(pattern: Float[Tensor, "row head dest src"], hook: Any) -> None:
         found[hook.name] = score(pattern.float() if pattern.dtype.itemsize == 2 else pattern)
@@ -106,14 +100,21 @@ class Scores(NamedTuple):
 
 def measured_draws(model: Any) -> list[Repeated]:
     """Return the draws of repeated random tokens behind every reported induction score, with the model's own start token in front."""
-    n_ctx, start = row_length(model.cfg.n_ctx), start_token(model)
-    return [draw.with_start(start) for draw in repeated_draws(model.cfg.d_vocab, n_ctx, model.W_E.device)]
+    n_ctx, start = repeats.row_length(model.cfg.n_ctx), bridge.start_token(model)
+    return [draw.with_start(start) for draw in repeats.repeated_draws(model.cfg.d_vocab, n_ctx, model.W_E.device)]
 
 
 def measured_induction(model: Any) -> Scores:
-    """Return the induction scores that the book reports, over `measured_draws`, so that a head has one score everywhere."""
-    scores = [induction_scores(model, draw) for draw in measured_draws(model)]
-    return Scores(*estimates.mean(torch.stack(scores)))
+    """Return the induction scores that the book reports, over `measured_draws`, so that a head has one score everywhere.
+
+    They are `kept`: nine chapters and two pages ask for those of the two-layer model.
+    """
+
+    def measure() -> tuple[Tensor, Tensor]:
+        return estimates.mean(torch.stack([induction_scores(model, draw) for draw in measured_draws(model)]))
+
+    code = (sys.modules[__name__], architecture, attention, bridge, estimates, prediction, repeats)
+    return Scores(*kept(model, measure, code))
 
 
 def _over_windows(
@@ -133,18 +134,15 @@ def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Ten
     return _over_windows(model, windows, start_token_score)
 
 
-def explained_by_distance(
-    model: Any, windows: Int[Tensor, "row pos"], layer: int = 0
-) -> tuple[Tensor, Tensor]:
+def explained_by_distance(model: Any, windows: Int[Tensor, "row pos"], layer: int = 0) -> tuple[Tensor, Tensor]:
     """Return the fraction of the variance of each head's scores that distance explains (claim S5), and its standard error over windows."""
     name = get_act_name("attn_scores", layer)
     found = [
-        model.run_with_cache(rows, names_filter=name, stop_at_layer=layer + 1)[1][name]
-        for rows in windows.split(BATCH)
+        model.run_with_cache(rows, names_filter=name, stop_at_layer=layer + 1)[1][name] for rows in windows.split(BATCH)
     ]
     scores = torch.cat(found)
     # One head at a time: the measure works in double precision.
-    heads = [distance_sums(scores[:, [head]]) for head in range(scores.shape[1])]
+    heads = [attention.distance_sums(scores[:, [head]]) for head in range(scores.shape[1])]
     explained, total = (torch.cat(sums, dim=1).cpu() for sums in zip(*heads))
     return estimates.ratio(explained.T, total.T)
 
@@ -164,9 +162,7 @@ def mean_z(model: Any, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tens
     return torch.stack(found).sum(0) / tokens.numel()
 
 
-def without_heads(
-    heads: Sequence[Head], means: Sequence[Float[Tensor, "head d_head"]] | None = None
-) -> list[Hook]:
+def without_heads(heads: Sequence[Head], means: Sequence[Float[Tensor, "head d_head"]] | None = None) -> list[Hook]:
     """Return hooks that remove heads: each head's `z` is replaced by its mean (`means[layer]`, from `mean_z`), or by zero if `means` is None."""
 
     def replace(z: Float[Tensor, "row pos head d_head"], hook: Any) -> Tensor:

@@ -31,9 +31,7 @@ from transformer_circuits.circuits.words import akin_to, word_of
 from transformer_circuits.data import BigramCounts
 
 SHARE = 0.01  # of the vocabulary: how far down a QK column or an OV row a hit may be
-OFTEN = (
-    100  # times that a source token occurs in the training text (claims S1, S2): rarer ones cannot be learned
-)
+OFTEN = 100  # times that a source token occurs in the training text (claims S1, S2): rarer ones cannot be learned
 LIFTED = 2.0  # times as likely after a destination as anywhere (claim S1)
 Forms = tuple[Sequence[int], ...]  # of source, destination, out: token ids with and without a leading space
 Ways = Int[Tensor, "3 way"]  # ways to split a word: ids of the whole, of its first piece, and of the rest
@@ -59,9 +57,7 @@ class Candidates(NamedTuple):
     boosts: Float[Tensor, "head source o"]  # logits above the mean of that row
 
     @classmethod
-    def of(
-        cls, model: TransformerBridge, sources: Int[Tensor, "head source"], share: float = SHARE
-    ) -> Candidates:
+    def of(cls, model: TransformerBridge, sources: Int[Tensor, "head source"], share: float = SHARE) -> Candidates:
         """Find all hits of these sources."""
         count, (columns, rows) = int(share * model.cfg.d_vocab), circuits(model)
         attending = [top_k(columns[h], count, mine)[1] for h, mine in enumerate(sources)]
@@ -79,12 +75,7 @@ class Hits(NamedTuple):
     counted: Bool[Tensor, " head"]  # in the other heads nothing is a hit
 
     @classmethod
-    def of(
-        cls,
-        model: TransformerBridge,
-        share: float = SHARE,
-        working: Bool[Tensor, " head"] | None = None,
-    ) -> Hits:
+    def of(cls, model: TransformerBridge, share: float = SHARE, working: Bool[Tensor, " head"] | None = None) -> Hits:
         """Find the hits of every source. `working`: heads that count; None for all."""
         every_token = torch.arange(model.cfg.d_vocab).expand(model.cfg.n_heads, -1)
         counted = torch.ones(model.cfg.n_heads, dtype=torch.bool) if working is None else working
@@ -114,14 +105,10 @@ def families(names: Sequence[str]) -> Bool[Tensor, "d_vocab d_vocab"]:
     return family
 
 
-def often_followed(
-    bigrams: BigramCounts, family: Bool[Tensor, "source d_vocab"]
-) -> Bool[Tensor, "source d_vocab"]:
+def often_followed(bigrams: BigramCounts, family: Bool[Tensor, "source d_vocab"]) -> Bool[Tensor, "source d_vocab"]:
     """Return after which tokens a source or a variant comes at least LIFTED times as often as it occurs overall (claim S1)."""
     follows = sparse.csr_array((bigrams.count, bigrams.following, bigrams.row_start))
-    after = (
-        follows @ sparse.csr_array(family.numpy().astype(np.int64).T)
-    ).toarray()  # [token before, source]
+    after = (follows @ sparse.csr_array(family.numpy().astype(np.int64).T)).toarray()  # [token before, source]
     total = follows.sum(axis=1)[:, None]
     return torch.from_numpy(after * total.sum() > LIFTED * total * after.sum(axis=0)).T
 
@@ -337,9 +324,7 @@ def count_bugs(right: Bool[Tensor, "*batch d o"], wrong: Bool[Tensor, "*batch d 
     return (each_twice / 2).long()
 
 
-def crossed(
-    right: Bool[Tensor, "*batch d o"], wrong: Bool[Tensor, "*batch d o"]
-) -> Bool[Tensor, "*batch d o"]:
+def crossed(right: Bool[Tensor, "*batch d o"], wrong: Bool[Tensor, "*batch d o"]) -> Bool[Tensor, "*batch d o"]:
     """Return the wrong triples that are part of at least one bug."""
     return wrong & (right.float() @ wrong.float().mT @ right.float() > 0.5)
 

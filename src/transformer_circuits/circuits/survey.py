@@ -55,9 +55,7 @@ def differences(model: Any) -> list[str]:
     """Return what the model has beyond the paper's, a sentence for each: what then no longer holds exactly, or is left out here."""
     cfg, original, config = model.cfg, model.original_model, _config(model)
     positions, shared = cfg.positional_embedding_type, getattr(cfg, "n_key_value_heads", None)
-    biases = any(
-        p.any() for name, p in original.named_parameters() if "att" in name and name.endswith("bias")
-    )
+    biases = any(p.any() for name, p in original.named_parameters() if "att" in name and name.endswith("bias"))
     kind, block = cfg.normalization_type, model.blocks[0]
     folded = "gains and its centering are" if kind in ("LN", "LNPre") else "gains are"
     limited = [window for window in windows(model) if window]
@@ -100,11 +98,7 @@ def windows(model: Any) -> list[int | None]:
     """Return how many tokens each layer can attend to, itself included: None for all of them."""
     config, n_layers = _config(model), model.cfg.n_layers
     size = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
-    kinds = (
-        getattr(config, "layer_types", None)
-        or getattr(config, "attention_layers", None)
-        or ["local"] * n_layers
-    )
+    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None) or ["local"] * n_layers
     return [size if kind in ("sliding_attention", "local") else None for kind in kinds[:n_layers]]
 
 
@@ -148,9 +142,7 @@ def read_weights(model: Any) -> Weights:
         QK, OV = model.QK, model.OV
     except AttributeError:
         name = model.cfg.model_name
-        raise WeightsError(
-            f"{name!r} has attention without W_Q, W_K, and W_V; choose another model"
-        ) from None
+        raise WeightsError(f"{name!r} has attention without W_Q, W_K, and W_V; choose another model") from None
     parts: dict[str, list[Tensor]] = {"Q": [], "K": [], "V": [], "O": []}
     for block, W_Q, W_K, W_V, W_O in zip(model.blocks, QK.A, QK.B.mT, OV.A, OV.B):
         W_Q, W_K, W_V = (_folded(model, getattr(block, "ln1", None), W) for W in (W_Q, W_K, W_V))
@@ -179,9 +171,7 @@ def _head_gain(model: Any, norm: Any) -> Tensor | float:
     return gain if len(gain) == 1 else gain.repeat_interleave(model.cfg.n_heads // len(gain), dim=0)
 
 
-def _folded(
-    model: Any, norm: Any, W: Float[Tensor, "*batch d_model out"]
-) -> Float[Tensor, "*batch d_model out"]:
+def _folded(model: Any, norm: Any, W: Float[Tensor, "*batch d_model out"]) -> Float[Tensor, "*batch d_model out"]:
     """Return a matrix that reads after a normalization as one that reads before it, but for the division, as `fold_ln` does."""
     W, gain = W.float(), _gain(model, norm)
     if gain is not None:

@@ -23,9 +23,7 @@ from transformer_circuits.models.architecture import causal_attention
 ROWS = 512  # logits formed at a time: 8 MB at 4,096 tokens, which stay in the processor's cache
 
 
-def logits_up_to_order(
-    model: Any, tokens: Int[Tensor, "row pos"], order: int
-) -> Float[Tensor, "row pos d_vocab"]:
+def logits_up_to_order(model: Any, tokens: Int[Tensor, "row pos"], order: int) -> Float[Tensor, "row pos d_vocab"]:
     """Return the logits of all paths through at most `order` heads, by the paper's algorithm, at any depth.
 
     The model runs several times with frozen patterns. In every run each layer's output is noted, and the output noted in the run before is
@@ -89,9 +87,7 @@ def losses_by_ablation(model: Any, windows: Int[Tensor, "window pos"]) -> dict[s
     return dict(found)
 
 
-def _streams(
-    model: Any, tokens: Int[Tensor, "row pos"]
-) -> Iterator[tuple[str, Float[Tensor, "row pos d_model"]]]:
+def _streams(model: Any, tokens: Int[Tensor, "row pos"]) -> Iterator[tuple[str, Float[Tensor, "row pos d_model"]]]:
     """Yield the final residual stream with terms left out, one name at a time."""
     embedding = model.W_E[tokens]
     seen = embedding + _write(model, 0, *_read(model, embedding, 0))  # what the second layer sees
@@ -113,10 +109,7 @@ def _read(
     """Return queries, keys, and values: all heads in one product."""
     placed = stream + model.W_pos[: stream.shape[1]]
     sides = ((placed, model.W_Q), (placed, model.W_K), (stream, model.W_V))
-    return [
-        (x @ W[layer].transpose(0, 1).flatten(1)).unflatten(-1, W.shape[1::2]).transpose(1, 2)
-        for x, W in sides
-    ]
+    return [(x @ W[layer].transpose(0, 1).flatten(1)).unflatten(-1, W.shape[1::2]).transpose(1, 2) for x, W in sides]
 
 
 def _write(model: Any, layer: int, Q: Tensor, K: Tensor, V: Tensor) -> Float[Tensor, "row pos d_model"]:

@@ -224,9 +224,7 @@ def measured(claim: Claim, given: Mapping[str, float]) -> dict[str, float]:
     if missing := [name for name in claim.values if name not in numbers]:
         raise LedgerError(f"{claim.id} is missing {', '.join(missing)}; claims.yml describes each value")
     if missing := [error for name, error in claim.errors.items() if name in numbers and error not in numbers]:
-        raise LedgerError(
-            f"{claim.id} is missing {', '.join(missing)}: an estimate comes with its standard error"
-        )
+        raise LedgerError(f"{claim.id} is missing {', '.join(missing)}: an estimate comes with its standard error")
     known = [*claim.quantities, *claim.errors.values()]
     if unknown := [name for name in numbers if name not in known]:
         raise LedgerError(f"{claim.id} has no value {', '.join(unknown)}; claims.yml describes each value")
@@ -253,11 +251,6 @@ def within_error(claim: Claim, numbers: Mapping[str, float]) -> bool:
                 if verdict_on(claim, {**numbers, name: numbers[name] + shift}) is not verdict:
                     return True
     return False
-
-
-def with_errors(**estimates: tuple[float, float]) -> dict[str, float]:
-    """Return estimates, each given with its standard error, under the names that `judge` takes: NAME and NAME_error."""
-    return {name + end: x for name, both in estimates.items() for end, x in zip(("", "_error"), both)}
 
 
 def judge(
@@ -303,9 +296,7 @@ def problems(recorded: Mapping[str, Sequence[Record]]) -> list[str]:
         for given in records:
             try:
                 if judge(given.id, given.values, detail=given.detail) != given:
-                    found.append(
-                        f"{notebook} judged {given.id} by another criterion than that of claims.yml."
-                    )
+                    found.append(f"{notebook} judged {given.id} by another criterion than that of claims.yml.")
             except LedgerError as error:
                 found.append(f"{notebook}: {error}.")
             if given.id in owner:

@@ -57,9 +57,7 @@ def network(
         if faded:
             looks["without effect"] = ("o", "0.88")
         handles = [
-            Line2D(
-                [], [], marker=mark, color=color, ls="", ms=6 if kind == "without effect" else 9, label=kind
-            )
+            Line2D([], [], marker=mark, color=color, ls="", ms=6 if kind == "without effect" else 9, label=kind)
             for kind, (mark, color) in looks.items()
         ]
         fig.legend(handles=handles, loc="outside lower center", ncols=2 if len(handles) == 4 else 3)

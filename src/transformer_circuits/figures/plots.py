@@ -182,9 +182,7 @@ def token_axis(ax: Axes) -> Axes:
     return ax
 
 
-def over_training(
-    curves: Mapping[str, pd.Series], *, mark: float | None = None, ax: Axes, **line: object
-) -> Axes:
+def over_training(curves: Mapping[str, pd.Series], *, mark: float | None = None, ax: Axes, **line: object) -> Axes:
     """Numbers of a training log from the second snapshot on; the index of each is the million tokens read. "one layer" is drawn in grey.
 
     `mark`: a line to compare with; `line`: how all curves are drawn, as for `Axes.plot`.

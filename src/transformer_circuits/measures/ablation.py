@@ -49,10 +49,7 @@ def recorded_worth(name: str) -> Worth:
 
 @torch.no_grad()
 def head_costs(
-    model: Callable[[Tensor], Tensor],
-    outputs: Sequence[nn.Module],
-    n_heads: int,
-    rows: Int[Tensor, "window pos"],
+    model: Callable[[Tensor], Tensor], outputs: Sequence[nn.Module], n_heads: int, rows: Int[Tensor, "window pos"]
 ) -> Float[Tensor, "layer head window"]:
     """Return by how much the loss (nats per token) of each window rises when one head's z is replaced by its mean over windows and positions.
 

@@ -8,9 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 BATCH = 2  # rows run together on a CPU: patterns of 12 heads at 512 tokens take 25 MB; the system zeroes larger tensors each time
-ROW_BYTES = (
-    1 << 28
-)  # of a GPU's free memory for each row: logits of 50,000 tokens at 512 positions take 100 MB
+ROW_BYTES = 1 << 28  # of a GPU's free memory for each row: logits of 50,000 tokens at 512 positions take 100 MB
 
 # Thresholds of claims about losses.
 HALF = 0.5  # T8: of the attention, of the first guesses, of the loss of a uniform guess
@@ -69,8 +67,6 @@ def in_context_score(losses_by_position: Float[Tensor, "row pos"]) -> float:
     Each is a mean over the positions within 10 of it. For contexts shorter than 512, all move in proportion.
     """
     n = losses_by_position.shape[-1]
-    early, late, around = (
-        (50, 500, 10) if n >= 511 else (50 * n // 512, 500 * n // 512, max(1, 10 * n // 512))
-    )
+    early, late, around = (50, 500, 10) if n >= 511 else (50 * n // 512, 500 * n // 512, max(1, 10 * n // 512))
     mean = losses_by_position.mean(0)
     return float(mean[late - around : late + around].mean() - mean[early - around : early + around].mean())

@@ -202,16 +202,11 @@ class Transformer(nn.Module):
         return self.ln_out(residual)
 
     def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, inputs_embeds: Tensor | None = None
     ) -> Tensor:
         """The last two arguments are there because TransformerLens passes them; ValueError where they would matter."""
         if input_ids is None:
             raise ValueError(f"a prompt must be 1 to {self.config.n_ctx} token ids, not empty, nor floats")
         if attention_mask is not None and not attention_mask.all():
-            raise ValueError(
-                "this model takes no padding mask: pad on the right, or give prompts of one length"
-            )
+            raise ValueError("this model takes no padding mask: pad on the right, or give prompts of one length")
         return self.head(self.residual_stream(input_ids))

@@ -29,11 +29,7 @@ from torch import Tensor
 from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
-from transformer_lens.model_bridge.generalized_components import (
-    AttentionBridge,
-    EmbeddingBridge,
-    LinearBridge,
-)
+from transformer_lens.model_bridge.generalized_components import AttentionBridge, EmbeddingBridge, LinearBridge
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import PreTrainedTokenizerFast
 
@@ -111,9 +107,7 @@ def from_matrices(
         if not W.isfinite().all():
             raise ValueError(f"{name} contains NaN or infinity")
     (d_vocab, d_model), (n_layers, n_heads, _, d_head) = W_E.shape, W_Q.shape
-    config = ModelConfig(
-        n_layers, d_model, n_heads, d_head, d_vocab, len(W_pos), standard_positions=standard_positions
-    )
+    config = ModelConfig(n_layers, d_model, n_heads, d_head, d_vocab, len(W_pos), standard_positions=standard_positions)
     model = Transformer(config).to(W_E).eval().requires_grad_(False)
     model.tok_embed.weight.copy_(W_E)
     model.pos.weight.copy_(W_pos)

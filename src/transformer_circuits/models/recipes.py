@@ -16,9 +16,7 @@ def recipe(name: str) -> dict[str, Any]:
     run = manifest(name)["training"]["run"]
     # Models from before the trainer had a choice were trained with AdamW alone.
     settings = {**run["model"], "optimizer": "adamw", **run["training"], "corpus": run.get("corpus")}
-    return {
-        key: value for key, value in settings.items() if key not in ("seed", "precision", *SHAPE, *MEASURED)
-    }
+    return {key: value for key, value in settings.items() if key not in ("seed", "precision", *SHAPE, *MEASURED)}
 
 
 def differing_settings(*names: str) -> dict[str, tuple[Any, ...]]:

@@ -135,11 +135,7 @@ def _fetched(name: str, *patterns: str) -> Path:
 
 
 def _booted(
-    boot: Callable[..., TransformerBridge],
-    name: str,
-    device: str | torch.device,
-    dtype: torch.dtype,
-    **options: Any,
+    boot: Callable[..., TransformerBridge], name: str, device: str | torch.device, dtype: torch.dtype, **options: Any
 ) -> TransformerBridge:
     """Return a model that TransformerLens itself loads. Raises WeightsError if it cannot, or if a weight is NaN or infinite."""
     try:
@@ -166,9 +162,7 @@ def _of_transformers(name: str, device: str | torch.device, dtype: torch.dtype) 
     def read(name: str, **options: Any) -> Any:
         kind = source.determine_architecture_from_hf_config(options["config"])
         loader = source.get_hf_model_class_for_architecture(kind)
-        model, report = loader.from_pretrained(
-            name, output_loading_info=True, ignore_mismatched_sizes=True, **options
-        )
+        model, report = loader.from_pretrained(name, output_loading_info=True, ignore_mismatched_sizes=True, **options)
         report["mismatched_keys"] = {key for key, *_ in report["mismatched_keys"]}
         for what in ("missing", "unexpected", "mismatched"):
             if keys := sorted(report[f"{what}_keys"]):

@@ -67,9 +67,7 @@ class Cells:
 
     def __init__(self, notebooks: Mapping[str, NotebookNode], titles: Mapping[str, str]) -> None:
         self.titles = titles
-        self.found = {
-            f"{name}/{cell.id}": cell for name, notebook in notebooks.items() for cell in notebook.cells
-        }
+        self.found = {f"{name}/{cell.id}": cell for name, notebook in notebooks.items() for cell in notebook.cells}
 
     def outputs(self, place: str, kind: str) -> list[str]:
         """Return what a cell shows in a format, such as text/html."""

@@ -37,9 +37,7 @@ Optimizers = Sequence[torch.optim.Optimizer]  # each parameter belongs to one of
 
 def save_checkpoint(path: Path, model: Transformer, optimizers: Optimizers, about: dict[str, Any]) -> None:
     """Write weights, what the optimizers remember of each (their moments), and `about` to one file."""
-    remembered = {
-        parameter: state for optimizer in optimizers for parameter, state in optimizer.state.items()
-    }
+    remembered = {parameter: state for optimizer in optimizers for parameter, state in optimizer.state.items()}
     tensors = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:

@@ -41,9 +41,7 @@ def composition(W: dict[str, Tensor]) -> Float[Tensor, "side=3 reader writer"]:
 
 
 @torch.no_grad()
-def attention_patterns(
-    model: Transformer, tokens: Int[Tensor, "row pos"]
-) -> Float[Tensor, "layer row head dest src"]:
+def attention_patterns(model: Transformer, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "layer row head dest src"]:
     """Return the attention of every head on every row."""
     (residual, positions), patterns = model.start(tokens), []
     for block in model.layers:
@@ -98,9 +96,7 @@ class Evaluation:
         count = min(held_out.count, config.evaluate_windows)
         windows = np.linspace(0, held_out.count - 1, count).astype(int)
         self.rows, self.few = held_out.rows(windows).to(device), config.few_windows
-        self.spread = self.rows[:: max(1, count // self.few)][
-            : self.few
-        ]  # from all parts of the held-out text
+        self.spread = self.rows[:: max(1, count // self.few)][: self.few]  # from all parts of the held-out text
         n_ctx, shortest = held_out.n_ctx, min(SHORTEST, (held_out.n_ctx - 1) // 2)
         of_text = torch.from_numpy(np.bincount(held_out.tokens, minlength=d_vocab))
         options = d_vocab, n_ctx, config.repeats, shortest, config.seed

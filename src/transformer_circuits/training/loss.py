@@ -22,9 +22,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             log_probs = torch.log_softmax((residual[rows] @ W_U.T).float(), dim=-1)
             target = targets[rows, None]
             total -= log_probs.gather(1, target).sum()
-            gradient = log_probs.exp_().scatter_add_(
-                1, target, torch.full_like(target, -1, dtype=log_probs.dtype)
-            )
+            gradient = log_probs.exp_().scatter_add_(1, target, torch.full_like(target, -1, dtype=log_probs.dtype))
             d_logits[rows] = gradient.div_(len(residual))
         ctx.save_for_backward(residual, W_U, d_logits)
         return total / len(residual)

@@ -13,18 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-COEFFICIENTS = (
-    3.4445,
-    -4.7750,
-    2.0315,
-)  # of Jordan et al.: fast, and singular values end between 0.7 and 1.2
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Jordan et al.: fast, and singular values end between 0.7 and 1.2
 ITERATIONS = 5
 LIKE_ADAMW = 0.2  # root mean square of an update to which AdamW's rate and weight decay fit (Liu et al. 2025)
 
 
-def orthogonalized(
-    matrices: Float[Tensor, "*batch d_head d_model"],
-) -> Float[Tensor, "*batch d_head d_model"]:
+def orthogonalized(matrices: Float[Tensor, "*batch d_head d_model"]) -> Float[Tensor, "*batch d_head d_model"]:
     """Return each matrix with its singular values brought close to 1, by Newton-Schulz iterations. Zeros stay zeros.
 
     An iteration X <- a X + b (X X^T) X + c (X X^T)^2 X multiplies X from the left by a polynomial in its Gram matrix X X^T. So the

@@ -48,9 +48,7 @@ from transformer_circuits.training.windows import Windows
 
 CONFIGS = Path(__file__).parent / "configs"
 SHORT = 15_000_000  # tokens of a run from which on it has as many snapshots as its configuration says
-FORWARD = (
-    1 / 4
-)  # time of a window that is only evaluated, as a fraction of the time of one that is trained on
+FORWARD = 1 / 4  # time of a window that is only evaluated, as a fraction of one that is trained on
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Memory = Annotated[float, Field(gt=0, lt=1)]
@@ -117,9 +115,7 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
         if key not in known:
             raise ValueError(f"unknown setting {key!r}; there are: {', '.join(known)}")
         content[known[key]][key] = value
-    for (
-        section
-    ) in content.values():  # 1e6 is a whole number too; settings that are not whole numbers take one
+    for section in content.values():  # 1e6 is a whole number too; settings that are not whole numbers take one
         section |= {key: int(x) for key, x in section.items() if isinstance(x, float) and x.is_integer()}
     try:
         return path.stem, ModelConfig(**content["model"]), TrainingConfig(**content["training"])
@@ -160,9 +156,7 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def agree(
-    accelerator: Accelerator, loss: Tensor, norm: Tensor, caught: list[int]
-) -> tuple[float, float, int]:
+def agree(accelerator: Accelerator, loss: Tensor, norm: Tensor, caught: list[int]) -> tuple[float, float, int]:
     """Return the mean loss, the largest gradient norm and a signal that was caught (0: none), the same in every process."""
     own = [loss.item(), float(norm), max(caught, default=0)]
     everyone = accelerator.gather(torch.tensor([own], device=accelerator.device))
@@ -191,9 +185,8 @@ def snapshot_steps(steps: int, count: int) -> set[int]:
 def snapshot_count(shape: ModelConfig, config: TrainingConfig) -> int:
     """Return `config.snapshots`, or in a run of fewer than SHORT tokens the number that takes a tenth of the time, if that is less."""
     per_head = shape.n_layers * shape.n_heads * config.few_windows
-    windows = (
-        config.evaluate_windows + config.few_windows + per_head + 4 * config.repeats
-    )  # run forward at each
+    # Run forward at each snapshot.
+    windows = config.evaluate_windows + config.few_windows + per_head + 4 * config.repeats
     affordable = 0.1 * config.tokens / (FORWARD * windows * shape.n_ctx)
     return config.snapshots if config.tokens >= SHORT else min(config.snapshots, max(4, int(affordable)))
 
@@ -229,13 +222,146 @@ def optimizers_for(model: Transformer, config: TrainingConfig) -> list[torch.opt
     return [*found, torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)]
 
 
+class Run:
+    """One run from its last checkpoint on: `step` steps are done, `seconds` had passed at the checkpoint, `train_loss` is the last one."""
+
+    def __init__(self, name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path) -> None:
+        self.shape, self.config, self.out = shape, config, out
+        self.accelerator = Accelerator(mixed_precision="no", cpu=not torch.cuda.is_available())
+        device, processes = self.accelerator.device, self.accelerator.num_processes
+        # Not Accelerate's own mixed precision, which is fixed for the life of the process.
+        self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
+        self.share, left_over = divmod(config.batch, processes)
+        if left_over:
+            raise ValueError(f"batch must be a multiple of the {processes} processes, got {config.batch}")
+        torch.manual_seed(config.seed)
+        self.model = Transformer(shape).to(device)
+        self.optimizers = optimizers_for(self.model, config)
+        with self.accelerator.main_process_first():
+            files = [packed(data, side, shape.d_vocab) for side in ("train", "held_out")]
+        sides = shape.n_ctx, shape.d_vocab, config.seed
+        self.windows = Windows(files[0], *sides, config.without_start, config.planted)
+        held_out = Windows(files[1], *sides)
+        settings = {"model": dataclasses.asdict(shape), "training": dataclasses.asdict(config)}
+        about = {"name": name, **settings, "corpus": {file.name: digest(file) for file in files}}
+        self.about = json.loads(json.dumps(about))
+        self.tokens_per_step = config.batch * shape.n_ctx
+        self.steps = max(1, config.tokens // self.tokens_per_step)
+        self.snapshots = snapshot_steps(self.steps, snapshot_count(shape, config))
+        self.film = None
+        if config.film:
+            self.film = Film(out / "film", texts(data, held_out.tokens[: shape.n_ctx], shape), shape)
+        self.checkpoint, self.log = out / "checkpoint.safetensors", out / "training.jsonl"
+        self.resume()
+        self.evaluation = Evaluation(held_out, shape.d_vocab, config, device)
+        loss = NextTokenLoss(self.model)
+        self.loss, *self.optimizers = self.accelerator.prepare(loss, *self.optimizers)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.caught: list[int] = []  # signals
+        self.given_up: int | None = None  # the step at which an evaluation was stopped
+        self.start = self.saved = time.monotonic()
+        tokens = {"initial": self.step * self.tokens_per_step, "total": self.steps * self.tokens_per_step}
+        looks = {"unit": "tok", "unit_scale": True, "mininterval": 2, "disable": not self.is_main}
+        self.bar = tqdm(desc=name, **tokens, **looks)
+
+    @property
+    def is_main(self) -> bool:
+        return self.accelerator.is_main_process
+
+    def passed(self) -> float:
+        return self.seconds + time.monotonic() - self.start
+
+    def resume(self) -> None:
+        """Load the checkpoint if there is one, and write the log again up to there."""
+        self.step, self.seconds, self.train_loss = 0, 0.0, None
+        if self.checkpoint.exists():
+            stored = load_checkpoint(self.checkpoint, self.model, self.optimizers)
+            if stored["about"] != self.about:
+                raise ValueError(f"{self.checkpoint} belongs to another configuration or corpus; choose another --out")
+            self.step, self.seconds, self.train_loss = stored["step"], stored["seconds"], stored.get("train")
+        if not self.is_main:
+            return
+        self.out.mkdir(parents=True, exist_ok=True)
+        # An evaluation that was stopped is done again.
+        kept = read_log(self.log, self.step, self.snapshots - {self.step}) if self.step else {}
+        self.recorded = set(kept)
+        if self.film:
+            self.film.frames(self.recorded)  # those that are missing or damaged are named now
+        header = json.dumps(self.about | {"hardware": hardware(self.accelerator)})
+        content = "".join(f"{line}\n" for line in [header, *kept.values()])
+        write_atomically(self.log, lambda partial: partial.write_text(content))
+
+    def advance(self) -> int:
+        """Take one step in all processes. Returns a signal that one of them caught, 0 if none did."""
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.config.learning_rate(self.step, self.steps)
+        first = self.step * self.config.batch + self.accelerator.process_index * self.share
+        rows = self.windows.batch(first, self.share)
+        try:
+            with self.autocast:
+                loss = self.loss(rows.to(self.accelerator.device))
+            self.accelerator.backward(loss)
+            norm = self.accelerator.clip_grad_norm_(self.parameters, self.config.clip)
+            mean_loss, largest_norm, stopped = agree(self.accelerator, loss, norm, self.caught)
+        except RuntimeError as error:
+            if self.accelerator.num_processes == 1:
+                raise
+            self.keep()  # the weights are still those of the last whole step
+            said = f"a process was lost after step {self.step}; resume with the same command ({str(error)[:200]})"
+            raise ValueError(said) from error
+        if not math.isfinite(mean_loss + largest_norm):
+            said = f"(loss {mean_loss}, gradient norm {largest_norm}); lower lr"
+            raise ValueError(f"training diverged at step {self.step} {said}")
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        self.step, self.train_loss = self.step + 1, round(mean_loss, 4)
+        self.bar.update(self.tokens_per_step)
+        self.bar.set_postfix(loss=f"{mean_loss:.3f}", refresh=False)
+        return stopped
+
+    def evaluate(self) -> None:
+        """Write a row of the log at a snapshot's step. A signal gives up the evaluation, and the checkpoint is at this step."""
+        if not self.is_main or self.step not in self.snapshots or self.step in self.recorded:
+            return
+
+        def give_up(*_: Any) -> None:
+            if self.caught:
+                raise Stopped
+
+        begun, watch = time.monotonic(), self.model.register_forward_pre_hook(give_up)
+        try:
+            with self.autocast:
+                scores = self.evaluation(self.model)
+        except Stopped:
+            self.keep()
+            self.given_up = self.step
+            return
+        finally:
+            watch.remove()
+        done = {"step": self.step, "tokens": self.step * self.tokens_per_step, "train": self.train_loss}
+        rate = self.config.learning_rate(self.step, self.steps)
+        row = {**done, **scores, "lr": rate, "seconds": round(self.passed(), 1)}
+        if self.film:
+            self.film.record(self.step, row["tokens"], self.model, row)
+        with open(self.log, "a") as file:
+            file.write(json.dumps(row) + "\n")
+        self.recorded.add(self.step)
+        if not self.bar.disable:  # its rate is that of training alone
+            spent = time.monotonic() - begun
+            self.bar.start_t, self.bar.last_print_t = self.bar.start_t + spent, self.bar.last_print_t + spent
+
+    def keep(self) -> None:
+        """Write a checkpoint, unless an evaluation was given up: then there is one, from before the steps since."""
+        if self.is_main and self.step and self.given_up is None:
+            done = {"step": self.step, "seconds": self.passed(), "train": self.train_loss}
+            save_checkpoint(self.checkpoint, self.model, self.optimizers, {"about": self.about, **done})
+        self.saved = time.monotonic()
+
+
 def train(
-    name: str,
-    shape: ModelConfig,
-    config: TrainingConfig,
-    data: Path,
-    out: Path,
-    stop_after: int | None = None,
+    name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, stop_after: int | None = None
 ) -> None:
     """Train to the end, or for `stop_after` more steps; resume from `out/checkpoint.safetensors` if there is one.
 
@@ -243,143 +369,28 @@ def train(
     tokens or a checkpoint that cannot be used, if the loss is NaN or infinity (nothing is written then), and if another process is lost
     (with a checkpoint, unless the lost process is the one that writes it).
     """
-    accelerator = Accelerator(mixed_precision="no", cpu=not torch.cuda.is_available())
-    # Not Accelerate's own mixed precision, which is fixed for the life of the process.
-    autocast = torch.autocast(accelerator.device.type, torch.bfloat16, enabled=config.precision == "bf16")
-    processes, is_main = accelerator.num_processes, accelerator.is_main_process
-    share, left_over = divmod(config.batch, processes)
-    if left_over:
-        raise ValueError(f"batch must be a multiple of the {processes} processes, got {config.batch}")
-    torch.manual_seed(config.seed)
-    plain = Transformer(shape).to(accelerator.device)
-    optimizers = optimizers_for(plain, config)
-    with accelerator.main_process_first():
-        files = [packed(data, side, shape.d_vocab) for side in ("train", "held_out")]
-    windows = Windows(files[0], shape.n_ctx, shape.d_vocab, config.seed, config.without_start, config.planted)
-    held_out = Windows(files[1], shape.n_ctx, shape.d_vocab, config.seed)
-    settings = {"model": dataclasses.asdict(shape), "training": dataclasses.asdict(config)}
-    about = {"name": name, **settings, "corpus": {file.name: digest(file) for file in files}}
-    about = json.loads(json.dumps(about))
-
-    checkpoint, log = out / "checkpoint.safetensors", out / "training.jsonl"
-    tokens_per_step = config.batch * shape.n_ctx
-    steps = max(1, config.tokens // tokens_per_step)
-    snapshots = snapshot_steps(steps, snapshot_count(shape, config))
-    film = None
-    if config.film:
-        film = Film(out / "film", texts(data, held_out.tokens[: shape.n_ctx], shape), shape)
-    step, seconds, train_loss = 0, 0.0, None
-    if checkpoint.exists():
-        stored = load_checkpoint(checkpoint, plain, optimizers)
-        if stored["about"] != about:
-            raise ValueError(f"{checkpoint} belongs to another configuration or corpus; choose another --out")
-        step, seconds, train_loss = stored["step"], stored["seconds"], stored.get("train")
-    if is_main:
-        out.mkdir(parents=True, exist_ok=True)
-        # An evaluation that was stopped is done again.
-        kept = read_log(log, step, snapshots - {step}) if step else {}
-        recorded = set(kept)
-        if film:
-            film.frames(recorded)  # those that are missing or damaged are named now
-        header = json.dumps(about | {"hardware": hardware(accelerator)})
-        content = "".join(f"{line}\n" for line in [header, *kept.values()])
-        write_atomically(log, lambda partial: partial.write_text(content))
-
-    evaluation = Evaluation(held_out, shape.d_vocab, config, accelerator.device)
-    module, *optimizers = accelerator.prepare(NextTokenLoss(plain), *optimizers)
-    parameters = [p for p in plain.parameters() if p.requires_grad]
-
-    def evaluate() -> None:
-        """Write a row of the log at a snapshot's step. A signal gives up the evaluation, and the checkpoint is at this step."""
-        nonlocal given_up
-        if not is_main or step not in snapshots or step in recorded:
-            return
-
-        def give_up(*_: Any) -> None:
-            if caught:
-                raise Stopped
-
-        begun, watch = time.monotonic(), plain.register_forward_pre_hook(give_up)
-        try:
-            with autocast:
-                scores = evaluation(plain)
-        except Stopped:
-            keep()
-            given_up = step
-            return
-        finally:
-            watch.remove()
-        row = {"step": step, "tokens": step * tokens_per_step, "train": train_loss, **scores}
-        row["lr"] = config.learning_rate(step, steps)
-        row["seconds"] = round(seconds + time.monotonic() - start, 1)
-        if film:
-            film.record(step, row["tokens"], plain, row)
-        with open(log, "a") as file:
-            file.write(json.dumps(row) + "\n")
-        recorded.add(step)
-        if not bar.disable:  # its rate is that of training alone
-            spent = time.monotonic() - begun
-            bar.start_t, bar.last_print_t = bar.start_t + spent, bar.last_print_t + spent
-
-    def keep() -> None:
-        if is_main and step and given_up is None:
-            passed = seconds + time.monotonic() - start
-            state = {"about": about, "step": step, "seconds": passed, "train": train_loss}
-            save_checkpoint(checkpoint, plain, optimizers, state)
-
-    start = saved = time.monotonic()
-    given_up = None  # the step at which an evaluation was stopped
-    last = steps if stop_after is None else min(steps, step + stop_after)
-    bar = tqdm(
-        desc=name, unit="tok", unit_scale=True, mininterval=2, disable=not is_main,
-        total=steps * tokens_per_step, initial=step * tokens_per_step,
-    )  # fmt: skip
-    with bar, stop_signals() as caught:
-        stopped = 0
-        evaluate()
-        while step < last and not stopped:
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = config.learning_rate(step, steps)
-            rows = windows.batch(step * config.batch + accelerator.process_index * share, share)
-            try:
-                with autocast:
-                    loss = module(rows.to(accelerator.device))
-                accelerator.backward(loss)
-                norm = accelerator.clip_grad_norm_(parameters, config.clip)
-                mean_loss, largest_norm, stopped = agree(accelerator, loss, norm, caught)
-            except RuntimeError as error:
-                if processes == 1:
-                    raise
-                keep()  # the weights are still those of the last whole step
-                raise ValueError(
-                    f"a process was lost after step {step}; resume with the same command ({str(error)[:200]})"
-                ) from error
-            if not math.isfinite(mean_loss + largest_norm):
-                raise ValueError(
-                    f"training diverged at step {step} (loss {mean_loss}, gradient norm {largest_norm}); lower lr"
-                )
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
-            step, train_loss = step + 1, round(mean_loss, 4)
-            bar.update(tokens_per_step)
-            bar.set_postfix(loss=f"{mean_loss:.3f}", refresh=False)
-            evaluate()
-            if time.monotonic() - saved > 60 * config.checkpoint_minutes:
-                keep()
-                saved = time.monotonic()
-        keep()
-        accelerator.wait_for_everyone()
-    if given_up is not None:
-        step, stopped = given_up, max(caught)
+    run = Run(name, shape, config, data, out)
+    last = run.steps if stop_after is None else min(run.steps, run.step + stop_after)
+    stopped = 0
+    with run.bar, stop_signals() as run.caught:
+        run.evaluate()
+        while run.step < last and not stopped:
+            stopped = run.advance()
+            run.evaluate()
+            if time.monotonic() - run.saved > 60 * config.checkpoint_minutes:
+                run.keep()
+        run.keep()
+        run.accelerator.wait_for_everyone()
+    if run.given_up is not None:
+        run.step, stopped = run.given_up, max(run.caught)
     if stopped:
-        accelerator.print(f"stopped at step {step} of {steps}; the same command resumes from {checkpoint}")
+        resumes = f"the same command resumes from {run.checkpoint}"
+        run.accelerator.print(f"stopped at step {run.step} of {run.steps}; {resumes}")
         raise SystemExit(128 + stopped)
-    if step == steps and is_main:
-        frames = film.joined(snapshots) if film else None
-        heads = evaluation.worth(plain) if shape.n_layers else None
-        export(plain, name, out, heads, frames, *tokenizer_of(data, shape.d_vocab))
+    if run.step == run.steps and run.is_main:
+        frames = run.film.joined(run.snapshots) if run.film else None
+        heads = run.evaluation.worth(run.model) if shape.n_layers else None
+        export(run.model, name, out, heads, frames, *tokenizer_of(data, shape.d_vocab))
 
 
 def export(

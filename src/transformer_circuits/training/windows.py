@@ -20,9 +20,7 @@ class Windows:
     in the same row. Which rows these are depends on the seed and on the row's number in the stream alone.
     """
 
-    def __init__(
-        self, path: Path, n_ctx: int, d_vocab: int, seed: int, without_start: float = 0, planted: float = 0
-    ):
+    def __init__(self, path: Path, n_ctx: int, d_vocab: int, seed: int, without_start: float = 0, planted: float = 0):
         make = f"make it with `python -m transformer_circuits.training.corpus --out {path.parent}`"
         if not path.exists():
             raise ValueError(f"{path} is missing; {make}")
@@ -40,9 +38,7 @@ class Windows:
                 f"token ids must be 0 to {d_vocab - 1} in a vocabulary of {d_vocab}, got {low} to {high} in {path}; set d_vocab"
             )
         if planted and n_ctx < 2 * PASSAGE[0]:
-            raise ValueError(
-                f"n_ctx must be at least {2 * PASSAGE[0]} to plant passages, got {n_ctx}; set planted=0"
-            )
+            raise ValueError(f"n_ctx must be at least {2 * PASSAGE[0]} to plant passages, got {n_ctx}; set planted=0")
         self.n_ctx, self.seed, self.without_start, self.planted = n_ctx, seed, without_start, planted
         self.count = len(tokens) // n_ctx
         self.text = tokens[: self.count * n_ctx].reshape(self.count, n_ctx)

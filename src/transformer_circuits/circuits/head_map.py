@@ -1,0 +1,244 @@
+"""The map of all heads: for each head of a model what it is worth, where it attends, what it writes, and the names that follow.
+
+Chapter 16 explains the columns, and the page "Every head of the two-layer model" and chapter 17 show them. Any model will do that
+`survey.check` accepts. In models with MLPs or normalization, attribution, positivity, and successors describe the direct path alone.
+"""
+
+import itertools
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from transformer_circuits.circuits import heads, survey
+from transformer_circuits.circuits.heads import Head, head_name
+from transformer_circuits.data import D_VOCAB, held_out_documents
+from transformer_circuits.measures import ablation, attention, weights
+from transformer_circuits.measures.prediction import BATCH
+from transformer_circuits.measures.repeats import after_earlier
+from transformer_circuits.models.architecture import BOS
+
+ROWS, TOKENS = (
+    4,
+    64,
+)  # windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take two minutes
+SAMPLE = 64  # positions at which we look up what a head raises most
+KINDS = ("prose", "docs", "latex", "html", "python")
+NAMES = ("previous", "current", "duplicate", "induction", "copying", "negative", "successor", "text kind")
+SEQUENCES = (
+    "0 1 2 3 4 5 6 7 8 9", "one two three four five six seven eight nine ten", "first second third fourth fifth sixth",
+    "Monday Tuesday Wednesday Thursday Friday Saturday Sunday", "January February March April May June July August September October",
+    "a b c d e f g h i j k l m n o p q r s t u v w x y z", "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z",
+)  # fmt: skip
+
+
+def windows_of(model: Any) -> Int[Tensor, "row pos"]:
+    """Return the text of the map: two windows of 256 tokens of each of the KINDS of held-out text, in order; for a model with another
+    vocabulary than the book's, ten windows of `survey.text`."""
+    if model.cfg.d_vocab != D_VOCAB or not survey.reads_text(model):
+        return survey.text(model, 2 * len(KINDS))[:, :257]
+    rows, documents = [], held_out_documents()
+    for kind in KINDS:
+        whole = torch.cat([tokens[1:] for about, tokens in documents if about["kind"] == kind])
+        rows += [whole[at : at + 256] for at in (len(whole) // 4, 3 * len(whole) // 4)]
+    return torch.nn.functional.pad(torch.stack(rows), (1, 0), value=BOS).to(model.W_E.device)
+
+
+def check_head(model: Any, head: Head) -> None:
+    """Raise ValueError, in one sentence, unless the model has this head."""
+    layers, each = model.cfg.n_layers, model.cfg.n_heads
+    if not (0 <= head[0] < layers and 0 <= head[1] < each):
+        raise ValueError(
+            f"head {head_name(head)} does not exist: the model has {layers} layers of {each} heads, counted from 0.0"
+        )
+
+
+def rises(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head row pos-1"]:
+    """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these windows.
+
+    Raises ValueError for fewer than two windows: a mean over one would keep what the head says about that window.
+    """
+    if len(windows) < 2:
+        raise ValueError(
+            f"there must be at least 2 windows, got {len(windows)}; a head's mean and its error are taken over windows"
+        )
+    layers, each = model.cfg.n_layers, model.cfg.n_heads
+    means = [heads.mean_z(model, windows[:, :-1], layer) for layer in range(layers)]
+    intact = heads.losses(model, windows)
+    found = torch.empty(layers, each, *intact.shape)
+    for head in itertools.product(range(layers), range(each)):
+        found[head] = heads.losses(model, windows, heads.without_heads([head], means)) - intact
+    return found
+
+
+def _attended(model: Any, text: Int[Tensor, "row pos"]) -> Float[Tensor, "place=5 head"]:
+    """Return the mean attention to the start token, the current token, the previous token, earlier occurrences of the current token,
+    and the tokens after these; the last two over destinations whose token has occurred before."""
+    sums, seen = 0.0, 0
+    for rows in text.split(BATCH):
+        before = torch.tril(rows[:, :, None] == rows[:, None, :], -1)
+        places = (before[:, None], after_earlier(rows)[:, None])
+        again = before.any(dim=-1)
+
+        def score(pattern: Float[Tensor, "row head dest src"]) -> Float[Tensor, "place head"]:
+            current = pattern.diagonal(dim1=-2, dim2=-1)[..., 1:].mean(dim=-1)
+            by_row = [attention.start_token_score(pattern), current, attention.previous_token_score(pattern)]
+            on = [(pattern * place).sum(dim=-1).transpose(0, 1)[:, again].sum(dim=-1) for place in places]
+            return torch.stack([*(score.sum(dim=0) for score in by_row), *on])
+
+        sums = sums + heads.pattern_scores(model, rows, score).transpose(0, 1).flatten(1)  # [place, layer and head]
+        seen += int(again.sum())
+    over = torch.tensor([len(text)] * 3 + [max(1, seen)] * 2, device=sums.device)
+    return sums / over[:, None]
+
+
+def successors(model: Any) -> list[tuple[int, int, list[int]]]:
+    """Return (token, its successor, the other tokens of its sequence) for the digits, letters, and words of SEQUENCES that are single tokens."""
+    found = []
+    for words, space in itertools.product(SEQUENCES, ("", " ")) if survey.reads_text(model) else ():
+        ids = [model.tokenizer.encode(space + word, add_special_tokens=False) for word in words.split()]
+        whole = {i[0] for i in ids if len(i) == 1}
+        for one, two in itertools.pairwise(ids):
+            if len(one) == len(two) == 1 and len(whole) > 3:
+                found.append((one[0], two[0], sorted(whole - set(one))))
+    return found
+
+
+def successor_scores(
+    W_E: Float[Tensor, "d_vocab d_model"],
+    V: Float[Tensor, "*head d_model d_head"],
+    O: Float[Tensor, "*head d_head d_model"],
+    W_U: Float[Tensor, "d_model d_vocab"],
+    listed: list[tuple[int, int, list[int]]],
+) -> Float[Tensor, "*head"]:
+    """Return the fraction of tokens whose successor each head's OV circuit raises more than any other token of its sequence (not counting
+    the token itself); NaN without such tokens."""
+    right = [(W_E[[one]] @ V @ O @ W_U[:, others])[..., 0, :] for one, _, others in listed]
+    hits = [boost.argmax(dim=-1) == others.index(two) for boost, (_, two, others) in zip(right, listed)]
+    return torch.stack(hits).float().mean(dim=0) if hits else torch.full(V.shape[:-2], torch.nan)
+
+
+def _copies(model: Any, W: survey.Weights) -> Float[Tensor, "layer head"]:
+    """Return how often a head raises the token that it attends to most above all other tokens of its row, in the second copies of random tokens."""
+    draw = heads.measured_draws(model)[0].select(torch.arange(BATCH))
+    _, cache = model.run_with_cache(draw.tokens, names_filter=lambda name: name.endswith(("hook_z", "hook_pattern")))
+    found = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
+    for layer, row in itertools.product(range(model.cfg.n_layers), range(BATCH)):
+        tokens, place = draw.tokens[row], draw.destinations[draw.rows == row]
+        attended = tokens[cache["pattern", layer][row][:, place].argmax(dim=-1)]  # [head, dest]
+        z = cache["z", layer][row][place].float().transpose(0, 1)  # [head, dest, d_head]
+        raised = tokens[(z @ W.OV.B[layer] @ W.W_U[:, tokens]).argmax(dim=-1)]
+        found[layer] += (raised == attended).float().mean(dim=-1).cpu() / BATCH
+    return found
+
+
+def _written(
+    model: Any, windows: Int[Tensor, "row pos"], W: survey.Weights
+) -> tuple[Float[Tensor, "measure=2 layer head"], list[list[int]]]:
+    """Return what each head adds to the logit of the next token, with what it writes everywhere left out; the fraction of the variance of its z
+    that is between windows; and for each head the five tokens that it raises most often above all others."""
+    layers, W_U = model.cfg.n_layers, W.W_U - W.W_U.mean(dim=1, keepdim=True)
+    wanted = ("hook_z", "ln_final.hook_scale")
+    caches = [
+        model.run_with_cache(rows, names_filter=lambda name: name.endswith(wanted))[1]
+        for rows in windows[:, :-1].split(BATCH)
+    ]
+    right = W_U.T[windows[:, 1:]]
+    if "ln_final.hook_scale" in caches[0]:
+        right = right / torch.cat([cache["ln_final.hook_scale"] for cache in caches]).float()
+    measures, raised = [], []
+    for layer in range(layers):
+        z = torch.cat([cache["z", layer] for cache in caches]).float()
+        z = z - z.mean(dim=(0, 1))
+        added = (z * torch.einsum("rpe,hde->rphd", right, W.OV.B[layer])).sum(dim=-1).mean(dim=(0, 1))
+        between = z.mean(dim=1).square().mean(dim=(0, 2)) / z.square().mean(dim=(0, 1, 3))
+        measures.append(torch.stack([added, between]))
+        some = z.flatten(0, 1)[:: max(1, z[..., 0, 0].numel() // SAMPLE)].transpose(0, 1)  # [head, some, d_head]
+        for mine, O in zip(some, W.OV.B[layer]):
+            tokens, times = (mine @ O @ W_U).argmax(dim=-1).unique(return_counts=True)
+            raised.append(tokens[times.argsort(descending=True, stable=True)[:5]].tolist())
+    return torch.stack(measures, dim=1).cpu(), raised
+
+
+def names(found: pd.DataFrame) -> pd.DataFrame:
+    """Return which names each working head of a map has. The definitions and what chance gives are in chapter 16."""
+    threshold = found.attrs["copying threshold"]
+    holds = {
+        "previous": found["previous"] >= attention.PREVIOUS_TOKEN_HEAD,
+        "current": found["current"] >= attention.CURRENT_TOKEN_HEAD,
+        "duplicate": found["same"] >= attention.DUPLICATE_TOKEN_HEAD,
+        "induction": found["induction"] >= attention.INDUCTION_HEAD,
+        "copying": found["positivity"] > threshold,
+        "negative": found["positivity"] < -threshold,
+        "successor": found["successor"] >= attention.SUCCESSOR_HEAD,
+        "text kind": found["by window"] >= attention.TEXT_KIND_HEAD,
+    }
+    return pd.DataFrame(holds)[list(NAMES)] & found[["works"]].to_numpy()
+
+
+def head_map(
+    model: Any,
+    windows: Int[Tensor, "row pos"] | None = None,
+    worth: ablation.Worth | None = None,
+    induction: Float[Tensor, "layer head"] | None = None,
+) -> pd.DataFrame:
+    """Return a row for each head, named as in "1.2": cost, error, works, start, current, previous, same, after, induction, copies, attribution,
+    by window, positivity, successor, raises (token ids), names.
+
+    `windows`: at least two; `windows_of(model)` if None. `worth`: what the heads cost (`recorded_worth`); measured on the first TOKENS tokens
+    of ROWS windows if None. `induction`: their induction scores, measured if None. Raises WeightsError for an encoder and other models that
+    `survey.check` does not accept, ValueError for fewer than two windows.
+    """
+    survey.check(model, getattr(model.cfg, "start_token", None))
+    windows = windows_of(model) if windows is None else windows
+    if len(windows) < 2:
+        raise ValueError(f"there must be at least 2 windows, got {len(windows)}; a variance between windows needs two")
+    if worth is None:
+        rise = rises(model, windows[:ROWS, : TOKENS + 1])
+        worth = ablation.worth(rise.mean(dim=-1))
+    W = survey.read_weights(model)
+    E, U = weights.centered(W.W_E, W.W_U)
+    measures, raised = _written(model, windows, W)
+    places = _attended(model, windows[:, :-1])
+    induction = heads.measured_induction(model).mean if induction is None else induction
+    columns = {"cost": worth.cost, "error": worth.error, "works": worth.working}
+    columns |= dict(zip(("start", "current", "previous", "same", "after"), places))
+    columns |= {
+        "induction": induction,
+        "copies": _copies(model, W),
+        "attribution": measures[0],
+        "by window": measures[1],
+    }
+    columns["positivity"] = weights.factored_positivity(U @ E @ W.OV.A, W.OV.B)
+    columns["successor"] = successor_scores(E, W.OV.A, W.OV.B, U, successors(model))
+    index = [head_name(head) for head in itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads))]
+    found = pd.DataFrame({name: column.flatten().cpu() for name, column in columns.items()}, index)
+    found["raises"] = raised
+    found.attrs["copying threshold"] = weights.copying_threshold(E, U, model.cfg.d_head)
+    found["names"] = [list(row.index[row]) for _, row in names(found).iterrows()]
+    return found
+
+
+class Passage(NamedTuple):
+    """A place where a head matters: the loss of the token after `place` rises by `rise` (nats) without it."""
+
+    row: int
+    place: int
+    rise: float
+    attention: Float[Tensor, " src"]
+
+
+def passages(
+    model: Any, windows: Int[Tensor, "row pos"], rise: Float[Tensor, "layer head row pos-1"], head: Head, n: int = 2
+) -> list[Passage]:
+    """Return the n windows in which one token's loss rises most without a head, and the head's attention there. `rise`: of these windows, from `rises`."""
+    check_head(model, head)
+    most, at = rise[head].max(dim=-1)
+    found = []
+    for row in most.argsort(descending=True)[:n].tolist():
+        place = int(at[row])
+        A = heads.patterns(model, windows[[row], : place + 1])[head[0], 0, head[1]]
+        found.append(Passage(row, place, float(most[row]), A[place]))
+    return found

@@ -1,0 +1,95 @@
+"""The page "Every head of the two-layer model": one row a head, from `head_map`, that opens to the passages in which the head matters most.
+
+python -m transformer_circuits.pages.every_head OUT.md       (the build does)
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from transformer_circuits.circuits.head_map import Passage, head_map, passages, rises, windows_of
+from transformer_circuits.data import vocabulary
+from transformer_circuits.measures.ablation import WINDOWS, recorded_worth
+from transformer_circuits.models import load_model
+from transformer_circuits.pages import render
+from transformer_circuits.pages.dump_pages import table, token, tokens
+
+MODEL = "attn-only-2l"
+SHOWN, SOURCES = 24, 3  # tokens of a passage, and the sources listed below it
+FRACTIONS = (
+    "previous",
+    "current",
+    "same",
+    "after",
+    "start",
+    "induction",
+)  # shown with two digits, as the numbers after the cost
+OTHERS = ("attribution", "positivity")
+
+
+def passage(found: Passage, window: Int[Tensor, " pos"], names: Sequence[str]) -> str:
+    """Return a passage as HTML: tokens shaded by the head's attention, the next token, and where the head attends most."""
+    first = max(0, found.place + 1 - SHOWN)
+    strings = [names[i] for i in window.tolist()]
+    shaded = "".join(
+        f'<span style="--attention: {float(found.attention[i]):.2f}">{token(strings[i])}</span>'
+        for i in range(first, found.place + 1)
+    )
+    sources = found.attention.topk(min(SOURCES, len(found.attention))).indices.tolist()
+    attended = ", ".join(f"{token(strings[i])} ({found.attention[i]:.0%}, {found.place - i} back)" for i in sources)
+    return (
+        f'<p class="passage">{shaded} → {token(strings[found.place + 1], " copy")}<br>Without the head, the loss of the last token rises by '
+        f"{found.rise:.2f} nats. It attends to {attended}.</p>"
+    )
+
+
+def rows(
+    every: pd.DataFrame, shown: Mapping[str, Sequence[Passage]], windows: Int[Tensor, "row pos"], names: Sequence[str]
+) -> pd.DataFrame:
+    """Return the cells of the table as HTML, one row a head."""
+    columns = {"head": every.index}
+    columns["names"] = [
+        ", ".join(found) if works and found else "unexplained" if works else "no effect"
+        for found, works in zip(every["names"], every["works"])
+    ]
+    columns["cost"] = every["cost"].map("{:z.3f}".format)
+    columns["±"] = every["error"].map("{:.3f}".format)
+    columns |= {name: every[name].map("{:z.2f}".format) for name in (*FRACTIONS, *OTHERS)}
+    columns["raises most"] = [tokens(ids, names) for ids in every["raises"]]
+    opened = [[passage(found, windows[found.row], names) for found in shown[head]] for head in every.index]
+    columns["where it matters most"] = [
+        f"<details><summary>{len(found)} passages</summary>{''.join(found)}</details>" for found in opened
+    ]
+    return pd.DataFrame(columns)
+
+
+def write_page(
+    out: Path,
+    every: pd.DataFrame,
+    shown: Mapping[str, Sequence[Passage]],
+    windows: Int[Tensor, "row pos"],
+    names: Sequence[str],
+) -> None:
+    """Write the page. `shown`: the passages of each head in these windows; `names`: the string of every token."""
+    cells = table(rows(every, shown, windows, names), search="1 12 13", unit="heads")
+    page = render("every_head.md", table=cells, model=MODEL, windows=len(windows), of_costs=WINDOWS)
+    out.write_text(page, encoding="utf8")
+
+
+@torch.no_grad()
+def main(out: Path) -> None:
+    model = load_model(MODEL, device="cpu")
+    windows = windows_of(model)
+    every, rise = head_map(model, windows, recorded_worth(MODEL)), rises(model, windows)
+    heads = {name: tuple(map(int, name.split("."))) for name in every.index}
+    shown = {name: passages(model, windows, rise, head) for name, head in heads.items()}
+    write_page(out, every, shown, windows, vocabulary())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

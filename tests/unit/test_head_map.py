@@ -1,0 +1,87 @@
+"""The map of all heads: the numbers of the trainer and of the other measures, names where they are known, one sentence for bad input."""
+
+import re
+
+import pytest
+import torch
+
+from transformer_circuits.circuits import head_map, heads, survey
+from transformer_circuits.data import held_out_windows
+from transformer_circuits.exercises.solutions import induction_by_hand
+from transformer_circuits.measures.ablation import WINDOWS, WORKS, Worth, recorded_worth, worth
+from transformer_circuits.models import load_model
+from transformer_circuits.models.bridge import from_matrices
+from transformer_circuits.models.shards import WeightsError
+
+SMALL = "small-1l"
+
+
+@pytest.fixture(scope="module")
+def small():
+    return load_model(SMALL, "cpu")
+
+
+@pytest.fixture(scope="module")
+def windows(small):
+    return held_out_windows(4, small.cfg.n_ctx, small.cfg.d_vocab)
+
+
+@torch.no_grad()
+def test_costs_are_those_of_the_manifest_on_the_same_text(small):
+    recorded = recorded_worth(SMALL)
+    rise = head_map.rises(small, held_out_windows(WINDOWS, small.cfg.n_ctx, small.cfg.d_vocab))
+    found = worth(rise.mean(dim=-1))
+    assert recorded.cost.max() > 10 * WORKS
+    torch.testing.assert_close(found.cost, recorded.cost, rtol=0.02, atol=2e-4)
+    torch.testing.assert_close(found.error, recorded.error, rtol=0.05, atol=2e-4)
+
+
+@torch.no_grad()
+def test_a_map_has_the_scores_of_the_other_measures_and_the_costs_that_it_is_given(small, windows):
+    recorded = recorded_worth(SMALL)
+    found = head_map.head_map(small, windows, recorded)
+    text = windows[:, :-1]
+    expected = {
+        "cost": recorded.cost,
+        "previous": heads.previous_token_scores(small, text),
+        "start": heads.start_token_scores(small, text),
+        "induction": heads.measured_induction(small).mean,
+    }
+    for name, values in expected.items():
+        torch.testing.assert_close(torch.tensor(found[name].to_numpy()), values.flatten(), rtol=1e-4, atol=1e-5)
+    assert list(found.index) == [f"0.{head}" for head in range(small.cfg.n_heads)]
+    assert found["by window"].between(0, 1).all() and found["successor"].between(0, 1).all()
+    measured = head_map.head_map(small, windows, induction=torch.zeros_like(recorded.cost))
+    rise = head_map.rises(small, windows[: head_map.ROWS, : head_map.TOKENS + 1]).mean(dim=(2, 3))
+    torch.testing.assert_close(torch.tensor(measured["cost"].to_numpy()), rise.flatten())
+
+
+@torch.no_grad()
+def test_an_induction_circuit_that_was_built_by_hand_gets_its_names():
+    model = from_matrices(**induction_by_hand(40, 64))
+    all_work = Worth(torch.ones(2, 1), torch.zeros(2, 1))
+    found = head_map.head_map(model, survey.text(model), all_work)
+    assert "previous" in found["names"]["0.0"] and "induction" not in found["names"]["0.0"]
+    assert {"induction", "copying"} <= set(found["names"]["1.0"]) and found["copies"]["1.0"] > 0.95
+    idle = head_map.head_map(model, survey.text(model), Worth(torch.zeros(2, 1), torch.zeros(2, 1)))
+    assert idle["names"].tolist() == [[], []], "only working heads have names"
+
+
+@torch.no_grad()
+def test_passages_are_where_the_loss_rises_most(small, windows):
+    rise = head_map.rises(small, windows)
+    first, second = head_map.passages(small, windows, rise, (0, 1))
+    assert first.rise == rise[0, 1].max() and first.row != second.row and first.rise >= second.rise
+    A = heads.patterns(small, windows[:, :-1])[0, first.row, 1, first.place]
+    torch.testing.assert_close(first.attention, A[: first.place + 1], rtol=1e-4, atol=1e-5)
+
+
+def test_bad_input_is_one_sentence(small, windows):
+    with pytest.raises(ValueError, match="head 3.1 does not exist: the model has 1 layers of 6 heads"):
+        head_map.check_head(small, (3, 1))
+    for call in (head_map.rises, head_map.head_map):
+        with pytest.raises(ValueError, match="must be at least 2 windows, got 1") as error:
+            call(small, windows[:1])
+        assert len(re.split(r"[.!?]\s", str(error.value))) == 1
+    with pytest.raises(WeightsError, match="attention in 0 of its 0 layers"):
+        head_map.head_map(load_model("attn-only-0l", "cpu"), windows)
