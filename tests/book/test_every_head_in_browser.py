@@ -19,7 +19,6 @@ def pages(tmp_path_factory):
     """Return the folder of a built book that has the page, put where the build keeps it."""
     root = make_book(tmp_path_factory.mktemp("built") / "book")
     write(root / "notebooks" / "16_every_head.ipynb", "16")  # the page links to both
-    (root / "book" / "head_dump.md").write_text("# Head dump\n")
     list_pages(root, "book/every_head", "book/head_dump", "notebooks/16_every_head")
     folder = root / "_build" / "made"
     folder.mkdir(parents=True)
@@ -34,7 +33,11 @@ def pages(tmp_path_factory):
     windows = torch.arange(len(TOKENS)).repeat(2, 1)
     every_head.write_page(folder / "every_head.md", every, dict.fromkeys(HEADS, found), windows, TOKENS)
     book = build.Book(root)
-    build.Cache(book).store.keep("every_head", "", {}, folder, 0)
+    store = build.Cache(book).store
+    store.keep("every_head", "", {}, folder, 0)
+    folder.mkdir()
+    (folder / "head_dump.md").write_text("# Head dump\n")
+    store.keep("head_dump", "", {}, folder, 0)
     return build.build(book).parent / "book"
 
 

@@ -14,19 +14,34 @@ from torch import Tensor
 
 from transformer_circuits.circuits import heads, survey
 from transformer_circuits.circuits.heads import Head, head_name
+from transformer_circuits.data import D_VOCAB, held_out_documents
 from transformer_circuits.measures import ablation, attention, weights
 from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.measures.repeats import after_earlier
+from transformer_circuits.models.architecture import BOS
 
 # Windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take two minutes.
 ROWS, TOKENS = 4, 64
 SAMPLE = 64  # positions at which we look up what a head raises most
+KINDS = ("prose", "docs", "latex", "html", "python")
 NAMES = ("previous", "current", "duplicate", "induction", "copying", "negative", "successor", "text kind")
 SEQUENCES = (
     "0 1 2 3 4 5 6 7 8 9", "one two three four five six seven eight nine ten", "first second third fourth fifth sixth",
     "Monday Tuesday Wednesday Thursday Friday Saturday Sunday", "January February March April May June July August September October",
     "a b c d e f g h i j k l m n o p q r s t u v w x y z", "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z",
 )  # fmt: skip
+
+
+def windows_of(model: Any) -> Int[Tensor, "row pos"]:
+    """Return the text of the map: two windows of 256 tokens of each of the KINDS of held-out text, in order; for a model with another
+    vocabulary than the book's, ten windows of `survey.text`."""
+    if model.cfg.d_vocab != D_VOCAB or not survey.reads_text(model):
+        return survey.text(model, 2 * len(KINDS))[:, :257]
+    rows, documents = [], held_out_documents()
+    for kind in KINDS:
+        whole = torch.cat([tokens[1:] for about, tokens in documents if about["kind"] == kind])
+        rows += [whole[at : at + 256] for at in (len(whole) // 4, 3 * len(whole) // 4)]
+    return torch.nn.functional.pad(torch.stack(rows), (1, 0), value=BOS).to(model.W_E.device)
 
 
 def check_head(model: Any, head: Head) -> None:
@@ -163,23 +178,24 @@ def names(found: pd.DataFrame) -> pd.DataFrame:
 
 def head_map(
     model: Any,
-    windows: Int[Tensor, "row pos"],
+    windows: Int[Tensor, "row pos"] | None = None,
     worth: ablation.Worth | None = None,
     induction: Float[Tensor, "layer head"] | None = None,
 ) -> pd.DataFrame:
     """Return a row for each head, named as in "1.2": cost, error, works, start, current, previous, same, after, induction, copies, attribution,
     by window, positivity, successor, raises (token ids), names.
 
-    `windows`: at least two, as `survey.text` returns them. `worth`: what the heads cost (`recorded_worth`); measured on the first TOKENS tokens
+    `windows`: at least two; `windows_of(model)` if None. `worth`: what the heads cost (`recorded_worth`); measured on the first TOKENS tokens
     of ROWS windows if None. `induction`: their induction scores, measured if None. Raises WeightsError for an encoder and other models that
     `survey.check` does not accept, ValueError for fewer than two windows.
     """
     survey.check(model, getattr(model.cfg, "start_token", None))
+    windows = windows_of(model) if windows is None else windows
+    if len(windows) < 2:
+        raise ValueError(f"there must be at least 2 windows, got {len(windows)}; a variance between windows needs two")
     if worth is None:
         rise = rises(model, windows[:ROWS, : TOKENS + 1])
         worth = ablation.worth(rise.mean(dim=-1))
-    if len(windows) < 2:
-        raise ValueError(f"there must be at least 2 windows, got {len(windows)}")
     W = survey.read_weights(model)
     E, U = weights.centered(W.W_E, W.W_U)
     measures, raised = _written(model, windows, W)

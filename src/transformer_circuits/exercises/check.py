@@ -1,7 +1,4 @@
-"""Say what is wrong with a function that a reader wrote.
-
-A result that differs from the solution's is compared with what the solution gives with each typical mistake in it (exercises.yml).
-"""
+"""Say what is wrong with a function that a reader wrote: the solution is tried with each typical mistake in it (exercises.yml)."""
 
 import dataclasses
 import functools
@@ -23,7 +20,6 @@ from transformer_circuits.models.bridge import SIZES, from_matrices, matrices
 
 # Largest difference, as a fraction of the largest entry, that counts as equal: in double precision, and in single precision.
 TOLERANCE, SINGLE = 1e-5, 1e-3
-PATIENCE = 1  # minutes that the cells after a check may compute
 
 
 @dataclasses.dataclass(eq=False)
@@ -31,16 +27,12 @@ class Exercise:
     solution: Callable[..., Any]
     cases: Callable[[], Iterable[tuple]]  # arguments of each trial
     hints: list[str]
-    mistakes: list[dict[str, Any]]  # a message, and what stands in the solution with what a reader wrote in its place
+    mistakes: list[dict[str, Any]]  # a message, and parts of the solution with what a reader wrote instead
     measure: Callable[..., Tensor] = lambda result, *args: result  # returns what is compared
     labels: tuple[str, ...] = ()  # of what `measure` returns: each is near 0, in between, or near 1
     avoid: tuple[Callable, ...] = ()  # functions that it must not call
     avoids: str = ""  # the message if it does
     calls: int = 50  # with the largest arguments of the trials: what the cells after the check take
-
-    @property
-    def parameters(self) -> list[str]:
-        return list(inspect.signature(self.solution).parameters)
 
     @property
     def code(self) -> str:
@@ -92,7 +84,7 @@ def check(function: Callable) -> Callable:
     try:
         minutes = EXERCISES[name].calls * judge(EXERCISES[name], function) / 60
         PASSED.add(name)
-        if minutes < PATIENCE:
+        if minutes < 1:  # that the cells after a check may compute
             print(f"{name} is right. It agrees with the book's version.")
             return function
         slow = f"With it, the cells below would take about {minutes:.0f} minutes: they use the book's version."
@@ -106,11 +98,10 @@ def check(function: Callable) -> Callable:
 
 @torch.no_grad()
 def judge(exercise: Exercise, function: Callable) -> float:
-    """Return the seconds of the slowest trial. Raise Wrong, or NotImplementedError for a stub, unless the function agrees with the solution.
-
-    Trials run in double precision; the first one also in single precision, as on the page, and so does any that fails in double precision.
-    """
-    wanted, found = exercise.parameters, inspect.signature(function).parameters.values()
+    """Return the seconds of the slowest trial. Raise Wrong, or NotImplementedError for a stub, unless the function agrees with the solution."""
+    # In double precision; the first trial also in single precision, as on the page, and so does any that fails in double precision.
+    wanted = list(inspect.signature(exercise.solution).parameters)
+    found = inspect.signature(function).parameters.values()
     found = [p.name for i, p in enumerate(found) if i < len(wanted) or p.default is p.empty]
     if found != wanted:
         raise Wrong(f"Its parameters must be ({', '.join(wanted)}), got ({', '.join(found)}).")
@@ -147,7 +138,7 @@ def answer(exercise: Exercise, function: Callable, trial: int) -> Any:
 def described(exercise: Exercise, function: Callable, args: tuple) -> str:
     """Return a sentence about the arguments of a trial, and one about what the function reads from the notebook instead."""
     words = []
-    for name, arg in zip(exercise.parameters, args, strict=True):
+    for name, arg in zip(inspect.signature(exercise.solution).parameters, args, strict=True):
         if isinstance(arg, TransformerBridge):
             words.append(f"a model with {', '.join(f'{size} {getattr(arg.cfg, size)}' for size in SIZES[:-1])}")
         else:
@@ -168,10 +159,7 @@ def run(exercise: Exercise, function: Callable, args: tuple) -> Any:
 
 
 def attempt(exercise: Exercise, function: Callable, args: tuple, dtype: torch.dtype) -> Any:
-    """Run a reader's function on copies of the arguments, with models of this precision.
-
-    Raise Wrong if it fails, calls what it must not, or leaves hooks, changed arguments, or changed weights.
-    """
+    """Run a reader's function on copies of the arguments. Raise Wrong if it fails, calls what it must not, or leaves hooks or changes behind."""
     given = tuple(copied(arg, dtype) for arg in args)
     avoided = {inspect.unwrap(other).__code__ for other in exercise.avoid}
     called, profiler = set(), sys.getprofile()
@@ -191,7 +179,7 @@ def attempt(exercise: Exercise, function: Callable, args: tuple, dtype: torch.dt
         sys.setprofile(profiler)
     if called & avoided:
         raise Wrong(exercise.avoids)
-    for name, now, before in zip(exercise.parameters, given, args):
+    for name, now, before in zip(inspect.signature(exercise.solution).parameters, given, args):
         if any(point.fwd_hooks for point in getattr(now, "hook_dict", {}).values()):
             raise Wrong("It leaves a hook on the model. Use `run_with_hooks` or `with model.hooks(...)`.")
         kept = [(now, before)] if isinstance(now, Tensor) else []
@@ -223,7 +211,7 @@ def close(result: Any, expected: Tensor) -> bool:
 def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     """Return the first of the general descriptions that fits how a result differs."""
     if not isinstance(result, Tensor):
-        return f"It must return a tensor, got {type(result).__name__}. See `torch.stack` or `torch.from_numpy`."
+        return f"It must return a tensor, got {type(result).__name__}. See torch.stack or torch.from_numpy."
     if exercise.labels:
         at, levels = int((result != expected).nonzero()[0]), ("near 0", "in between", "near 1")
         found, right = levels[int(2 * result[at])], levels[int(2 * expected[at])]
@@ -239,6 +227,9 @@ def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     result, expected = (x if x.is_floating_point() else x.float() for x in (result, expected))
     if len(axes) > 1 and shape[-1] == shape[-2] and close(result.mT, expected):
         return f"The result is transposed. Its last two axes must be [{axes[-2]}, {axes[-1]}]."
+    factor = (result * expected).sum() / expected.square().sum()
+    if 0 < abs(factor) < torch.inf and close(result, factor * expected):
+        return f"Every entry is {factor:.3g} times what it should be."
     if shape[0] > 1 and torch.equal(result, result[:1].expand_as(result)):
         return f"It is the same everywhere along the axis `{axes[0]}`. Changing a collected tensor in place (`x += y`) changes all."
     apart = (result - expected).abs().nan_to_num(torch.inf)

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from transformer_circuits.circuits.head_map import Passage, head_map, passages, rises
-from transformer_circuits.data import held_out_windows, vocabulary
+from transformer_circuits.circuits.head_map import Passage, head_map, passages, rises, windows_of
+from transformer_circuits.data import vocabulary
 from transformer_circuits.figures.tokens import as_code
 from transformer_circuits.measures.ablation import WINDOWS, recorded_worth
 from transformer_circuits.models import load_model
@@ -21,7 +21,6 @@ from transformer_circuits.pages import render
 from transformer_circuits.pages.dump_pages import table, tokens
 
 MODEL = "attn-only-2l"
-ROWS = 8  # windows behind everything except costs and induction scores
 SHOWN, SOURCES = 24, 3  # tokens of a passage, and the sources listed below it
 NUMBERS = "previous current same after start induction attribution positivity".split()  # shown with two digits
 
@@ -79,7 +78,7 @@ def write_page(
 @torch.no_grad()
 def main(out: Path) -> None:
     model = load_model(MODEL, device="cpu")
-    windows = held_out_windows(ROWS, model.cfg.n_ctx, model.cfg.d_vocab)
+    windows = windows_of(model)
     every, rise = head_map(model, windows, recorded_worth(MODEL)), rises(model, windows)
     heads = {name: tuple(map(int, name.split("."))) for name in every.index}
     shown = {name: passages(model, windows, rise, head) for name, head in heads.items()}
