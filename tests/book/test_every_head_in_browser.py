@@ -19,12 +19,11 @@ def pages(tmp_path_factory):
     """Return the folder of a built book that has the page, put where the build keeps it."""
     root = make_book(tmp_path_factory.mktemp("built") / "book")
     write(root / "notebooks" / "16_every_head.ipynb", "16")  # the page links to both
-    (root / "book" / "head_dump.md").write_text("# Head dump\n")
     list_pages(root, "book/every_head", "book/head_dump", "notebooks/16_every_head")
     folder = root / "_build" / "made"
     folder.mkdir(parents=True)
     n = len(HEADS)
-    every = pd.DataFrame({name: [0.25] * n for name in (*every_head.FRACTIONS, *every_head.OTHERS)}, HEADS)
+    every = pd.DataFrame({name: [0.25] * n for name in every_head.NUMBERS}, HEADS)
     every["cost"] = [0.1 * ((7 * i) % n) for i in range(n)]
     every["error"], every["works"] = 0.01, [i != 3 for i in range(n)]
     every["names"] = [["induction", "copying"] if i == 2 else [] for i in range(n)]
@@ -34,7 +33,11 @@ def pages(tmp_path_factory):
     windows = torch.arange(len(TOKENS)).repeat(2, 1)
     every_head.write_page(folder / "every_head.md", every, dict.fromkeys(HEADS, found), windows, TOKENS)
     book = build.Book(root)
-    build.Cache(book).store.keep("every_head", "", {}, folder, 0)
+    store = build.Cache(book).store
+    store.keep("every_head", "", {}, folder, 0)
+    folder.mkdir()
+    (folder / "head_dump.md").write_text("# Head dump\n")
+    store.keep("head_dump", "", {}, folder, 0)
     return build.build(book).parent / "book"
 
 
