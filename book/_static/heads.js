@@ -1,4 +1,5 @@
-// What the pages "Play", "Watch it learn" and "Grow one" share to show heads: buttons, lines between layers, a list of tokens, a pattern with rings.
+// What the pages "Play", "Watch it learn" and "Grow one" share to show heads: buttons, lines between layers, a list of tokens, a pattern with rings;
+// and what their frames share: a line of status, a link, a header that stays in view.
 const heads = (() => {
   const { make, svg } = dom;
 
@@ -47,15 +48,15 @@ const heads = (() => {
     line.classList.toggle("watch-composes", ratio >= composes);
   }
 
-  // The list of tokens, of which one is chosen: by a click, or by arrow keys from the one `at()`.
-  function strip(at, choose) {
-    const list = make("div", { className: "watch-strip", role: "listbox", tabIndex: 0, "aria-label": "Tokens: arrow keys choose the one to look from" });
+  // The list of tokens, of which one is chosen: by a click, or by arrow keys from the one `at()`. `further()`: more keys and where they lead.
+  function strip(at, choose, prefix = "watch", further = () => ({})) {
+    const list = make("div", { className: `${prefix}-strip`, role: "listbox", tabIndex: 0, "aria-label": "Tokens: arrow keys choose the one to look from" });
     list.addEventListener("click", (event) => {
-      const i = event.target.closest?.(".watch-token")?.dataset.i;
+      const i = event.target.closest?.("[data-i]")?.dataset.i;
       if (i !== undefined) choose(Number(i));
     });
     list.addEventListener("keydown", (event) => {
-      const i = { ArrowLeft: at() - 1, ArrowRight: at() + 1, Home: 0, End: list.children.length - 1 }[event.key];
+      const last = list.querySelectorAll("[data-i]").length - 1, i = { ArrowLeft: at() - 1, ArrowRight: at() + 1, Home: 0, End: last, ...further() }[event.key];
       if (i === undefined) return;
       event.preventDefault();
       choose(i);
@@ -77,11 +78,16 @@ const heads = (() => {
     });
   }
 
-  // The ink of a pattern of n positions, a point for each pair; `alpha(i, j)` is 0 to 255.
-  function paint(canvas, n, alpha, ink) {
-    if (canvas.width !== n) canvas.width = canvas.height = n;
-    const context = canvas.getContext("2d"), image = context.createImageData(n, n);
-    for (let i = 0; i < n; i++) for (let j = 0; j <= i; j++) image.data.set([...ink, alpha(i, j)], 4 * (i * n + j));
+  // The ink of a pattern of n positions; `alpha(i, j)` is 0 to 255. With more than `most` positions, each point is the largest of several.
+  function paint(canvas, n, alpha, ink, most = n) {
+    const side = Math.min(n, most), point = Uint16Array.from({ length: n }, (_, i) => (i * side) / n);
+    if (canvas.width !== side) canvas.width = canvas.height = side;
+    const context = canvas.getContext("2d"), image = context.createImageData(side, side), { data } = image;
+    for (let at = 0; at < data.length; at += 4) data.set(ink, at);
+    for (let i = 0; i < n; i++) for (let j = 0; j <= i; j++) {
+      const at = 4 * (point[i] * side + point[j]) + 3, a = alpha(i, j);
+      if (a > data[at]) data[at] = a;
+    }
     context.putImageData(image, 0, 0);
   }
 
@@ -114,5 +120,37 @@ const heads = (() => {
     return group;
   }
 
-  return { lastTime, moves, name, graph, mark, width, strip, token, attend, paint, pattern, ink, choices };
+  // ---- the frame of a page ---------------------------------------------------------------------------------------------------
+
+  const section = (title, ...children) => make("section", {}, typeof title === "string" ? make("h3", {}, title) : title, ...children);
+
+  // Where a page draws, and `say(text, trouble)` for its line of status. `draw` is called when the theme changes.
+  function page(root, prefix, draw) {
+    const [status, app] = ["status", "app"].map((part) => root.querySelector(`.${prefix}-${part}`));
+    new MutationObserver(draw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    const say = (text, trouble = false) => {
+      status.textContent = text;
+      status.classList.toggle(`${prefix}-trouble`, trouble);
+    };
+    return { app, say };
+  }
+
+  // The height of the theme's header, if it stays in view, as a variable: what the page keeps in view is below it.
+  function belowHeader(root, variable) {
+    const header = document.querySelector(".bd-header-article");
+    if (header && getComputedStyle(header).position === "sticky") root.style.setProperty(variable, `${header.offsetHeight}px`);
+  }
+
+  // A button that writes what is shown into the address; `address()` is the part behind its "#".
+  function link(label, address, rest = {}) {
+    const button = make("button", { type: "button", ...rest, onclick: () => {
+      globalThis.history.replaceState(null, "", `#${address()}`);
+      navigator.clipboard?.writeText(location.href).catch(() => {});
+      button.textContent = "The link is in the address";
+      setTimeout(() => (button.textContent = label), 2000);
+    } }, label);
+    return button;
+  }
+
+  return { lastTime, moves, name, graph, mark, width, strip, token, attend, paint, pattern, ink, choices, section, page, belowHeader, link };
 })();

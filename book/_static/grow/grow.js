@@ -2,7 +2,7 @@
 // and for the next ones when these are drawn.
 (() => {
   const root = document.getElementById("grow");
-  const { make, svg } = dom, { choices } = heads; // of dom.js and heads.js
+  const { make, svg } = dom, { choices, section } = heads; // of dom.js and heads.js
   const thresholds = JSON.parse(root.dataset.thresholds);
   const percent = (p) => (Number.isNaN(p) ? "–" : `${(100 * p).toFixed(0)}%`);
   const NAMES = Array.from("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+=");
@@ -27,11 +27,7 @@
   const state = { settings: defaults(), removed: [], running: false, speed: 10, head: 0, place: 0, side: "K" };
   let ask, looks = {}, history = {}; // by run: "chosen", and "one layer" to compare with
   const ui = {};
-  const status = root.querySelector(".watch-status"), app = root.querySelector(".watch-app");
-  const say = (text, trouble = false) => {
-    status.textContent = text;
-    status.classList.toggle("watch-trouble", trouble);
-  };
+  const { app, say } = heads.page(root, "watch", () => looks.chosen && draw());
 
   // ---- training ------------------------------------------------------------------------------------------------------------------
 
@@ -173,13 +169,7 @@
 
   // ---- links -------------------------------------------------------------------------------------------------------------------
 
-  function copyLink() {
-    const changed = Object.entries(state.settings).filter(([name, value]) => value !== defaults()[name]);
-    globalThis.history.replaceState(null, "", `#${new URLSearchParams(changed)}`);
-    navigator.clipboard?.writeText(location.href).catch(() => {});
-    ui.link.textContent = "The link is in the address";
-    setTimeout(() => (ui.link.textContent = "Link to these settings"), 2000);
-  }
+  const address = () => new URLSearchParams(Object.entries(state.settings).filter(([name, value]) => value !== defaults()[name]));
 
   function fromAddress() {
     state.settings = defaults();
@@ -189,8 +179,6 @@
   }
 
   // ---- the page ----------------------------------------------------------------------------------------------------------------
-
-  const section = (title, ...children) => make("section", {}, typeof title === "string" ? make("h3", {}, title) : title, ...children);
 
   function curve(title, key, least, most, format, threshold) {
     const lines = {}, values = {}, label = [];
@@ -217,7 +205,6 @@
     const H = number("heads"), L = number("layers");
     ui.play = make("button", { type: "button", className: "watch-play", onclick: run });
     ui.now = make("b", { className: "watch-now" }), ui.rate = make("span", { className: "watch-small" });
-    ui.link = make("button", { type: "button", onclick: copyLink }, "Link to these settings");
     const again = make("button", { type: "button", onclick: () => inTurn(begin) }, "Start over");
     const speed = choices("Speed", Object.keys(SPEEDS), Object.values(SPEEDS).indexOf(state.speed), (k) => (state.speed = Object.values(SPEEDS)[k]));
     const bar = make("div", { className: "watch-bar" }, make("div", { className: "watch-row" }, ui.play, ui.now, again, speed, ui.rate));
@@ -241,9 +228,8 @@
     const attention = make("section", { className: "watch-attention" }, ui.attentionTitle, ui.strip,
       make("p", { className: "watch-small" }, "Below each token: the model's guess of the next one. Underlined: the second copy, where the next token can be known. Bold and framed: right."),
       ui.where, ui.pattern.square, make("p", { className: "watch-small" }, "Rows attend to columns. Rings: the token that followed last time."));
-    app.replaceChildren(bar, settings(), make("div", { className: "watch-panels" }, curves, circuits, attention, make("section", {}, ui.link)));
-    const header = document.querySelector(".bd-header-article"); // it stays in view, and the bar below it
-    if (header && getComputedStyle(header).position === "sticky") root.style.setProperty("--watch-top", `${header.offsetHeight}px`);
+    app.replaceChildren(bar, settings(), make("div", { className: "watch-panels" }, curves, circuits, attention, make("section", {}, heads.link("Link to these settings", address))));
+    heads.belowHeader(root, "--watch-top");
   }
 
   // ---- from here ---------------------------------------------------------------------------------------------------------------
@@ -252,7 +238,6 @@
     ask = await dom.worker([playMemory, growRandom, growRows, growTrainer], growServer);
     fromAddress();
     await inTurn(begin);
-    new MutationObserver(() => draw()).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
     addEventListener("hashchange", () => (fromAddress(), inTurn(begin)));
     root.dataset.ready = "yes";
     // For tests: loss, gradients and update of given weights; the first-layer head that attends most to the previous token; when all is done.

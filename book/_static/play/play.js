@@ -15,12 +15,7 @@
 
   let ask; // a question to engine.js, in a worker
 
-  function script(source) {
-    return new Promise((resolve, reject) => {
-      const element = make("script", { src: source, onload: resolve, onerror: reject });
-      document.head.append(element);
-    });
-  }
+  const script = (src) => new Promise((onload, onerror) => document.head.append(make("script", { src, onload, onerror })));
 
   // ---- what the page holds -----------------------------------------------------------------------------------------------------
 
@@ -36,11 +31,7 @@
   const at = () => Math.min(preview ?? state.at, result.n - 1);
 
   const ui = {};
-  const status = root.querySelector(".play-status"), app = root.querySelector(".play-app");
-  const say = (text, trouble = false) => {
-    status.textContent = text;
-    status.classList.toggle("play-trouble", trouble);
-  };
+  const { app, say } = heads.page(root, "play", () => result && (draw(), shown && drawNext()));
 
   // ---- running: at most one question at a time, and always the latest ----------------------------------------------------------
 
@@ -133,23 +124,8 @@
     return found;
   }
 
-  // The ink of a picture in a canvas of at most `most` points a side; where there are more positions each point shows the largest.
-  function paint(canvas, values, most) {
-    const { n } = result, side = Math.min(n, most);
-    canvas.width = canvas.height = side;
-    const context = canvas.getContext("2d"), image = context.createImageData(side, side), ink = inkColor();
-    for (let i = 0; i < n; i++) {
-      const row = Math.floor((i * side) / n) * side;
-      for (let j = 0; j <= i; j++) {
-        const point = 4 * (row + Math.floor((j * side) / n)), alpha = 255 * values[i * n + j];
-        if (alpha > image.data[point + 3]) image.data[point + 3] = alpha;
-      }
-    }
-    for (let point = 0; point < image.data.length; point += 4) image.data.set(ink, point);
-    context.putImageData(image, 0, 0);
-  }
-
   const inkColor = () => heads.ink(root, "--play-ink");
+  const paint = (canvas, values, most) => heads.paint(canvas, result.n, (i, j) => 255 * values[i * result.n + j], inkColor(), most);
 
   // ---- drawing -----------------------------------------------------------------------------------------------------------------
 
@@ -204,9 +180,15 @@
     svg("marker", { id: "play-arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" },
       svg("path", { d: "M0,0 L8,4 L0,8z" }));
 
+  // Whether a head of the second layer attends otherwise than in the intact model.
+  function changed(head) {
+    const { n, patterns, intactPatterns } = result, end = (head + 1) * n * n;
+    for (let place = head * n * n; place < end; place++) if (Math.abs(patterns[1][place] - intactPatterns[place]) > 1e-4) return true;
+    return false;
+  }
+
   function drawPattern(i, next) {
-    const { n } = result, [layer, head] = state.head, part = (patterns) => patterns.subarray(head * n * n, (head + 1) * n * n);
-    const before = layer === 1 && part(result.patterns[1]).some((a, place) => Math.abs(a - part(result.intactPatterns)[place]) > 1e-4);
+    const { n } = result, [layer, head] = state.head, before = layer === 1 && changed(head);
     ui.patternBefore.hidden = !before;
     ui.patternNow.querySelector("figcaption").textContent = before ? "now" : isOff(layer, head) ? "where it would attend" : "";
     for (const [figure, intact] of [[ui.patternNow, false], [ui.patternBefore, true]]) {
@@ -245,7 +227,7 @@
     const { rows, target, next, i, adds, direct, name } = shown, changed = edited();
     ui.nextTitle.replaceChildren("Next after ", make("code", { className: "play-word" }, result.names[i]), ` (${i})`);
     const body = rows.map((row) => {
-      const pick = make("button", { type: "button", className: "play-word", onclick: () => choose(row.id) }, row.name);
+      const pick = make("button", { type: "button", className: "play-word", onclick: () => ((state.target = row.id), look()) }, row.name);
       pick.setAttribute("aria-pressed", row.id === target);
       const bar = (p, kind) => svg("svg", { class: `play-bar ${kind}`, viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
         svg("rect", { width: 100 * p, height: 10 }));
@@ -271,11 +253,6 @@
     const loss = i < result.losses.length ? ` Loss ${nats(result.losses[i])} nats${changed ? `, intact ${nats(result.intactLosses[i])}` : ""}.` : "";
     ui.loss.textContent = next === null ? "The text ends here." : loss;
     drawMark();
-  }
-
-  function choose(id) {
-    state.target = id;
-    look();
   }
 
   function drawLosses() {
@@ -362,19 +339,11 @@
         make("button", { type: "button", onclick: () => does(button) }, `${i + 1}. ${button.textContent}`)));
 
     ui.arcs = svg("svg", { class: "play-arcs", "aria-hidden": "true" });
-    ui.strip = make("div", { className: "play-strip", role: "listbox", tabIndex: 0, "aria-label": "Tokens: arrow keys choose the one that attends" });
+    const chosen = (i) => (select(i), ui.tokens[state.at].scrollIntoView({ block: "nearest" }));
+    ui.strip = heads.strip(() => state.at, chosen, "play", () => ({ ArrowUp: lineUp(-1), ArrowDown: lineUp(1) }));
     const tokenAt = (event) => event.target.closest?.(".play-token")?.dataset.i;
-    ui.strip.addEventListener("click", (event) => tokenAt(event) && select(Number(tokenAt(event))));
     ui.strip.addEventListener("pointerover", (event) => event.pointerType === "mouse" && tokenAt(event) && hover(Number(tokenAt(event))));
     ui.strip.addEventListener("pointerleave", () => preview !== null && hover(null));
-    ui.strip.addEventListener("keydown", (event) => {
-      const i = { ArrowLeft: state.at - 1, ArrowRight: state.at + 1, Home: 0, End: result.n - 1,
-        ArrowUp: lineUp(-1), ArrowDown: lineUp(1) }[event.key];
-      if (i === undefined) return;
-      event.preventDefault();
-      select(i);
-      ui.tokens[state.at].scrollIntoView({ block: "nearest" });
-    });
     ui.where = make("p", { className: "play-where", role: "status" });
 
     ui.tiles = [0, 1].flatMap((layer) => Array.from({ length: facts.n_heads }, (_, head) => tile(layer, head)));
@@ -409,12 +378,11 @@
         ["K", "the keys of the second layer only"], ["V", "the values of the second layer only"]]));
     ui.reset = make("button", { type: "button", onclick: () => { state.edits = none(); edit({}); } }, "Reset");
     ui.edits = make("span", { className: "play-edits", role: "status" });
-    ui.link = make("button", { type: "button", onclick: copyLink }, "Link to this");
     const switches = make("div", { className: "play-switches" },
       make("fieldset", {}, make("legend", {}, "Composition: the second layer reads what the first layer wrote with its"), Q[1], K[1], V[1]),
       make("div", {}, make("label", {}, "A head that is off ", ui.mean), make("label", {}, " and, in the first layer, is hidden from ", ui.from)),
       make("div", {}, frozenLabel), make("div", {}, weightedLabel),
-      make("div", {}, ui.reset, ui.link, ui.edits));
+      make("div", {}, ui.reset, heads.link("Link to this", address), ui.edits));
 
     const picture = (caption) => make("figure", {}, make("figcaption", {}, caption), make("div", { className: "play-square" },
       make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" }),
@@ -454,19 +422,12 @@
       ui.strip, ui.where, main, details,
     );
     for (const button of root.querySelectorAll("button[data-do]")) button.addEventListener("click", () => does(button));
-    new MutationObserver(() => result && redraw()).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
-    const header = document.querySelector(".bd-header-article"); // it stays in view, and on a phone the line of attention below it
-    if (header && getComputedStyle(header).position === "sticky") root.style.setProperty("--play-top", `${header.offsetHeight}px`);
+    heads.belowHeader(root, "--play-top"); // on a phone the line of attention stays in view
     let width = 0;
     new ResizeObserver(([entry]) => {
       if (result && entry.contentRect.width !== width) drawArc(at(), lastTime(at())), drawLosses(), drawMark();
       width = entry.contentRect.width;
     }).observe(root);
-  }
-
-  function redraw() {
-    draw();
-    if (shown) drawNext();
   }
 
   function tile(layer, head) {
@@ -534,15 +495,12 @@
     if (ui.where.getBoundingClientRect().bottom > innerHeight) ui.note.scrollIntoView({ block: "start" });
   }
 
-  function copyLink() {
+  function address() {
     const { edits } = state, values = { text: state.text, head: headName(state.head), at: state.at };
     if (edits.off.length) values.off = edits.off.map(headName).join(" ");
     for (const key of ["cut", "from"]) if (edits[key]) values[key] = edits[key];
     for (const key of ["mean", "frozen"]) if (edits[key]) values[key] = "1";
-    history.replaceState(null, "", `#${new URLSearchParams(values)}`);
-    navigator.clipboard?.writeText(location.href).catch(() => {});
-    ui.link.textContent = "The link is in the address";
-    setTimeout(() => (ui.link.textContent = "Link to this"), 2000);
+    return new URLSearchParams(values);
   }
 
   function fromAddress() {

@@ -4,7 +4,7 @@
   const root = document.getElementById("watch");
   const folder = new URL(".", document.currentScript.src);
   const { films } = JSON.parse(root.dataset.films);
-  const { make, svg } = dom, { choices } = heads; // of dom.js and heads.js
+  const { make, svg } = dom, { choices, section } = heads; // of dom.js and heads.js
   const percent = (p) => (p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : `${(100 * p).toFixed(1)}%`);
   const fixed = (x, digits = 2) => x.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−");
   const short = (t) => (t >= 1e6 ? `${+(t / 1e6).toPrecision(3)}M` : t >= 1e3 ? `${+(t / 1e3).toPrecision(3)}K` : `${t}`);
@@ -14,11 +14,7 @@
   let film = null; // facts and arrays of the model that is shown
   const state = { at: 0, head: 0, text: 0, place: [0, 0], side: "K", timer: null };
   const ui = {};
-  const status = root.querySelector(".watch-status"), app = root.querySelector(".watch-app");
-  const say = (text, trouble = false) => {
-    status.textContent = text;
-    status.classList.toggle("watch-trouble", trouble);
-  };
+  const { app, say } = heads.page(root, "watch", () => film && drawPattern(place()));
 
   // ---- films -----------------------------------------------------------------------------------------------------------------
 
@@ -201,14 +197,8 @@
 
   // ---- links -------------------------------------------------------------------------------------------------------------------
 
-  function copyLink() {
-    const values = [["t", short(film.tokens[state.at])], ["head", headName(state.head)], ["model", film.name], ["text", state.text], ["at", place()]];
-    history.replaceState(null, "", `#${values.map((pair) => pair.join("=")).join("&")}`);
-    navigator.clipboard?.writeText(location.href).catch(() => {});
-    ui.link.textContent = "The link is in the address";
-    setTimeout(() => (ui.link.textContent = "Link to this moment"), 2000);
-  }
-
+  const address = () => Object.entries({ t: short(film.tokens[state.at]), head: headName(state.head), model: film.name, text: state.text, at: place() })
+    .map((pair) => pair.join("=")).join("&");
   const asked = () => new URLSearchParams(location.hash.slice(1));
 
   function fromAddress() {
@@ -223,8 +213,6 @@
   // ---- the page ----------------------------------------------------------------------------------------------------------------
 
   const button = (label, onclick, rest = {}) => make("button", { type: "button", onclick, ...rest }, label);
-
-  const section = (title, ...children) => make("section", {}, typeof title === "string" ? make("h3", {}, title) : title, ...children);
 
   const cursor = () => {
     const line = make("div", { className: "watch-cursor" });
@@ -270,9 +258,8 @@
     });
     ui.marks = film.marks.map(({ at, kind, text }) => ({ at, button: button("", () => (stop(), go(at)), { data: { kind } }), text }));
     for (const mark of ui.marks) mark.button.append(make("i"), mark.text);
-    ui.link = button("Link to this moment", copyLink, { className: "watch-link" });
     return make("section", {}, area, axis, make("div", { className: "watch-marks", role: "group", "aria-label": "Moments to go to" },
-      ...ui.marks.map((mark) => mark.button), ui.link));
+      ...ui.marks.map((mark) => mark.button), heads.link("Link to this moment", address, { className: "watch-link" })));
   }
 
   function graph() {
@@ -339,8 +326,7 @@
     app.replaceChildren(...models, timeline(), make("div", { className: "watch-panels" },
       curves(), graph(), attention(), eigenvalues(), findings()));
     drawTokens();
-    const header = document.querySelector(".bd-header-article"); // it stays in view, and the slider below it
-    if (header && getComputedStyle(header).position === "sticky") root.style.setProperty("--watch-top", `${header.offsetHeight}px`);
+    heads.belowHeader(root, "--watch-top");
   }
 
   // ---- from here ---------------------------------------------------------------------------------------------------------------
@@ -370,7 +356,6 @@
   }
 
   const first = () => (films.includes(asked().get("model")) ? asked().get("model") : films[0]);
-  new MutationObserver(() => film && drawPattern(place())).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
   addEventListener("hashchange", () => open(first(), true));
   open(first(), true);
 })();

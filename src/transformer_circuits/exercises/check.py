@@ -1,14 +1,12 @@
-"""Say what is wrong with a function that a reader wrote.
-
-A result that differs from the solution's is compared with what the solution gives with each typical mistake in it (exercises.yml).
-"""
+"""Say what is wrong with a function that a reader wrote: the solution is tried with each typical mistake in it (exercises.yml)."""
 
 import dataclasses
+import functools
 import inspect
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +20,14 @@ from transformer_circuits.models.bridge import SIZES, from_matrices, matrices
 
 # Largest difference, as a fraction of the largest entry, that counts as equal: in double precision, and in single precision.
 TOLERANCE, SINGLE = 1e-5, 1e-3
-PATIENCE = 1  # minutes that the cells after a check may compute
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Exercise:
     solution: Callable[..., Any]
     cases: Callable[[], Iterable[tuple]]  # arguments of each trial
     hints: list[str]
-    mistakes: list[dict[str, Any]]  # a message, and what stands in the solution with what a reader wrote in its place
+    mistakes: list[dict[str, Any]]  # a message, and parts of the solution with what a reader wrote instead
     measure: Callable[..., Tensor] = lambda result, *args: result  # returns what is compared
     labels: tuple[str, ...] = ()  # of what `measure` returns: each is near 0, in between, or near 1
     avoid: tuple[Callable, ...] = ()  # functions that it must not call
@@ -38,21 +35,24 @@ class Exercise:
     calls: int = 50  # with the largest arguments of the trials: what the cells after the check take
 
     @property
-    def parameters(self) -> list[str]:
-        return list(inspect.signature(self.solution).parameters)
-
-    @property
     def code(self) -> str:
         """The solution's code without its decorator."""
         return "def " + inspect.getsource(self.solution).partition("\ndef ")[2]
 
-    def mistaken(self) -> Iterator[tuple[str, Callable[..., Any]]]:
-        """Yield each message with the solution that makes this mistake."""
+    @functools.cached_property
+    def trials(self) -> list[tuple]:
+        return list(self.cases())
+
+    @functools.cached_property
+    def mistaken(self) -> list[tuple[str, Callable[..., Any]]]:
+        """Each message with the solution that makes this mistake."""
+        found = []
         for mistake in self.mistakes:
             for right, wrong in mistake["instead"].items():
                 names = dict(self.solution.__globals__)
                 exec(self.code.replace(right, wrong), names)
-                yield mistake["says"], names[self.solution.__name__]
+                found.append((mistake["says"], names[self.solution.__name__]))
+        return found
 
 
 TEXTS = yaml.safe_load(Path(__file__).with_name("exercises.yml").read_text(encoding="utf-8"))
@@ -84,7 +84,7 @@ def check(function: Callable) -> Callable:
     try:
         minutes = EXERCISES[name].calls * judge(EXERCISES[name], function) / 60
         PASSED.add(name)
-        if minutes < PATIENCE:
+        if minutes < 1:  # that the cells after a check may compute
             print(f"{name} is right. It agrees with the book's version.")
             return function
         slow = f"With it, the cells below would take about {minutes:.0f} minutes: they use the book's version."
@@ -98,41 +98,47 @@ def check(function: Callable) -> Callable:
 
 @torch.no_grad()
 def judge(exercise: Exercise, function: Callable) -> float:
-    """Return the seconds of the slowest trial. Raise Wrong, or NotImplementedError for a stub, unless the function agrees with the solution.
-
-    Trials run in double precision; the first one also in single precision, as on the page, and so does any that fails in double precision.
-    """
-    wanted, found = exercise.parameters, inspect.signature(function).parameters.values()
+    """Return the seconds of the slowest trial. Raise Wrong, or NotImplementedError for a stub, unless the function agrees with the solution."""
+    # In double precision; the first trial also in single precision, as on the page, and so does any that fails in double precision.
+    wanted = list(inspect.signature(exercise.solution).parameters)
+    found = inspect.signature(function).parameters.values()
     found = [p.name for i, p in enumerate(found) if i < len(wanted) or p.default is p.empty]
     if found != wanted:
         raise Wrong(f"Its parameters must be ({', '.join(wanted)}), got ({', '.join(found)}).")
-    slowest, trials = 0.0, []  # seconds; arguments, result, and what it should be
-    for args in exercise.cases():
-        expected, start = run(exercise, exercise.solution, args), time.process_time()
+    slowest, results = 0.0, []  # seconds; of each trial
+    for i, args in enumerate(exercise.trials):
+        start = time.process_time()
         try:
             result = attempt(exercise, function, args, torch.float64)
         except Wrong:
             result = attempt(exercise, function, args, torch.float32)
         slowest = max(slowest, time.process_time() - start)
-        if not trials and close(result, expected):
+        if i == 0 and close(result, answer(exercise, exercise.solution, i)):
             result = attempt(exercise, function, args, torch.float32)
-        trials.append((args, result, expected))
-    right = [trial for trial in trials if close(*trial[1:])]
-    if not (wrong := [trial for trial in trials if not close(*trial[1:])]):
+        results.append(result)
+    right = [i for i, result in enumerate(results) if close(result, answer(exercise, exercise.solution, i))]
+    if len(right) == len(results):
         return slowest
-    args, result, expected = wrong[0]
-    for message, mistaken in exercise.mistaken():
+    wrong = min(set(range(len(results))) - set(right))
+    for message, mistaken in exercise.mistaken:
         # A mistake must explain the right results too.
-        if all(close(result, run(exercise, mistaken, args)) for args, result, _ in [wrong[0], *right]):
+        if all(close(results[i], answer(exercise, mistaken, i)) for i in (wrong, *right)):
             raise Wrong(message)
     others = " Other trials were right." if right else ""
-    raise Wrong(f"{difference(exercise, result, expected)} {described(exercise, function, args)}{others}")
+    apart = difference(exercise, results[wrong], answer(exercise, exercise.solution, wrong))
+    raise Wrong(f"{apart} {described(exercise, function, exercise.trials[wrong])}{others}")
+
+
+@functools.cache
+def answer(exercise: Exercise, function: Callable, trial: int) -> Any:
+    """Return what the solution, or the solution with a mistake in it, gives in a trial."""
+    return run(exercise, function, exercise.trials[trial])
 
 
 def described(exercise: Exercise, function: Callable, args: tuple) -> str:
     """Return a sentence about the arguments of a trial, and one about what the function reads from the notebook instead."""
     words = []
-    for name, arg in zip(exercise.parameters, args, strict=True):
+    for name, arg in zip(inspect.signature(exercise.solution).parameters, args, strict=True):
         if isinstance(arg, TransformerBridge):
             words.append(f"a model with {', '.join(f'{size} {getattr(arg.cfg, size)}' for size in SIZES[:-1])}")
         else:
@@ -153,10 +159,7 @@ def run(exercise: Exercise, function: Callable, args: tuple) -> Any:
 
 
 def attempt(exercise: Exercise, function: Callable, args: tuple, dtype: torch.dtype) -> Any:
-    """Run a reader's function on copies of the arguments, with models of this precision.
-
-    Raise Wrong if it fails, calls what it must not, or leaves hooks, changed arguments, or changed weights.
-    """
+    """Run a reader's function on copies of the arguments. Raise Wrong if it fails, calls what it must not, or leaves hooks or changes behind."""
     given = tuple(copied(arg, dtype) for arg in args)
     avoided = {inspect.unwrap(other).__code__ for other in exercise.avoid}
     called, profiler = set(), sys.getprofile()
@@ -176,7 +179,7 @@ def attempt(exercise: Exercise, function: Callable, args: tuple, dtype: torch.dt
         sys.setprofile(profiler)
     if called & avoided:
         raise Wrong(exercise.avoids)
-    for name, now, before in zip(exercise.parameters, given, args):
+    for name, now, before in zip(inspect.signature(exercise.solution).parameters, given, args):
         if any(point.fwd_hooks for point in getattr(now, "hook_dict", {}).values()):
             raise Wrong("It leaves a hook on the model. Use `run_with_hooks` or `with model.hooks(...)`.")
         kept = [(now, before)] if isinstance(now, Tensor) else []
@@ -208,7 +211,7 @@ def close(result: Any, expected: Tensor) -> bool:
 def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     """Return the first of the general descriptions that fits how a result differs."""
     if not isinstance(result, Tensor):
-        return f"It must return a tensor, got {type(result).__name__}. See `torch.stack` or `torch.from_numpy`."
+        return f"It must return a tensor, got {type(result).__name__}. See torch.stack or torch.from_numpy."
     if exercise.labels:
         at, levels = int((result != expected).nonzero()[0]), ("near 0", "in between", "near 1")
         found, right = levels[int(2 * result[at])], levels[int(2 * expected[at])]
@@ -224,6 +227,9 @@ def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     result, expected = (x if x.is_floating_point() else x.float() for x in (result, expected))
     if len(axes) > 1 and shape[-1] == shape[-2] and close(result.mT, expected):
         return f"The result is transposed. Its last two axes must be [{axes[-2]}, {axes[-1]}]."
+    factor = (result * expected).sum() / expected.square().sum()
+    if 0 < abs(factor) < torch.inf and close(result, factor * expected):
+        return f"Every entry is {factor:.3g} times what it should be."
     if shape[0] > 1 and torch.equal(result, result[:1].expand_as(result)):
         return f"It is the same everywhere along the axis `{axes[0]}`. Changing a collected tensor in place (`x += y`) changes all."
     apart = (result - expected).abs().nan_to_num(torch.inf)

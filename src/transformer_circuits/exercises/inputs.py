@@ -13,7 +13,6 @@ from transformer_circuits.models.bridge import AXES, from_matrices
 
 # Of random models. No two are alike, so that axes can be told apart.
 SIZES = {"d_vocab": 19, "n_ctx": 24, "head": 5, "d_head": 6, "d_model": 12}
-SHIPPED = "small-2l"  # the trained model of every check: small enough that a slow function still ends
 
 
 @functools.cache
@@ -28,8 +27,8 @@ def random_model(n_layers: int, seed: int = 0) -> TransformerBridge:
 
 @functools.cache
 def shipped() -> TransformerBridge:
-    """Return a trained model in double precision, as the random ones are."""
-    return load_model(SHIPPED, dtype=torch.float64)
+    """Return a trained model in double precision, as the random ones are: small enough that a slow function still ends."""
+    return load_model("small-2l", dtype=torch.float64)
 
 
 def models(*layers: int) -> Iterator[tuple[TransformerBridge]]:

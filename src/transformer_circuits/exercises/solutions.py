@@ -15,7 +15,6 @@ from transformer_circuits.exercises.check import Wrong, exercise
 from transformer_circuits.models.bridge import from_matrices
 
 
-# Workbook e1: what adds up to a logit
 @exercise(lambda: inputs.texts(2, 1, 2))
 def residual_parts(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "part row pos d_model"]:
     """Return what the embedding, and then each head in order, adds to the stream."""
@@ -50,7 +49,6 @@ def logit_lens(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "stage ro
     return log_probs.gather(-1, targets[..., None])[..., 0]
 
 
-# Workbook e2: one head
 @exercise(lambda: inputs.with_more(inputs.models(2, 3), (0, 2, 5), (2, 4, 11), (1, 3, 300)))
 def ov_row(model, layer: int, head: int, token: int) -> Float[Tensor, "d_vocab"]:
     """Return what attending to this token adds to the logit of every token."""
@@ -90,7 +88,6 @@ def forced_bugs(right: Bool[Tensor, "dest out"], wrong: Bool[Tensor, "dest out"]
     return wrong & (ways > 0)
 
 
-# Workbook e3: where heads attend, and what they read
 @exercise(lambda: inputs.texts(2, 1, 2))
 def previous_token_scores(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
     """Return each head's mean attention to the previous token, starting at position 2."""
@@ -130,7 +127,6 @@ def composition(model, side: str) -> Float[Tensor, "reader writer"]:
     return product / norm(OV) / norm(reads)[:, None] * model.cfg.d_model**0.5
 
 
-# Workbook e4: take a circuit apart, and build one
 @exercise(lambda: inputs.with_more(inputs.repeats(2, 2, 2), (3, "k"), (1, "q"), (4, "v"), (2, "k")))
 def induction_without(
     model, tokens: Int[Tensor, "row pos"], length: int, writer: int, side: str
@@ -189,7 +185,6 @@ def induction_by_hand(d_vocab: int, n_ctx: int) -> dict[str, Tensor]:
     return dict(W_E=token.T, W_pos=place.T, W_Q=W_Q, W_K=W_K, W_V=W_V, W_O=W_O, W_U=out)
 
 
-# Workbook e5: four more measures of a head
 @exercise(lambda: inputs.texts(2, 1))
 def logit_attribution(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "part row pos-1"]:
     """Return what each part adds to the next token's logit, relative to the mean logit."""

@@ -33,10 +33,10 @@ from transformer_circuits.models import load_model
 from transformer_circuits.models.bridge import matrices
 from transformer_circuits.models.tokenizer import START
 from transformer_circuits.pages import render
-from transformer_circuits.training.film import NAMES
 
 MODELS = {"attn-only-2l": "model.js", "attn-only-2l-planted": "planted.js"}  # the first is what the page tells about
 MODEL = next(iter(MODELS))
+EXAMPLE = "Peter met Mrs. Gramley, and Mr. Gramley laughed."  # the name occurs nowhere in the training text
 CODE = ("tree_broadcast_center", 14)  # a held-out passage, and how many lines of it
 SEGMENT, COPIES = 20, 2  # of random tokens
 
@@ -110,7 +110,7 @@ def attention(
 
 
 def scene(model: TransformerBridge, previous: Head, induction: Head) -> Scene:
-    ids = model.to_tokens(NAMES)
+    ids = model.to_tokens(EXAMPLE)
     targets = last_target(ids[0])[:-1]
     earlier = targets.clamp(min=0)
     attended = attention(model, ids, induction)[:-1].gather(1, earlier[:, None])[:, 0]
@@ -133,8 +133,8 @@ def texts(model: TransformerBridge, shown: Scene) -> list[dict[str, Any]]:
     ]
     sentence = passage("candide").split(". ")[0] + "."
     return [
-        {"label": "A made-up name", "text": NAMES, "head": shown.induction, "at": shown.at,
-         "note": f"Choose a piece of a name that occurs again. The arc leads to the token that followed it last time. Does head {induces} attend "
+        {"label": "A made-up name", "text": EXAMPLE, "head": shown.induction, "at": shown.at,
+         "note": f"Choose a piece of the second name. The arc leads to the token that followed it last time. Does head {induces} attend "
                  "there?"},
         {"label": "Random tokens, twice", "random": {"length": SEGMENT, "copies": COPIES, "words": words}, "head": shown.induction,
          "at": SEGMENT + SEGMENT // 2,
