@@ -44,7 +44,7 @@ def passage(found: Passage, window: Int[Tensor, " pos"], names: Sequence[str]) -
 def rows(
     every: pd.DataFrame, shown: Mapping[str, Sequence[Passage]], windows: Int[Tensor, "row pos"], names: Sequence[str]
 ) -> pd.DataFrame:
-    """Return the cells of the table as HTML, one row a head."""
+    """Return the cells of the table, one row a head; the last two columns are HTML."""
     columns = {"head": every.index}
     columns["names"] = [
         ", ".join(found) if works and found else "unexplained" if works else "no effect"
@@ -69,9 +69,9 @@ def write_page(
     names: Sequence[str],
 ) -> None:
     """Write the page. `shown`: the passages of each head in these windows; `names`: the string of every token."""
-    cells = rows(every, shown, windows, names)
-    shown_as = table(cells, markup=list(cells), search="1 12 13", unit="heads")
-    page = render("every_head.md", table=shown_as, model=MODEL, windows=len(windows), of_costs=WINDOWS)
+    frame = rows(every, shown, windows, names)
+    cells = table(frame, markup=list(frame)[-2:], search="1 12 13", unit="heads")
+    page = render("every_head.md", table=cells, model=MODEL, windows=len(windows), of_costs=WINDOWS)
     out.write_text(page, encoding="utf8")
 
 
