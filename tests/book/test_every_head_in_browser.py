@@ -58,7 +58,7 @@ def test_the_table_sorts_searches_and_opens(pages, watched):
     expect(names).to_have_text(HEADS)
     page.get_by_role("columnheader", name="cost").click()
     expect(names).to_have_text(sorted(HEADS, key=lambda name: (7 * HEADS.index(name)) % len(HEADS)))
-    page.get_by_role("columnheader", name="head", exact=True).click()
+    page.get_by_role("columnheader", name="head").first.click()
     expect(names).to_have_text(HEADS)  # 0.2 before 0.10
     page.get_by_label("Search the column names", exact=True).fill("induction")
     expect(names).to_have_text(["0.2"])
