@@ -144,7 +144,7 @@ def test_the_keyboard_goes_through_time_heads_and_tokens(page):
     expect(slider).to_have_attribute("aria-valuetext", re.compile("M tokens seen"))
     page.get_by_role("radio", checked=True).focus()
     page.keyboard.press("ArrowDown")
-    expect(page.get_by_role("radio", checked=True)).to_have_attribute("aria-label", re.compile(r"Head 0\.0"))
+    expect(page.get_by_role("radio", checked=True)).to_have_attribute("aria-label", re.compile(r"Head 0\.2"))
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("radio", checked=True)).to_be_focused()
     page.get_by_role("listbox").focus()
