@@ -20,10 +20,8 @@ from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.measures.repeats import after_earlier
 from transformer_circuits.models.architecture import BOS
 
-ROWS, TOKENS = (
-    4,
-    64,
-)  # windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take two minutes
+# Windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take about two minutes on two cores.
+ROWS, TOKENS = 4, 64
 SAMPLE = 64  # positions at which we look up what a head raises most
 KINDS = ("prose", "docs", "latex", "html", "python")
 NAMES = ("previous", "current", "duplicate", "induction", "copying", "negative", "successor", "text kind")
