@@ -27,7 +27,7 @@ def pages(tmp_path_factory):
         each.mkdir(parents=True)
     (dump / "head_dump.md").write_text("# Head dump\n")
     n = len(HEADS)
-    every = pd.DataFrame({name: [0.25] * n for name in (*every_head.FRACTIONS, *every_head.OTHERS)}, HEADS)
+    every = pd.DataFrame({name: [0.25] * n for name in every_head.NUMBERS}, HEADS)
     every["cost"] = [0.1 * ((7 * i) % n) for i in range(n)]
     every["error"], every["works"] = 0.01, [i != 3 for i in range(n)]
     every["names"] = [["induction", "copying"] if i == 2 else [] for i in range(n)]

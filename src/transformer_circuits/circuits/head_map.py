@@ -20,7 +20,7 @@ from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.measures.repeats import after_earlier
 from transformer_circuits.models.architecture import BOS
 
-# Windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take about two minutes on two cores.
+# Windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take two minutes.
 ROWS, TOKENS = 4, 64
 SAMPLE = 64  # positions at which we look up what a head raises most
 KINDS = ("prose", "docs", "latex", "html", "python")
@@ -203,12 +203,8 @@ def head_map(
     induction = heads.measured_induction(model).mean if induction is None else induction
     columns = {"cost": worth.cost, "error": worth.error, "works": worth.working}
     columns |= dict(zip(("start", "current", "previous", "same", "after"), places))
-    columns |= {
-        "induction": induction,
-        "copies": _copies(model, W),
-        "attribution": measures[0],
-        "by window": measures[1],
-    }
+    columns |= {"induction": induction, "copies": _copies(model, W)}
+    columns |= {"attribution": measures[0], "by window": measures[1]}
     columns["positivity"] = weights.factored_positivity(U @ E @ W.OV.A, W.OV.B)
     columns["successor"] = successor_scores(E, W.OV.A, W.OV.B, U, successors(model))
     index = [head_name(head) for head in itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads))]

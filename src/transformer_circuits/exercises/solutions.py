@@ -228,7 +228,7 @@ def ablation_costs(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "laye
 def path_patch(
     model, tokens: Int[Tensor, "row pos"], other: Int[Tensor, "row pos"], writer: int, reader: int, side: str
 ) -> Float[Tensor, "row dest src"]:
-    """Return the reader's attention if one side sees the writer's output on `other`."""
+    """Return 1.reader's attention if "q" or "k" sees what 0.writer writes on `other`."""
     _, cache = model.run_with_cache(tokens)
     _, swapped = model.run_with_cache(other)
     change = (swapped["z", 0] - cache["z", 0])[:, :, writer] @ model.W_O[0, writer]

@@ -22,15 +22,7 @@ from transformer_circuits.pages.dump_pages import table, tokens
 
 MODEL = "attn-only-2l"
 SHOWN, SOURCES = 24, 3  # tokens of a passage, and the sources listed below it
-FRACTIONS = (
-    "previous",
-    "current",
-    "same",
-    "after",
-    "start",
-    "induction",
-)  # shown with two digits, as the numbers after the cost
-OTHERS = ("attribution", "positivity")
+NUMBERS = "previous current same after start induction attribution positivity".split()  # shown with two digits
 
 
 def passage(found: Passage, window: Int[Tensor, " pos"], names: Sequence[str]) -> str:
@@ -64,7 +56,7 @@ def rows(
     ]
     columns["cost"] = every["cost"].map("{:z.3f}".format)
     columns["±"] = every["error"].map("{:.3f}".format)
-    columns |= {name: every[name].map("{:z.2f}".format) for name in (*FRACTIONS, *OTHERS)}
+    columns |= {name: every[name].map("{:z.2f}".format) for name in NUMBERS}
     columns["raises most"] = [tokens(ids, names) for ids in every["raises"]]
     return pd.DataFrame(columns)
 
