@@ -44,20 +44,20 @@ def passage(found: Passage, window: Int[Tensor, " pos"], names: Sequence[str]) -
 def rows(
     every: pd.DataFrame, shown: Mapping[str, Sequence[Passage]], windows: Int[Tensor, "row pos"], names: Sequence[str]
 ) -> pd.DataFrame:
-    """Return the cells of the table, one row a head; the last two columns are HTML."""
+    """Return the cells of the table, one row a head; passages and raised tokens are HTML."""
     columns = {"head": every.index}
     columns["names"] = [
         ", ".join(found) if works and found else "unexplained" if works else "no effect"
         for found, works in zip(every["names"], every["works"])
     ]
-    columns["cost"] = every["cost"].map("{:z.3f}".format)
-    columns["±"] = every["error"].map("{:.3f}".format)
-    columns |= {name: every[name].map("{:z.2f}".format) for name in NUMBERS}
-    columns["raises most"] = [tokens(ids, names) for ids in every["raises"]]
     opened = [[passage(found, windows[found.row], names) for found in shown[head]] for head in every.index]
     columns["where it matters most"] = [
         f"<details><summary>{len(found)} passages</summary>{''.join(found)}</details>" for found in opened
     ]
+    columns["cost"] = every["cost"].map("{:z.3f}".format)
+    columns["±"] = every["error"].map("{:.3f}".format)
+    columns |= {name: every[name].map("{:z.2f}".format) for name in NUMBERS}
+    columns["raises most"] = [tokens(ids, names) for ids in every["raises"]]
     return pd.DataFrame(columns)
 
 
@@ -69,8 +69,8 @@ def write_page(
     names: Sequence[str],
 ) -> None:
     """Write the page. `shown`: the passages of each head in these windows; `names`: the string of every token."""
-    frame = rows(every, shown, windows, names)
-    cells = table(frame, markup=list(frame)[-2:], search="1 12 13", unit="heads")
+    markup = ("where it matters most", "raises most")
+    cells = table(rows(every, shown, windows, names), markup=markup, search="1 2 13", unit="heads")
     page = render("every_head.md", table=cells, model=MODEL, windows=len(windows), of_costs=WINDOWS)
     out.write_text(page, encoding="utf8")
 
