@@ -193,7 +193,7 @@ def test_the_steps_and_prepared_texts_do_what_they_say(page):
         # The first says what it is in the intact model first.
         expect(where).to_contain_text(f"followed last time: {said[number == 0]}")
         expect(page.locator(".play-edits")).not_to_have_text("all heads on")
-        assert page.get_by_label("Your text").input_value() == play.NAMES
+        assert page.get_by_label("Your text").input_value() == play.EXAMPLE
     for button in page.get_by_role("group", name="Prepared texts").get_by_role("button").all():
         button.click()
         expect(page.locator(".play-note")).not_to_be_empty()

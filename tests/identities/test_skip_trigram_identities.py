@@ -1,6 +1,5 @@
 """Exact identities behind the chapter on skip-trigrams, in double precision on random models."""
 
-import pytest
 import torch
 from hypothesis import given
 from random_models import Case, cases, identity, random, same
@@ -52,17 +51,3 @@ def test_logits_without_triples_against_a_sum_position_by_position(case):
     at = st.find_boosts(case.tokens[0], case.cache["pattern", 0][0], found)
     expected = case.logits[0] - subtracted(case, found, chosen)
     same(st.without(case.logits[0], at, chosen), expected)
-
-
-@pytest.mark.parametrize("p", [1e-9, 0.3, 1 - 1e-4, 1.0])
-@pytest.mark.parametrize("amount", [0.01, 3.0, 60.0])
-@pytest.mark.parametrize("target", [0, 1])
-def test_the_cost_of_one_boost_is_the_difference_that_it_makes_alone(p, amount, target):
-    """Also for an out that is all but certain, where the normalizer that is left is exp(-60) of what it was."""
-    logits = torch.tensor([[p, 1 - p]], dtype=torch.double).log().clamp(min=-745)
-    zero = torch.tensor([[0]])
-    without = logits - torch.tensor([[amount, 0.0]])
-    expected = without.log_softmax(-1)[0, target] - logits.log_softmax(-1)[0, target]
-    at = st.Boosts(position=zero, out=zero, amount=torch.tensor([[amount]]), triples=None)
-    found = st.cost_alone(logits, torch.tensor([target]), at)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-6)

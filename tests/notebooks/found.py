@@ -89,7 +89,7 @@ def unfounded_on_the_page_of_failures(page: str, notebooks: dict[str, NotebookNo
 def entries(page: str) -> dict[str, str]:
     """Return the entries of the page of failures by claim: `(why-t8)=`, a heading, and its lines."""
     parts = re.split(r"^\(why-(\w+)\)=$", page, flags=re.MULTILINE)
-    return {id.upper(): text for id, text in zip(parts[1::2], parts[2::2])}
+    return {id.upper(): text.partition("\n## ")[0] for id, text in zip(parts[1::2], parts[2::2])}
 
 
 def now(number: str, before: NotebookNode, after: NotebookNode) -> str | None:

@@ -62,7 +62,7 @@ def test_every_typical_mistake_gets_its_message_with_a_wide_margin(name, monkeyp
     assert len(exercise.mistakes) >= 3 and len(exercise.code.splitlines()) <= 20
     for mistake in exercise.mistakes:
         assert [exercise.code.count(right) for right in mistake["instead"]] == [1] * len(mistake["instead"])
-    for message, mistaken in exercise.mistaken():
+    for message, mistaken in exercise.mistaken:
         assert said(name, mistaken) == message
     text = helped(name).data
     assert text.count("<details>") == len(exercise.hints) + 1 == text.count("</details>")

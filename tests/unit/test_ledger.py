@@ -6,7 +6,7 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 
-from transformer_circuits.claims import Verdict, __main__, judge, ledger, show, verdicts, with_errors
+from transformer_circuits.claims import Verdict, __main__, judge, ledger, show, verdicts
 from transformer_circuits.claims.ledger import LedgerError, load_claims, names_in, verdict_on
 
 # The paper's claims as this project lists them, section by section.
@@ -144,10 +144,6 @@ def test_what_cannot_be_judged_is_refused(id, value, words):
         judge(id, value)
 
 
-def test_estimates_come_with_their_errors():
-    assert with_errors(left=(0.3, 0.01)) == {"left": 0.3, "left_error": 0.01}
-
-
 # What a notebook shows, and what its output carries
 
 
@@ -182,7 +178,7 @@ def test_a_claim_that_is_not_reproduced_says_why(id, changes, words):
 
 
 @pytest.mark.parametrize(("x", "unit", "shown"), [
-    (1, "heads", "1 head"), (1, "million tokens", "1 million tokens"), (123456, "tokens", "123,456 tokens"), (-0.0, "", "0"),
+    (1, "million tokens", "1 million tokens"), (123456, "tokens", "123,456 tokens"), (-0.0, "", "0"),
     (-0.28612, "nats", "−0.286 nats"), (1.234e-6, "", "1.2e−6"), (0.0312, "share", "3.12%"), (0, "yes or no", "no"),
 ])  # fmt: skip
 def test_numbers_are_rounded_for_people(x, unit, shown):

@@ -5,11 +5,11 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 
-from transformer_circuits.claims import judge, ledger, with_errors
+from transformer_circuits.claims import judge, ledger
 from transformer_circuits.pages import scoreboard
 
 ODD = "most are <td and `</script>` | *stars*\n\n# no heading\n\n:::{note}"
-MEASURED = with_errors(intact=(0.8, 0.5), left_read=(0.3, 0.01), left_unread=(0.9, 0.01), separation=(0.5, 0.01))
+MEASURED = dict(intact=(0.8, 0.5), left_read=(0.3, 0.01), left_unread=(0.9, 0.01), separation=(0.5, 0.01))
 MEASURED["near_chance"] = 2
 RECORDED = {
     "02_zero layers": [judge("Z2", 0.0312, detail=ODD)],

@@ -56,9 +56,7 @@ GENERATED = {  # pages that are made from watched files, and the modules that ma
     "book/grow": "transformer_circuits.pages.grow",
 }
 # Begun before the others, which take less: no long one is left over at the end, while the second worker has nothing to do.
-LONGEST = (
-    "08_term_importance models 07_induction_heads 04_skip_trigrams 10_in_context_learning head_dump 05_copying".split()
-)
+LONGEST = "08_term_importance models 07_induction_heads 04_skip_trigrams 10_in_context_learning head_dump".split()
 SCOREBOARD = "book/scoreboard"  # made from the records, as is what the front page includes
 HEADLINES = "book/headlines"
 FIGURES = "book/figures"  # made from the executed notebooks, the records and book/figures.yml

@@ -14,12 +14,16 @@ from torch import Tensor
 
 from transformer_circuits.circuits import heads, survey
 from transformer_circuits.circuits.heads import Head, head_name
+from transformer_circuits.data import D_VOCAB, held_out_documents
 from transformer_circuits.measures import ablation, attention, weights
 from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.measures.repeats import after_earlier
+from transformer_circuits.models.architecture import BOS
 
-ROWS, TOKENS = 4, 64  # windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take two minutes
+# Windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take two minutes.
+ROWS, TOKENS = 4, 64
 SAMPLE = 64  # positions at which we look up what a head raises most
+KINDS = ("prose", "docs", "latex", "html", "python")
 NAMES = ("previous", "current", "duplicate", "induction", "copying", "negative", "successor", "text kind")
 SEQUENCES = (
     "0 1 2 3 4 5 6 7 8 9", "one two three four five six seven eight nine ten", "first second third fourth fifth sixth",
@@ -28,11 +32,25 @@ SEQUENCES = (
 )  # fmt: skip
 
 
+def windows_of(model: Any) -> Int[Tensor, "row pos"]:
+    """Return the text of the map: two windows of 256 tokens of each of the KINDS of held-out text, in order; for a model with another
+    vocabulary than the book's, ten windows of `survey.text`."""
+    if model.cfg.d_vocab != D_VOCAB or not survey.reads_text(model):
+        return survey.text(model, 2 * len(KINDS))[:, :257]
+    rows, documents = [], held_out_documents()
+    for kind in KINDS:
+        whole = torch.cat([tokens[1:] for about, tokens in documents if about["kind"] == kind])
+        rows += [whole[at : at + 256] for at in (len(whole) // 4, 3 * len(whole) // 4)]
+    return torch.nn.functional.pad(torch.stack(rows), (1, 0), value=BOS).to(model.W_E.device)
+
+
 def check_head(model: Any, head: Head) -> None:
     """Raise ValueError, in one sentence, unless the model has this head."""
     layers, each = model.cfg.n_layers, model.cfg.n_heads
     if not (0 <= head[0] < layers and 0 <= head[1] < each):
-        raise ValueError(f"head {head_name(head)} does not exist: the model has {layers} layers of {each} heads, counted from 0.0")
+        raise ValueError(
+            f"head {head_name(head)} does not exist: the model has {layers} layers of {each} heads, counted from 0.0"
+        )
 
 
 def rises(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head row pos-1"]:
@@ -41,7 +59,9 @@ def rises(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer h
     Raises ValueError for fewer than two windows: a mean over one would keep what the head says about that window.
     """
     if len(windows) < 2:
-        raise ValueError(f"there must be at least 2 windows, got {len(windows)}; a head's mean and its error are taken over windows")
+        raise ValueError(
+            f"there must be at least 2 windows, got {len(windows)}; a head's mean and its error are taken over windows"
+        )
     layers, each = model.cfg.n_layers, model.cfg.n_heads
     means = [heads.mean_z(model, windows[:, :-1], layer) for layer in range(layers)]
     intact = heads.losses(model, windows)
@@ -158,23 +178,24 @@ def names(found: pd.DataFrame) -> pd.DataFrame:
 
 def head_map(
     model: Any,
-    windows: Int[Tensor, "row pos"],
+    windows: Int[Tensor, "row pos"] | None = None,
     worth: ablation.Worth | None = None,
     induction: Float[Tensor, "layer head"] | None = None,
 ) -> pd.DataFrame:
     """Return a row for each head, named as in "1.2": cost, error, works, start, current, previous, same, after, induction, copies, attribution,
     by window, positivity, successor, raises (token ids), names.
 
-    `windows`: at least two, as `survey.text` returns them. `worth`: what the heads cost (`recorded_worth`); measured on the first TOKENS tokens
+    `windows`: at least two; `windows_of(model)` if None. `worth`: what the heads cost (`recorded_worth`); measured on the first TOKENS tokens
     of ROWS windows if None. `induction`: their induction scores, measured if None. Raises WeightsError for an encoder and other models that
     `survey.check` does not accept, ValueError for fewer than two windows.
     """
     survey.check(model, getattr(model.cfg, "start_token", None))
+    windows = windows_of(model) if windows is None else windows
+    if len(windows) < 2:
+        raise ValueError(f"there must be at least 2 windows, got {len(windows)}; a variance between windows needs two")
     if worth is None:
         rise = rises(model, windows[:ROWS, : TOKENS + 1])
         worth = ablation.worth(rise.mean(dim=-1))
-    if len(windows) < 2:
-        raise ValueError(f"there must be at least 2 windows, got {len(windows)}")
     W = survey.read_weights(model)
     E, U = weights.centered(W.W_E, W.W_U)
     measures, raised = _written(model, windows, W)
@@ -182,7 +203,8 @@ def head_map(
     induction = heads.measured_induction(model).mean if induction is None else induction
     columns = {"cost": worth.cost, "error": worth.error, "works": worth.working}
     columns |= dict(zip(("start", "current", "previous", "same", "after"), places))
-    columns |= {"induction": induction, "copies": _copies(model, W), "attribution": measures[0], "by window": measures[1]}
+    columns |= {"induction": induction, "copies": _copies(model, W)}
+    columns |= {"attribution": measures[0], "by window": measures[1]}
     columns["positivity"] = weights.factored_positivity(U @ E @ W.OV.A, W.OV.B)
     columns["successor"] = successor_scores(E, W.OV.A, W.OV.B, U, successors(model))
     index = [head_name(head) for head in itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads))]

@@ -366,18 +366,6 @@ def without(
     return logits.index_put((boosts.position, boosts.out), -amount, accumulate=True)
 
 
-def cost_alone(
-    logits: Float[Tensor, "position d_vocab"], targets: Int[Tensor, " position"], boosts: Boosts
-) -> Float[Tensor, "place o"]:
-    """Return by how much each boost alone raises the loss at its place, in nats; negative where it helps.
-
-    Without b logits, an out token of probability p leaves a normalizer of (1 - p) + p exp(-b).
-    """
-    p = logits.double().softmax(dim=-1)[boosts.position, boosts.out]
-    normalizer = (1 - p) + p * (-boosts.amount.double()).exp()
-    return -normalizer.log() - boosts.amount * (targets[boosts.position] == boosts.out)
-
-
 def per_thousand_tokens(nats: Float[Tensor, " text"], lengths: Int[Tensor, " text"]) -> pd.Series:
     """Return nats per 1,000 tokens, from sums over texts: `cost`, and the ends of its 95% interval over resampled texts (claim S6)."""
 

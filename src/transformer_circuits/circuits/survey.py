@@ -58,15 +58,9 @@ def differences(model: Any) -> list[str]:
     biases = any(p.any() for name, p in original.named_parameters() if "att" in name and name.endswith("bias"))
     kind, block = cfg.normalization_type, model.blocks[0]
     folded = "gains and its centering are" if kind in ("LN", "LNPre") else "gains are"
-    limited = [window for window in windows(model) if window]
-    test = row_length(cfg.n_ctx)
-    short = (
-        ""
-        if min(limited, default=test) >= test
-        else (
-            f" The rows of the tests have {test} tokens, so scores of these layers are too low where the token to find is farther back."
-        )
-    )
+    limited, test, short = [window for window in windows(model) if window], row_length(cfg.n_ctx), ""
+    if min(limited, default=test) < test:
+        short = f" The rows of the tests have {test} tokens, so scores of these layers are too low where the token to find is farther back."
     capped = getattr(config, "attn_logit_softcapping", None)
     found = [
         (kind, f"Normalization: its {folded} folded into the matrices that read after it. The division by the "

@@ -253,11 +253,6 @@ def within_error(claim: Claim, numbers: Mapping[str, float]) -> bool:
     return False
 
 
-def with_errors(**estimates: tuple[float, float]) -> dict[str, float]:
-    """Return estimates, each given with its standard error, under the names that `judge` takes: NAME and NAME_error."""
-    return {name + end: x for name, both in estimates.items() for end, x in zip(("", "_error"), both)}
-
-
 def judge(
     id: str,
     value: float | Mapping[str, float] | None = None,

@@ -43,8 +43,6 @@ def show_quantity(x: float, unit: str = "", digits: int = DIGITS) -> str:
         return "yes" if x else "no"
     if unit == "share":
         return f"{show_number(100 * x, digits)}%"
-    if x == 1 and unit.isalpha():
-        unit = unit.removesuffix("s")  # 1 head, but 1 million tokens
     return f"{show_number(x, digits)} {unit}".strip()
 
 
@@ -66,17 +64,17 @@ def show_values(claim: Claim, values: Mapping[str, float], chance: bool | None =
 def show_estimate(claim: Claim, name: str, values: Mapping[str, float], digits: int = DIGITS) -> str:
     """Write a measured value with its unit, and with its standard error if it has one: "49.6% ± 0.7%"."""
     unit, error = claim.quantities[name].unit, values.get(claim.errors.get(name, ""))
-    text = show_quantity(values[name], unit, digits)
     if error is None:
-        return text
-    return f"{text if unit == 'share' else text.removesuffix(f' {unit}')} ± {show_quantity(error, unit, digits=2)}"
+        return show_quantity(values[name], unit, digits)
+    of_value = unit if unit == "share" else ""  # 49.6% ± 0.7%, but 3.1 ± 0.2 nats
+    return f"{show_quantity(values[name], of_value, digits)} ± {show_quantity(error, unit, digits=2)}"
 
 
 # ---- criteria in words ----------------------------------------------------------------------------------------------------
 
 BOUNDS = {ast.GtE: "at least", ast.Gt: "more than", ast.LtE: "at most", ast.Lt: "less than", ast.Eq: "exactly"}
 OPERATORS = {ast.Add: "plus", ast.Sub: "minus", ast.Mult: "times", ast.Div: "divided by"}
-FUNCTIONS = {"min": "the lowest of", "max": "the highest of", "abs": "the absolute value of"}
+EXTREMES = {"min": ("lower", "lowest"), "max": ("higher", "highest")}  # of two values, of more
 
 
 def unmet_conditions(record: Record, brief: bool = False) -> list[str]:
@@ -100,9 +98,11 @@ def expression_in_words(claim: Claim, expression: ast.expr) -> str:
         case ast.BinOp(left=left, op=op, right=right):
             sides = [expression_in_words(claim, side) for side in (left, right)]
             return f" {OPERATORS[type(op)]} ".join(sides)
+        case ast.Call(func=ast.Name(id="abs"), args=[arg]):
+            return f"the absolute value of {expression_in_words(claim, arg)}"
         case ast.Call(func=ast.Name(id=name), args=args):
-            words = FUNCTIONS[name].replace("est of", "er of") if len(args) == 2 else FUNCTIONS[name]
-            return f"{words} {' and '.join(expression_in_words(claim, arg) for arg in args)}"
+            values = " and ".join(expression_in_words(claim, arg) for arg in args)
+            return f"the {EXTREMES[name][len(args) > 2]} of {values}"
 
 
 def condition_in_words(claim: Claim, condition: ast.Compare, values: Mapping[str, float], brief: bool) -> str:
@@ -121,8 +121,9 @@ def condition_in_words(claim: Claim, condition: ast.Compare, values: Mapping[str
     shown = [show_quantity(x, unit, digits) for x in (here, required)]
 
     what = expression_in_words(claim, left)
-    if isinstance(left, ast.Name):
-        what = what.strip("“”") + ("," if "," in what else "")
+    if isinstance(left, ast.Name):  # without quotation marks, and a label that contains a comma ends with one
+        what = claim.label(left.id)
+        what += "," * ("," in what)
         shown[0] = show_estimate(claim, left.id, values, digits)
     if unit == YES_OR_NO:
         return f"{what}: {shown[0]}; the criterion requires {shown[1]}"

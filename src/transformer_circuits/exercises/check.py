@@ -1,11 +1,12 @@
 """Say what is wrong with a function that a reader wrote: the solution is tried with each typical mistake in it (exercises.yml)."""
 
 import dataclasses
+import functools
 import inspect
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from transformer_circuits.models.bridge import SIZES, from_matrices, matrices
 TOLERANCE, SINGLE = 1e-5, 1e-3
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Exercise:
     solution: Callable[..., Any]
     cases: Callable[[], Iterable[tuple]]  # arguments of each trial
@@ -38,13 +39,20 @@ class Exercise:
         """The solution's code without its decorator."""
         return "def " + inspect.getsource(self.solution).partition("\ndef ")[2]
 
-    def mistaken(self) -> Iterator[tuple[str, Callable[..., Any]]]:
-        """Yield each message with the solution that makes this mistake."""
+    @functools.cached_property
+    def trials(self) -> list[tuple]:
+        return list(self.cases())
+
+    @functools.cached_property
+    def mistaken(self) -> list[tuple[str, Callable[..., Any]]]:
+        """Each message with the solution that makes this mistake."""
+        found = []
         for mistake in self.mistakes:
             for right, wrong in mistake["instead"].items():
                 names = dict(self.solution.__globals__)
                 exec(self.code.replace(right, wrong), names)
-                yield mistake["says"], names[self.solution.__name__]
+                found.append((mistake["says"], names[self.solution.__name__]))
+        return found
 
 
 TEXTS = yaml.safe_load(Path(__file__).with_name("exercises.yml").read_text(encoding="utf-8"))
@@ -97,27 +105,34 @@ def judge(exercise: Exercise, function: Callable) -> float:
     found = [p.name for i, p in enumerate(found) if i < len(wanted) or p.default is p.empty]
     if found != wanted:
         raise Wrong(f"Its parameters must be ({', '.join(wanted)}), got ({', '.join(found)}).")
-    slowest, trials = 0.0, []  # seconds; arguments, result, and what it should be
-    for args in exercise.cases():
-        expected, start = run(exercise, exercise.solution, args), time.process_time()
+    slowest, results = 0.0, []  # seconds; of each trial
+    for i, args in enumerate(exercise.trials):
+        start = time.process_time()
         try:
             result = attempt(exercise, function, args, torch.float64)
         except Wrong:
             result = attempt(exercise, function, args, torch.float32)
         slowest = max(slowest, time.process_time() - start)
-        if not trials and close(result, expected):
+        if i == 0 and close(result, answer(exercise, exercise.solution, i)):
             result = attempt(exercise, function, args, torch.float32)
-        trials.append((args, result, expected))
-    right, wrong = ([trial for trial in trials if close(*trial[1:]) == agrees] for agrees in (True, False))
-    if not wrong:
+        results.append(result)
+    right = [i for i, result in enumerate(results) if close(result, answer(exercise, exercise.solution, i))]
+    if len(right) == len(results):
         return slowest
-    args, result, expected = wrong[0]
-    for message, mistaken in exercise.mistaken():
+    wrong = min(set(range(len(results))) - set(right))
+    for message, mistaken in exercise.mistaken:
         # A mistake must explain the right results too.
-        if all(close(result, run(exercise, mistaken, args)) for args, result, _ in [wrong[0], *right]):
+        if all(close(results[i], answer(exercise, mistaken, i)) for i in (wrong, *right)):
             raise Wrong(message)
     others = " Other trials were right." if right else ""
-    raise Wrong(f"{difference(exercise, result, expected)} {described(exercise, function, args)}{others}")
+    apart = difference(exercise, results[wrong], answer(exercise, exercise.solution, wrong))
+    raise Wrong(f"{apart} {described(exercise, function, exercise.trials[wrong])}{others}")
+
+
+@functools.cache
+def answer(exercise: Exercise, function: Callable, trial: int) -> Any:
+    """Return what the solution, or the solution with a mistake in it, gives in a trial."""
+    return run(exercise, function, exercise.trials[trial])
 
 
 def described(exercise: Exercise, function: Callable, args: tuple) -> str:

@@ -69,17 +69,17 @@ def two_layers() -> Figure:
 def _induction(ax: Axes) -> None:
     ax.set(xlim=(-0.6, 7.9), ylim=(-0.5, 3.6))
     ax.axis("off")
-    for place, token in enumerate(["·Z", "or", "bl", "ax", "…", "·Z", "or"]):
+    for place, token in enumerate(["·G", "ram", "le", "y", "…", "·G", "ram"]):
         ax.text(place, -0.1, token, ha="center", va="top", family="monospace", fontsize=12)
         if token != "…":
             ax.plot([place, place], [0.1, 3], color="0.8", lw=5, ls="-", solid_capstyle="round", zorder=0)
     _arrow(ax, (1, 0.4), (2, 1.0), color="C1", **THICK)
     _arrow(ax, (2, 2.1), (6, 2.9), color="C0", **THICK)
-    for place, says in ((2, "key: the token\nbefore me is or"), (6, "query:\nI am at or")):
+    for place, says in ((2, "key: the token\nbefore me is ram"), (6, "query:\nI am at ram")):
         ax.text(place, 1.55, says, ha="center", va="center", fontsize=10, bbox=BOX)
     _arrow(ax, (2.95, 1.55), (5.35, 1.55), color="0.4", arrowstyle="<->", ls="--")
     ax.text(4.15, 1.65, "match", ha="center", va="bottom", fontsize=10)
-    ax.text(6, 3.1, "next: bl", ha="center", va="bottom", weight="bold", fontsize=12)
+    ax.text(6, 3.1, "next: le", ha="center", va="bottom", weight="bold", fontsize=12)
     for y, name in ((0.7, "first layer"), (2.5, "second layer")):
         ax.text(7.9, y, name, ha="right", va="center", fontsize=10, color="0.3")
 

@@ -37,7 +37,7 @@ class Table:
 
     Cells contain strings, numbers, or lists of either (a list of tokens is shown as one token after another); NaN is left blank. `tokens`
     names the columns whose strings are tokens, shown with visible whitespace (default: every column). `digits`: decimals of numbers that
-    are not whole.
+    are not whole. `markup`: columns that are HTML already. `attributes`: of the box around the table.
     """
 
     def __init__(
@@ -46,9 +46,12 @@ class Table:
         tokens: Iterable[str] | None = None,
         digits: int = 2,
         caption: str | None = None,
+        markup: Iterable[str] = (),
+        **attributes: str,
     ) -> None:
         frame = pd.DataFrame(rows).rename(columns=str)
         self.frame, self.digits, self.caption = frame.astype(object), digits, caption
+        self.markup, self.attributes = list(markup), {"class": "token-table"} | attributes
         self.tokens = list(frame if tokens is None else tokens)
         self.kinds = [" class=number" if is_numeric_dtype(values) else "" for _, values in frame.items()]
 
@@ -62,7 +65,7 @@ class Table:
                 return between.join(write(item, text) for item in value)
             return text(value) if isinstance(value, str) else str(value)
 
-        texts = {column: token if column in self.tokens else plain for column in self.frame}
+        texts = dict.fromkeys(self.frame, plain) | dict.fromkeys(self.tokens, token) | dict.fromkeys(self.markup, str)
         return pd.DataFrame({c: [write(x, texts[c]) for x in values] for c, values in self.frame.items()})
 
     def _repr_html_(self) -> str:
@@ -72,7 +75,8 @@ class Table:
         for row in self._shown(html.escape, as_code, " ").itertuples(index=False, name=None):
             cells = [f"<td{kind}>{text}</td>" for kind, text in zip(self.kinds, row)]
             rows += f"<tr>{''.join(cells)}</tr>\n"
-        start = f'<div class="token-table"><table>{caption}<thead><tr>{head}</tr></thead>'
+        box = "".join(f' {name}="{html.escape(value)}"' for name, value in self.attributes.items())
+        start = f"<div{box}><table>{caption}<thead><tr>{head}</tr></thead>"
         return f"{start}\n<tbody>\n{rows}</tbody></table></div>"
 
     def __repr__(self) -> str:
@@ -82,5 +86,5 @@ class Table:
 token_table = Table  # a table of tokens: the last value of a cell
 
 
-def as_code(token: str) -> str:
-    return f'<code class="token">{html.escape(show_token(token))}</code>'
+def as_code(token: str, kind: str = "") -> str:
+    return f'<code class="token{kind}">{html.escape(show_token(token))}</code>'

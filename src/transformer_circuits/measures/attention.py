@@ -7,14 +7,12 @@ from torch import Tensor
 from transformer_circuits.measures.repeats import Repeated
 
 PREVIOUS_TOKEN_HEAD = 0.4  # mean attention to the previous token; uniform attention gives about 1%
-POSITIONAL_HEAD = (
-    0.5  # fraction of the variance of its scores that distance explains; without positions it explains nothing
-)
+POSITIONAL_HEAD = 0.5  # fraction of the variance of its scores that distance explains; 0 without positions
 INDUCTION_HEAD = 0.3  # induction score; uniform attention gives about 1%, a perfect head 1
 CURRENT_TOKEN_HEAD = 0.4  # mean attention to the current token; uniform: about 1%
 DUPLICATE_TOKEN_HEAD = 0.2  # mean attention to earlier occurrences of the current token, where there are any
 SUCCESSOR_HEAD = 0.5  # fraction of digits, letters, and number words whose successor a head's OV circuit raises most
-TEXT_KIND_HEAD = 0.25  # fraction of the variance of a head's z that is between windows; less than 1% if positions are shuffled
+TEXT_KIND_HEAD = 0.25  # fraction of the variance of a head's z that is between windows; 1% if positions are shuffled
 RESTING = 0.95  # mean attention to the start token: the head moves almost nothing
 RESTING_PARTLY = 0.3  # a looser condition (appendix 5)
 RECENT_TOKENS_HEAD = 0.5  # mean attention to the five tokens before the current one; uniform: 5%

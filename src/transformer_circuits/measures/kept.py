@@ -1,5 +1,6 @@
 """Measurements that several chapters and pages ask for, kept in _build/measured, so that each is made once."""
 
+import contextlib
 import hashlib
 import inspect
 import json
@@ -38,6 +39,7 @@ def kept(model: Any, measure: Callable[[], Sequence[Tensor]], code: Sequence[Mod
             return [torch.tensor(values, device=model.W_E.device) for values in json.loads(text)]
     found = list(measure())
     text = json.dumps([values.tolist() for values in found])
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, lambda partial: partial.write_text(f"{sha256(text.encode())}\n{text}", encoding="utf-8"))
+    with contextlib.suppress(OSError):  # a full disk, or another process that keeps the same: both go on without
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, lambda partial: partial.write_text(f"{sha256(text.encode())}\n{text}", encoding="utf-8"))
     return found

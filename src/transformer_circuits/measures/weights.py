@@ -13,9 +13,7 @@ from torch import Tensor
 COPYING_DEVIATIONS = 5  # of random heads; a normal variable exceeds five of them once in three million
 COMPOSES = 2.0  # composition ratio from which a pair of heads composes; 1 is what random matrices give
 NEAR_CHANCE = 1.5  # composition ratio below which a pair is near chance (T14): halfway to COMPOSES
-CORNER = (
-    0.5  # positivity at which the figures of training runs draw a line; claim T10 itself compares with random heads
-)
+CORNER = 0.5  # positivity at which figures of training draw a line; claim T10 itself compares with random heads
 # Distance from a half of a joint component's part: above, it serves one of the two matrices; below, both (claim O7).
 ONE_SIDED, MIXED = 0.4, 0.25
 # Attention to the current token from which, and positivity up to which, a head deletes or may delete (claim O8).

@@ -5,7 +5,6 @@
 The tables are plain HTML that needs no script; `book/_static/head_dump.js` adds search and sorting.
 """
 
-import html
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from transformer_circuits.circuits.head_dump import head_dump
 from transformer_circuits.circuits.skip_trigrams import Hits, nearest, paper_list, ways_among
 from transformer_circuits.circuits.words import akin_to, word_of
 from transformer_circuits.data import bigram_counts, vocabulary
-from transformer_circuits.figures.tokens import show_token
+from transformer_circuits.figures.tokens import Table, as_code
 from transformer_circuits.measures.ablation import Worth, recorded_worth
 from transformer_circuits.models import load_model
 from transformer_circuits.pages import render
@@ -45,24 +44,18 @@ def write_parquet(dump: pd.DataFrame, names: Sequence[str], path: Path) -> None:
     dump.assign(**columns).to_parquet(path, engine="pyarrow", compression="zstd", index=False)
 
 
-def token(name: str, kind: str = "") -> str:
-    """Return a token as HTML: literal, whitespace visible."""
-    return f'<code class="token{kind}">{html.escape(show_token(name))}</code>'
-
-
 def tokens(ids: Sequence[int], names: Sequence[str], marked: Collection[int] = ()) -> str:
-    return " ".join(token(names[i], " copy" * (i in marked)) for i in ids)
+    return " ".join(as_code(names[i], " copy" * (i in marked)) for i in ids)
 
 
-def table(columns: Mapping[str, Sequence[object]], search: str = "", unit: str = "") -> str:
-    """Return an HTML table of cells that are HTML already, in a box that MathJax leaves alone.
+def table(rows: Any, tokens: Sequence[str] = (), markup: Sequence[str] = (), search: str = "", unit: str = "") -> str:
+    """Return an HTML table (`tokens.Table`) in a box that MathJax leaves alone.
 
     head_dump.js searches and sorts it: `search` numbers the columns with a search of their own, and `unit` says what rows are.
     """
-    with pd.option_context("display.max_colwidth", None):
-        rows = pd.DataFrame(columns).to_html(index=False, escape=False, border=0)
-    live = f' data-search="{search}" data-unit="{unit}"' if unit else ""
-    return f'<div class="token-table head-dump tex2jax_ignore mathjax_ignore"{live}>\n{rows}\n</div>'
+    box = {"class": "token-table head-dump tex2jax_ignore mathjax_ignore"}
+    box |= {"data-search": search, "data-unit": unit} if unit else {}
+    return Table(rows, tokens, markup=markup, **box)._repr_html_()
 
 
 def head_page(model: str, rows: pd.DataFrame, worth: Worth, names: Sequence[str], akin: Akin) -> str:
@@ -70,12 +63,12 @@ def head_page(model: str, rows: pd.DataFrame, worth: Worth, names: Sequence[str]
     head = rows["head"].iloc[0]
     columns = {
         "rank": rows["rank"],
-        "source": [token(names[i]) for i in rows["source"]],
+        "source": [names[i] for i in rows["source"]],
         "destinations": [tokens(ids, names) for ids in rows["destinations"]],
         "out tokens": [tokens(ids, names, {i, *akin[i]}) for i, ids in zip(rows["source"], rows["outs"])],
-        "score": rows["score"].map("{:.2f}".format),
-        "QK": rows["destination_scores"].str[0].map("{:.2f}".format),
-        "OV": rows["out_boosts"].str[0].map("{:.2f}".format),
+        "score": rows["score"],
+        "QK": rows["destination_scores"].str[0],
+        "OV": rows["out_boosts"].str[0],
     }
     return render(
         "head.md",
@@ -86,7 +79,7 @@ def head_page(model: str, rows: pd.DataFrame, worth: Worth, names: Sequence[str]
         works=bool(worth.working[0, head]),
         shown=len(rows),
         d_vocab=f"{len(names):,}",
-        table=table(columns, search="1 2 3", unit="source tokens"),
+        table=table(columns, ["source"], ["destinations", "out tokens"], search="1 2 3", unit="source tokens"),
     )
 
 
@@ -95,7 +88,7 @@ def example(dump: pd.DataFrame, names: Sequence[str]) -> str:
     is_word = pd.Series([word_of(name) is not None for name in names])
     own = dump[(dump["outs"].str[0] == dump["source"]) & dump["source"].map(is_word)]
     row = (dump if own.empty else own).nlargest(1, "score").iloc[0]
-    source = token(names[row["source"]])
+    source = as_code(names[row["source"]])
     return (
         f'<p class="tex2jax_ignore mathjax_ignore">For example, at rank {row["rank"]} of head 0.{row["head"]} is the source {source}. Its first '
         f"destinations are {tokens(row['destinations'][:3], names)} and its first out tokens {tokens(row['outs'][:3], names)}. When one of these "
@@ -110,11 +103,11 @@ def overview(model: str, dump: pd.DataFrame, worth: Worth, names: Sequence[str],
         copies = sum(not {i, *akin[i]}.isdisjoint(outs) for i, outs in zip(rows["source"], rows["outs"]))
         lines.append({
             "head": f'<a href="head_dump/{model}/0_{head}.html">0.{head}</a>',
-            "copies": f"{copies}&nbsp;of&nbsp;{len(rows)}",
+            "copies": f"{copies}\N{NO-BREAK SPACE}of\N{NO-BREAK SPACE}{len(rows)}",
             "removal costs": f"{worth.cost[0, head]:z.3f}" if worth.working[0, head] else "no effect",
             "its first sources": tokens(rows["source"][:FIRST], names),
         })  # fmt: skip
-    return f"<p><strong>{model}</strong></p>\n{table(pd.DataFrame(lines))}"
+    return f"<p><strong>{model}</strong></p>\n{table(lines, markup=['head', 'its first sources'])}"
 
 
 def outcome(row: Mapping[str, Any], found: bool) -> str:
@@ -132,14 +125,14 @@ def paper_table(listed: pd.DataFrame) -> str:
     for row in listed.to_dict("records"):
         found = isinstance(row["tokens"], list)  # NaN if a token is split
         rows.append({
-            "the paper": html.escape(row["paper"]),
-            "in our tokens": " ".join(map(token, row["tokens"] if found else row["pieces"])),
+            "the paper": row["paper"],
+            "in our tokens": row["tokens"] if found else row["pieces"],
             "result": outcome(row, found),
-            "head": row["head"] if found else "",
-            "above destination (%)": f"{row['above d (%)']:.2f}" if found else "",
-            "above out token (%)": f"{row['above o (%)']:.2f}" if found else "",
+            "head": row["head"],
+            "above destination (%)": row["above d (%)"],
+            "above out token (%)": row["above o (%)"],
         })  # fmt: skip
-    return table(pd.DataFrame(rows))
+    return table(rows, ["in our tokens"])
 
 
 def write_pages(
@@ -186,13 +179,8 @@ def main(out: Path) -> None:
     ways = ways_among(listed.forms, attested.load(first, working=works).paper)  # those that are right in the text
     listed["in_text"] = [way.numel() > 0 for way in ways]
     listed["hit"] = [bool(hits(*way).any()) for way in ways]
-    write_pages(
-        out,
-        dumps,
-        {name: recorded_worth(name) for name in models},
-        names,
-        listed.join(nearest(hits, listed.forms, names)),
-    )
+    worths = {name: recorded_worth(name) for name in models}
+    write_pages(out, dumps, worths, names, listed.join(nearest(hits, listed.forms, names)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The page "Every head of the two-layer model": one row a head, from `head_map`, that opens to the passages in which the head matters most.
 
-    python -m transformer_circuits.pages.every_head OUT.md       (the build does)
+python -m transformer_circuits.pages.every_head OUT.md       (the build does)
 """
 
 import sys
@@ -12,18 +12,17 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from transformer_circuits.circuits.head_map import Passage, head_map, passages, rises
-from transformer_circuits.data import held_out_windows, vocabulary
+from transformer_circuits.circuits.head_map import Passage, head_map, passages, rises, windows_of
+from transformer_circuits.data import vocabulary
+from transformer_circuits.figures.tokens import as_code
 from transformer_circuits.measures.ablation import WINDOWS, recorded_worth
 from transformer_circuits.models import load_model
 from transformer_circuits.pages import render
-from transformer_circuits.pages.dump_pages import table, token, tokens
+from transformer_circuits.pages.dump_pages import table, tokens
 
 MODEL = "attn-only-2l"
-ROWS = 8  # windows behind everything except costs and induction scores
 SHOWN, SOURCES = 24, 3  # tokens of a passage, and the sources listed below it
-FRACTIONS = ("previous", "current", "same", "after", "start", "induction")  # shown with two digits, as the numbers after the cost
-OTHERS = ("attribution", "positivity")
+NUMBERS = "previous current same after start induction attribution positivity".split()  # shown with two digits
 
 
 def passage(found: Passage, window: Int[Tensor, " pos"], names: Sequence[str]) -> str:
@@ -31,15 +30,13 @@ def passage(found: Passage, window: Int[Tensor, " pos"], names: Sequence[str]) -
     first = max(0, found.place + 1 - SHOWN)
     strings = [names[i] for i in window.tolist()]
     shaded = "".join(
-        f'<span style="--attention: {float(found.attention[i]):.2f}">{token(strings[i])}</span>'
+        f'<span style="--attention: {float(found.attention[i]):.2f}">{as_code(strings[i])}</span>'
         for i in range(first, found.place + 1)
     )
     sources = found.attention.topk(min(SOURCES, len(found.attention))).indices.tolist()
-    attended = ", ".join(
-        f"{token(strings[i])} ({found.attention[i]:.0%}, {found.place - i} back)" for i in sources
-    )
+    attended = ", ".join(f"{as_code(strings[i])} ({found.attention[i]:.0%}, {found.place - i} back)" for i in sources)
     return (
-        f'<p class="passage">{shaded} → {token(strings[found.place + 1], " copy")}<br>Without the head, the loss of the last token rises by '
+        f'<p class="passage">{shaded} → {as_code(strings[found.place + 1], " copy")}<br>Without the head, the loss of the last token rises by '
         f"{found.rise:.2f} nats. It attends to {attended}.</p>"
     )
 
@@ -47,7 +44,7 @@ def passage(found: Passage, window: Int[Tensor, " pos"], names: Sequence[str]) -
 def rows(
     every: pd.DataFrame, shown: Mapping[str, Sequence[Passage]], windows: Int[Tensor, "row pos"], names: Sequence[str]
 ) -> pd.DataFrame:
-    """Return the cells of the table as HTML, one row a head."""
+    """Return the cells of the table, one row a head; the last two columns are HTML."""
     columns = {"head": every.index}
     columns["names"] = [
         ", ".join(found) if works and found else "unexplained" if works else "no effect"
@@ -55,7 +52,7 @@ def rows(
     ]
     columns["cost"] = every["cost"].map("{:z.3f}".format)
     columns["±"] = every["error"].map("{:.3f}".format)
-    columns |= {name: every[name].map("{:z.2f}".format) for name in (*FRACTIONS, *OTHERS)}
+    columns |= {name: every[name].map("{:z.2f}".format) for name in NUMBERS}
     columns["raises most"] = [tokens(ids, names) for ids in every["raises"]]
     opened = [[passage(found, windows[found.row], names) for found in shown[head]] for head in every.index]
     columns["where it matters most"] = [
@@ -72,7 +69,8 @@ def write_page(
     names: Sequence[str],
 ) -> None:
     """Write the page. `shown`: the passages of each head in these windows; `names`: the string of every token."""
-    cells = table(rows(every, shown, windows, names), search="1 12 13", unit="heads")
+    frame = rows(every, shown, windows, names)
+    cells = table(frame, markup=list(frame)[-2:], search="1 12 13", unit="heads")
     page = render("every_head.md", table=cells, model=MODEL, windows=len(windows), of_costs=WINDOWS)
     out.write_text(page, encoding="utf8")
 
@@ -80,7 +78,7 @@ def write_page(
 @torch.no_grad()
 def main(out: Path) -> None:
     model = load_model(MODEL, device="cpu")
-    windows = held_out_windows(ROWS, model.cfg.n_ctx, model.cfg.d_vocab)
+    windows = windows_of(model)
     every, rise = head_map(model, windows, recorded_worth(MODEL)), rises(model, windows)
     heads = {name: tuple(map(int, name.split("."))) for name in every.index}
     shown = {name: passages(model, windows, rise, head) for name, head in heads.items()}

@@ -23,6 +23,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.circuits import heads
+from transformer_circuits.circuits.head_map import head_map
 from transformer_circuits.circuits.heads import Head, Hook, head_name
 from transformer_circuits.data import held_out_windows, passage, vocabulary
 from transformer_circuits.measures import ablation
@@ -32,10 +33,10 @@ from transformer_circuits.models import load_model
 from transformer_circuits.models.bridge import matrices
 from transformer_circuits.models.tokenizer import START
 from transformer_circuits.pages import render
-from transformer_circuits.training.film import NAMES
 
 MODELS = {"attn-only-2l": "model.js", "attn-only-2l-planted": "planted.js"}  # the first is what the page tells about
 MODEL = next(iter(MODELS))
+EXAMPLE = "Peter met Mrs. Gramley, and Mr. Gramley laughed."  # the name occurs nowhere in the training text
 CODE = ("tree_broadcast_center", 14)  # a held-out passage, and how many lines of it
 SEGMENT, COPIES = 20, 2  # of random tokens
 
@@ -109,7 +110,7 @@ def attention(
 
 
 def scene(model: TransformerBridge, previous: Head, induction: Head) -> Scene:
-    ids = model.to_tokens(NAMES)
+    ids = model.to_tokens(EXAMPLE)
     targets = last_target(ids[0])[:-1]
     earlier = targets.clamp(min=0)
     attended = attention(model, ids, induction)[:-1].gather(1, earlier[:, None])[:, 0]
@@ -132,8 +133,8 @@ def texts(model: TransformerBridge, shown: Scene) -> list[dict[str, Any]]:
     ]
     sentence = passage("candide").split(". ")[0] + "."
     return [
-        {"label": "A made-up name", "text": NAMES, "head": shown.induction, "at": shown.at,
-         "note": f"Choose a piece of a name that occurs again. The arc leads to the token that followed it last time. Does head {induces} attend "
+        {"label": "A made-up name", "text": EXAMPLE, "head": shown.induction, "at": shown.at,
+         "note": f"Choose a piece of the second name. The arc leads to the token that followed it last time. Does head {induces} attend "
                  "there?"},
         {"label": "Random tokens, twice", "random": {"length": SEGMENT, "copies": COPIES, "words": words}, "head": shown.induction,
          "at": SEGMENT + SEGMENT // 2,
@@ -194,20 +195,18 @@ def described(name: str) -> tuple[TransformerBridge, Scene, str]:
     """Return a model, the scene that is shown first, and the content of its script."""
     model = load_model(name, device="cpu")
     windows = held_out_windows(16, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
-    previous, rest = heads.previous_token_scores(model, windows), heads.start_token_scores(model, windows)
-    induces, worth = heads.measured_induction(model).mean, ablation.recorded_worth(name)
-    held = {
-        "previous-token head": previous >= PREVIOUS_TOKEN_HEAD,
-        "induction head": induces >= INDUCTION_HEAD,
-        "without effect": ~worth.working,
-    }
+    every = head_map(model, None, ablation.recorded_worth(MODEL))
+    layers = [every[every.index.str.startswith(f"{layer}.")] for layer in range(model.cfg.n_layers)]
     scores = [
-        [f"{p:.0%} of its attention on the previous token, {r:.0%} on the start token; induction score {i:.2f}; removing it costs {c:z.3f} nats per token"
-         for p, r, i, c in zip(*layer)]
-        for layer in zip(previous.tolist(), rest.tolist(), induces.tolist(), worth.cost.tolist())
+        [f"{', '.join(row['names']) or 'no name'}; {row['previous']:.0%} of its attention on the previous token, {row['start']:.0%} on the start token; "
+         f"induction score {row['induction']:.2f}; removing it costs {row['cost']:z.3f} nats per token"
+         for _, row in layer.iterrows()]
+        for layer in layers
     ]  # fmt: skip
-    shown = scene(model, (0, int(previous[0].argmax())), (1, int(induces[1].argmax())))
-    roles = {head_name(head): role for role, holds in held.items() for head in holds.nonzero().tolist()}
+    shown = scene(model, (0, int(layers[0]["previous"].argmax())), (1, int(layers[1]["induction"].argmax())))
+    roles = {head: "without effect" for head in every.index[~every["works"]]}
+    for role, name in (("previous-token head", "previous"), ("induction head", "induction")):
+        roles |= {head: role for head in every.index[every["names"].map(lambda names: name in names)]}
     facts = {"roles": roles, "scores": scores, "texts": texts(model, shown)}
     means = [heads.mean_z(model, windows, layer).tolist() for layer in range(model.cfg.n_layers)]
     return model, shown, script(model, means, facts)

@@ -14,8 +14,8 @@ from transformer_circuits.figures import plots, use_style
 from transformer_circuits.measures.attention import INDUCTION_HEAD
 from transformer_circuits.measures.repeats import after_earlier
 from transformer_circuits.models import load_model
+from transformer_circuits.pages.play import EXAMPLE
 
-TEXT = "Then Zorblax bowed, and Zorblax laughed."
 SMALLEST = 12.5  # points: at least 9 pixels in a picture of 340 pixels, on a page of 400
 
 
@@ -26,7 +26,7 @@ def draw() -> Figure:
     scores = {name: heads.measured_induction(model).mean for name, model in models.items()}
     model, n_heads = models["two layers"], models["two layers"].cfg.n_heads
     layer, head = divmod(int(scores["two layers"].argmax()), n_heads)
-    tokens = model.to_tokens(TEXT)
+    tokens = model.to_tokens(EXAMPLE)
     words = model.to_str_tokens(tokens[0])
 
     fig, (dots, attention) = plt.subplots(2, 1, figsize=(6.4, 7.2), height_ratios=(1, 1.9))

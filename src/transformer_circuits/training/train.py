@@ -34,7 +34,6 @@ from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, Positi
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from transformer_circuits.measures.ablation import Worth
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.shards import save_model, write_atomically
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
@@ -359,6 +358,23 @@ class Run:
             save_checkpoint(self.checkpoint, self.model, self.optimizers, {"about": self.about, **done})
         self.saved = time.monotonic()
 
+    def export(self, data: Path) -> None:
+        """Write the weights to `out/model` as the book ships them, with the log; the manifest has the log's header and last row, and what each
+        head is worth on all held-out windows of an evaluation (the log's rows have it on a few)."""
+        log = self.log.read_text()
+        header, *rows = map(json.loads, log.splitlines())
+        training = {"run": header, "result": rows[-1]}
+        if self.shape.n_layers:
+            heads = self.evaluation.worth(self.model)._asdict()
+            training["heads"] = {name: decimals(values, digits=6) for name, values in heads.items()}
+        film = self.film.joined(self.snapshots) if self.film else None
+        model, tokenizer = self.out / "model", tokenizer_of(data, self.shape.d_vocab)
+        save_model(self.model, model, header["name"], training, *tokenizer, film)
+        write_atomically(model / "training.jsonl", lambda partial: partial.write_text(log))
+        rate = rows[-1]["tokens"] / max(rows[-1]["seconds"], 0.1)  # evaluations included
+        print(json.dumps(rows[-1]))
+        print(f"{rate:,.0f} tokens/s, {rate * flops_per_token(self.shape) / 1e12:.3g} TFLOP/s")
+
 
 def train(
     name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, stop_after: int | None = None
@@ -388,34 +404,7 @@ def train(
         run.accelerator.print(f"stopped at step {run.step} of {run.steps}; {resumes}")
         raise SystemExit(128 + stopped)
     if run.step == run.steps and run.is_main:
-        frames = run.film.joined(run.snapshots) if run.film else None
-        heads = run.evaluation.worth(run.model) if shape.n_layers else None
-        export(run.model, name, out, heads, frames, *tokenizer_of(data, shape.d_vocab))
-
-
-def export(
-    model: Transformer,
-    name: str,
-    out: Path,
-    heads: Worth | None,
-    film: bytes | None,
-    tokenizer: str | None,
-    own_tokenizer: bool,
-) -> None:
-    """Write the weights to `out/model` as the book ships them, with the log; the manifest has the log's header and last row.
-
-    `heads`: what each is worth on all held-out windows of an evaluation; the log's rows have it on a few. `tokenizer`: content of its `tokenizer.json`, which is written too if it is the model's own, not the corpus's; the manifest has its checksum.
-    """
-    log = (out / "training.jsonl").read_text()
-    header, *rows = (json.loads(line) for line in log.splitlines())
-    training = {"run": header, "result": rows[-1]}
-    if heads is not None:
-        training["heads"] = {name: decimals(values, digits=6) for name, values in heads._asdict().items()}
-    save_model(model, out / "model", name, training, tokenizer, own_tokenizer, film)
-    write_atomically(out / "model" / "training.jsonl", lambda partial: partial.write_text(log))
-    rate = rows[-1]["tokens"] / max(rows[-1]["seconds"], 0.1)  # evaluations included
-    print(json.dumps(rows[-1]))
-    print(f"{rate:,.0f} tokens/s, {rate * flops_per_token(model.config) / 1e12:.3g} TFLOP/s")
+        run.export(data)
 
 
 def main(argv: list[str] | None = None) -> None:
