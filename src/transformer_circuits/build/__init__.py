@@ -56,7 +56,7 @@ GENERATED = {  # pages that are made from watched files, and the modules that ma
     "book/grow": "transformer_circuits.pages.grow",
 }
 # Begun before the others, which take less: no long one is left over at the end, while the second worker has nothing to do.
-LONGEST = "08_term_importance models 07_induction_heads 04_skip_trigrams 10_in_context_learning head_dump".split()
+LONGEST = "models 16_every_head 15_grow_one 08_term_importance 07_induction_heads 04_skip_trigrams 10_in_context_learning e5_more_measures".split()
 SCOREBOARD = "book/scoreboard"  # made from the records, as is what the front page includes
 HEADLINES = "book/headlines"
 FIGURES = "book/figures"  # made from the executed notebooks, the records and book/figures.yml
@@ -177,6 +177,8 @@ def execute(book: Book, path: Path, watched: Sequence[str], log: Path) -> tuple[
         notebook,
         manager,
         timeout=TIMEOUT,
+        startup_timeout=TIMEOUT
+        // 6,  # a kernel takes a second to start, and a minute on a machine with twenty other programs
         shutdown_kernel="immediate",  # nothing that a chapter leaves needs tidying
         coalesce_streams=True,  # how printing is cut into pieces differs from run to run
         record_timing=False,  # times would differ from run to run
