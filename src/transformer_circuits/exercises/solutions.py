@@ -212,7 +212,7 @@ def ablation_costs(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "laye
         logits = model.run_with_hooks(tokens[:, :-1], fwd_hooks=hooks)
         return F.cross_entropy(logits.mT, tokens[:, 1:])
 
-    costs = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
+    intact, costs = loss([]), torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
     for layer, head in itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads)):
 
         def remove(z, hook):  # [row, pos, head, d_head]
@@ -220,7 +220,7 @@ def ablation_costs(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "laye
             z[:, :, head] = z[:, :, head].mean(dim=(0, 1))
             return z
 
-        costs[layer, head] = loss([(f"blocks.{layer}.attn.hook_z", remove)]) - loss([])
+        costs[layer, head] = loss([(f"blocks.{layer}.attn.hook_z", remove)]) - intact
     return costs
 
 
