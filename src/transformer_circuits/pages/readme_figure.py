@@ -29,7 +29,7 @@ def draw() -> Figure:
     tokens = model.to_tokens(EXAMPLE)
     words = model.to_str_tokens(tokens[0])
 
-    fig, (dots, attention) = plt.subplots(2, 1, figsize=(6.4, 7.2), height_ratios=(1, 1.9))
+    fig, (dots, attention) = plt.subplots(2, 1, figsize=(6.4, 8.0), height_ratios=(1, 2.3))
     plots.head_dots(scores, label="induction score", mark=INDUCTION_HEAD, ax=dots).set_ylim(-0.03, 1)
     plots.heatmap(
         heads.patterns(model, tokens)[layer, 0, head],
