@@ -311,12 +311,12 @@
       if (since !== null) bar.append(make("i", { style: `left: ${100 * film.x(before)}%; right: 0`, className: "watch-maybe" }),
         make("i", { style: `left: ${100 * film.x(tokens)}%; right: 0` }));
       if (law !== null && film.x(law) <= 1) bar.append(make("b", { style: `left: ${100 * film.x(law)}%` }));
-      const when = `${since === null ? "not in this log" : short(tokens)}${law === null ? "" : `; the law predicts ${short(law)}`}`;
+      const when = `${since === null ? "not by the end of this run" : short(tokens)}${law === null ? "" : `; the law predicts ${short(law)}`}`;
       return { since, line: make("div", { className: "watch-finding" }, make("p", {}, `${claim ? `${claim}: ` : ""}${finding} `, make("span", {}, when)), bar) };
     });
     return section("When each finding becomes true", make("p", { className: "watch-small" },
       "A bar starts at the first snapshot after which the criterion holds until the end. The pale part reaches back to the snapshot before." +
-      (film.findings.some(({ law }) => law !== null) ? " The mark is the prediction of the law below." : "")),
+      (film.findings.some(({ law }) => law !== null && film.x(law) <= 1) ? " The mark is the prediction of the law below." : "")),
       make("div", { className: "watch-area" }, ...ui.findings.map(({ line }) => line), cursor()));
   }
 
