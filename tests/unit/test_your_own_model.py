@@ -257,6 +257,14 @@ def test_weights_that_are_not_exactly_the_models_are_one_sentence(change, messag
     assert error.value._render_traceback_() == [f"WeightsError: {error.value}"] and "\n" not in str(error.value)
 
 
+def test_a_weight_file_that_is_cut_short_is_one_sentence(tiny, tmp_path):
+    weights = shutil.copytree(tiny("Llama"), tmp_path / "cut") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    with pytest.raises(WeightsError, match="could not be loaded: .*incomplete") as error:
+        load_model(weights.parent, "cpu")
+    assert "\n" not in str(error.value)
+
+
 def test_start_tokens_tokenizers_that_are_too_large_and_folders_of_a_training(tiny, tmp_path):
     model = load_model(tiny("Llama"), "cpu")
     model.original_model.config.bos_token_id = model.original_model.config.eos_token_id = None
