@@ -30,7 +30,7 @@ def head_matrices(model: Transformer) -> dict[str, Tensor]:
 
 
 def vocabulary_product(model: Transformer) -> Tensor:
-    """Return W_U W_E [d_model, d_model]: what each direction of the stream becomes when it is read as a token and embedded again."""
+    """Return W_U W_E [d_model, d_model]: a direction of the stream, read as a token and embedded again."""
     return (model.head.weight.detach().float().T @ model.tok_embed.weight.detach().float()).cpu()
 
 
