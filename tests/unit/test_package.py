@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import stamp
 
 from transformer_circuits import paths
 from transformer_circuits.paths import ROOT
@@ -55,7 +56,7 @@ def test_no_module_imports_a_private_name_and_no_two_share_a_name():
 PARTS = {"ipython", "matplotlib-inline", "markupsafe", "ipykernel"}
 
 
-def undeclared(stamp, names: set[str], extras: list[str]) -> list[str]:
+def undeclared(names: set[str], extras: list[str]) -> list[str]:
     """Return what of these imports is neither Python's, nor the package's, nor of its dependencies with these extras."""
     about, providers = stamp.project(), importlib.metadata.packages_distributions()
     requirements = [*about["dependencies"], *sum((about["optional-dependencies"][e] for e in extras), [])]
@@ -64,9 +65,9 @@ def undeclared(stamp, names: set[str], extras: list[str]) -> list[str]:
     return [name for name in third if not direct & set(map(stamp.normal, providers.get(name, [name])))]
 
 
-def test_every_import_is_a_direct_dependency(stamp):
+def test_every_import_is_a_direct_dependency():
     names = set().union(*map(imports, MODULES))
-    assert undeclared(stamp, names, list(stamp.project()["optional-dependencies"])) == []
+    assert undeclared(names, list(stamp.project()["optional-dependencies"])) == []
 
 
 def of_notebooks() -> set[str]:
@@ -93,11 +94,11 @@ def with_all_that_they_import(modules: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("extra, rooms", [([], []), (["train"], ["training"]), (["book"], ["build", "pages"])])
-def test_each_extra_alone_brings_what_its_modules_import(stamp, extra, rooms):
+def test_each_extra_alone_brings_what_its_modules_import(extra, rooms):
     """The workflow `test` installs each one in an environment of its own."""
     names = [path.relative_to(ROOT / "src").with_suffix("").parts for path in MODULES]
     modules = {".".join(parts) for parts in names if parts[1] in rooms} or of_notebooks()
-    assert modules and undeclared(stamp, with_all_that_they_import(modules), extra) == []
+    assert modules and undeclared(with_all_that_they_import(modules), extra) == []
 
 
 @pytest.mark.parametrize("command", ["check", "format --check"])

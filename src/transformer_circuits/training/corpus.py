@@ -68,10 +68,10 @@ def shingles(text: str, words: int = 8) -> set[int]:
 def is_copy(text: str, seen: set[int]) -> bool:
     """Return whether more than half of a text's runs of words are in `seen` (edited or rewrapped); those of other texts are added."""
     found = shingles(text)
-    if len(found & seen) > len(found) / 2:
-        return True
-    seen |= found
-    return False
+    is_known = len(found & seen) > len(found) / 2
+    if not is_known:
+        seen |= found
+    return is_known
 
 
 def is_text(document: Document) -> bool:
@@ -210,9 +210,8 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
                 room -= len(document.text)
     training = [d for d in documents if d not in held_out]
     if not training or not held_out:
-        raise ValueError(
-            f"a corpus must have at least two different documents, got {len(documents)}; add UTF-8 text files, or cut a long one in two"
-        )
+        advice = "add UTF-8 text files, or cut a long one in two"
+        raise ValueError(f"a corpus must have at least two different documents, got {len(documents)}; {advice}")
     return training, [d for d in documents if d in held_out]
 
 
@@ -275,13 +274,11 @@ def repetition(train: Path, d_vocab: int) -> list[dict]:
 
 def recalled(held_out: np.ndarray, train: np.ndarray, n: int = 14, block: int = 4_000_000) -> np.ndarray:
     """Return, for each run of `n` held-out tokens, whether the training text has it too."""
-    wanted, places = np.unique(runs(held_out, n), return_inverse=True)
+    wanted = runs(held_out, n)
     found = np.zeros(len(wanted), dtype=bool)
-    for start in range(0, len(train) if len(wanted) else 0, block):
-        these = runs(train[start : start + block + n - 1], n)
-        at = np.searchsorted(wanted, these).clip(max=len(wanted) - 1)
-        found[at[wanted[at] == these]] = True
-    return found[places]
+    for start in range(0, len(train), block):
+        found |= np.isin(wanted, runs(train[start : start + block + n - 1], n))
+    return found
 
 
 def count_bigrams(tokens: np.ndarray, d_vocab: int) -> dict[str, np.ndarray]:
