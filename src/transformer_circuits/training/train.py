@@ -39,7 +39,7 @@ from transformer_circuits.models.shards import save_model, write_atomically
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
 from transformer_circuits.training.blocked import blocked_attention
 from transformer_circuits.training.checkpoints import digest, load_checkpoint, read_log, save_checkpoint
-from transformer_circuits.training.evaluation import Evaluation, decimals
+from transformer_circuits.training.evaluation import Evaluation, decimals, worth_of_heads
 from transformer_circuits.training.film import Film, texts
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.muon import HeadMuon
@@ -326,7 +326,7 @@ class Run:
         header, *rows = map(json.loads, log.splitlines())
         training = {"run": header, "result": rows[-1]}
         if self.shape.n_layers:
-            heads = self.evaluation.worth(self.model)._asdict()
+            heads = worth_of_heads(self.model, self.evaluation.rows)._asdict()
             training["heads"] = {name: decimals(values, digits=6) for name, values in heads.items()}
         film = self.film.joined(self.snapshots) if self.film else None
         model, tokenizer = self.out / "model", tokenizer_of(self.data, self.shape.d_vocab)
