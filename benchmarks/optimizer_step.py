@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from training_step import medians
+from training_step import compare
 
 from transformer_circuits.models.architecture import Transformer
 from transformer_circuits.training.muon import COEFFICIENTS, ITERATIONS, orthogonalized
@@ -37,14 +37,6 @@ def on_matrices(matrices: Tensor) -> Tensor:
         gram = X @ X.mT
         X = a * X + (b * gram + c * gram @ gram) @ X
     return X.to(matrices)
-
-
-def shown(ways: dict) -> None:
-    found = medians(ways)
-    first = next(iter(found.values()))
-    for way, median in found.items():
-        print(f"{way:48} {1e3 * median:8.1f} ms   {median / first:6.2f}")
-    print()
 
 
 def main() -> None:
@@ -64,9 +56,9 @@ def main() -> None:
         "torch.optim.Muon, matrices of whole layers": whole,
         "Muon for each head": optimizers_for(model, muon),
     }
-    shown({way: lambda all=optimizers: [one.step() for one in all] for way, optimizers in ways.items()})
+    compare({way: lambda all=optimizers: [one.step() for one in all] for way, optimizers in ways.items()})
     heads = torch.randn(96, shape.d_head, shape.d_model)
-    shown({
+    compare({
         "Newton-Schulz on Gram matrices, float32": lambda: orthogonalized(heads),
         "Newton-Schulz on the matrices, bfloat16": lambda: on_matrices(heads),
     })  # fmt: skip

@@ -2,7 +2,8 @@
 
     python benchmarks/training_throughput.py [--config attn-only-2l] [--batch 4 16 64] [--set n_ctx=1024]
 
-The rate to compare with is that of one large bf16 product, timed in the same run. On CUDA where there is one; medians.
+The rate to compare with is that of one large bf16 product, timed in the same run. Operations are those of matrix products, as torch counts
+them. On CUDA where there is one; medians.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import argparse
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from training_step import medians
 
 from transformer_circuits.models.architecture import Transformer
-from transformer_circuits.training.train import NextTokenLoss, flops_per_token, read_config
+from transformer_circuits.training.train import NextTokenLoss, optimizers_for, read_config
 
 
 def main() -> None:
@@ -33,14 +35,14 @@ def main() -> None:
     print(
         f"{torch.cuda.get_device_name() if cuda else 'CPU'}, torch {torch.__version__}, {torch.get_num_threads()} threads"
     )
-    print(f"one {n} x {n} x {n} bf16 product: {peak:.3g} TFLOP/s")
-    print(f"{name}, context {shape.n_ctx}: {flops_per_token(shape) / 1e6:.1f} million operations a token\n")
+    print(f"one {n} x {n} x {n} bf16 product: {peak:.3g} TFLOP/s\n")
+    print(f"{name}, context {shape.n_ctx}, {training.optimizer}")
     print("batch  tokens/s   TFLOP/s  of the product's rate")
     for batch in args.batch or ([16, 64, 128] if cuda else [2, 4, 8]):
         torch.manual_seed(0)
         module = NextTokenLoss(Transformer(shape)).to(device)
         parameters = [p for p in module.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(parameters, lr=training.lr, betas=training.betas, fused=True)
+        optimizers = optimizers_for(module.model, training)
         rows = torch.randint(1, shape.d_vocab, (batch, shape.n_ctx + 1), device=device)
 
         def step() -> None:
@@ -48,12 +50,15 @@ def main() -> None:
                 loss = module(rows)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, training.clip)
-            optimizer.step()
-            optimizer.zero_grad()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
 
-        rate = batch * shape.n_ctx / medians({"step": step}, args.rounds)["step"]
-        achieved = rate * flops_per_token(shape) / 1e12
-        print(f"{batch:5} {rate:9,.0f} {achieved:9.3g}  {achieved / peak:.0%}")
+        with FlopCounterMode(display=False) as counter:
+            step()
+        seconds = medians({"step": step}, args.rounds)["step"]
+        achieved = counter.get_total_flops() / seconds / 1e12
+        print(f"{batch:5} {batch * shape.n_ctx / seconds:9,.0f} {achieved:9.3g}  {achieved / peak:.0%}")
 
 
 if __name__ == "__main__":

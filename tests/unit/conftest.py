@@ -1,10 +1,12 @@
-import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
 
 from transformer_circuits.paths import ROOT
 from transformer_circuits.training.corpus import train_tokenizer
+
+sys.path.insert(0, str(ROOT / ".ci"))  # tests import `stamp` and `colab`
 
 TEXT = "the cat sat on the mat, the dog sat on the cat; def f(x): return x\n"
 
@@ -18,21 +20,3 @@ def tiny_tokenizer_file(tmp_path_factory) -> Path:
     tokenizer.save(str(path))
     assert tokenizer.get_vocab_size() == 300
     return path
-
-
-def script(name: str):
-    """Return the script `.ci/<name>.py` as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def stamp():
-    return script("stamp")
-
-
-@pytest.fixture(scope="session")
-def colab():
-    return script("colab")

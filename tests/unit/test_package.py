@@ -8,13 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import stamp
 
 from transformer_circuits import paths
 from transformer_circuits.paths import ROOT
 
 # The rooms of the package, lowest first: none imports one that comes after it.
 ORDER = "paths models data measures training circuits exercises figures notebook claims pages forks build".split()
-MODULES = sorted((ROOT / "src" / "transformer_circuits").rglob("*.py"))
+FILES = sorted((ROOT / "src" / "transformer_circuits").rglob("*.py"))
+MODULES = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts): path for path in FILES}
 
 
 def imports(path: Path, everywhere: bool = True) -> set[str]:
@@ -38,7 +40,7 @@ def own_imports(path: Path) -> list[list[str]]:
 
 
 def test_no_room_imports_one_above_it():
-    for path in MODULES:
+    for path in FILES:
         room = path.relative_to(ROOT / "src" / "transformer_circuits").parts[0].removesuffix(".py")
         if room != "__init__":
             wrong = [".".join(name) for name in own_imports(path) if ORDER.index(name[0]) > ORDER.index(room)]
@@ -46,8 +48,8 @@ def test_no_room_imports_one_above_it():
 
 
 def test_no_module_imports_a_private_name_and_no_two_share_a_name():
-    assert not [name for path in MODULES for name in own_imports(path) if name[-1].startswith("_")]
-    names = [path.stem for path in MODULES if not path.stem.startswith("__")]
+    assert not [name for path in FILES for name in own_imports(path) if name[-1].startswith("_")]
+    names = [path.stem for path in FILES if not path.stem.startswith("__")]
     assert len(set(names)) == len(names)
 
 
@@ -55,7 +57,7 @@ def test_no_module_imports_a_private_name_and_no_two_share_a_name():
 PARTS = {"ipython", "matplotlib-inline", "markupsafe", "ipykernel"}
 
 
-def undeclared(stamp, names: set[str], extras: list[str]) -> list[str]:
+def undeclared(names: set[str], extras: list[str]) -> list[str]:
     """Return what of these imports is neither Python's, nor the package's, nor of its dependencies with these extras."""
     about, providers = stamp.project(), importlib.metadata.packages_distributions()
     requirements = [*about["dependencies"], *sum((about["optional-dependencies"][e] for e in extras), [])]
@@ -64,9 +66,9 @@ def undeclared(stamp, names: set[str], extras: list[str]) -> list[str]:
     return [name for name in third if not direct & set(map(stamp.normal, providers.get(name, [name])))]
 
 
-def test_every_import_is_a_direct_dependency(stamp):
-    names = set().union(*map(imports, MODULES))
-    assert undeclared(stamp, names, list(stamp.project()["optional-dependencies"])) == []
+def test_every_import_is_a_direct_dependency():
+    names = set().union(*map(imports, FILES))
+    assert undeclared(names, list(stamp.project()["optional-dependencies"])) == []
 
 
 def of_notebooks() -> set[str]:
@@ -74,14 +76,12 @@ def of_notebooks() -> set[str]:
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("*.ipynb"))
     named = re.findall(r"from (transformer_circuits[\w.]*) import ([\w, ]+)", text)
     found = {f"{module}.{name.strip()}" for module, names in named for name in names.split(",")}
-    files = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in MODULES}
-    return (found | {module for module, _ in named}) & files
+    return (found | {module for module, _ in named}) & MODULES.keys()
 
 
 def with_all_that_they_import(modules: set[str]) -> set[str]:
     """Return the full names of everything that is imported along with modules of the package."""
-    files = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts): path for path in MODULES}
-    files |= {name.removesuffix(".__init__"): path for name, path in files.items()}
+    files = MODULES | {name.removesuffix(".__init__"): path for name, path in MODULES.items()}
     found, waiting = set(), set(modules)
     while waiting:
         name = waiting.pop()
@@ -93,11 +93,10 @@ def with_all_that_they_import(modules: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("extra, rooms", [([], []), (["train"], ["training"]), (["book"], ["build", "pages"])])
-def test_each_extra_alone_brings_what_its_modules_import(stamp, extra, rooms):
+def test_each_extra_alone_brings_what_its_modules_import(extra, rooms):
     """The workflow `test` installs each one in an environment of its own."""
-    names = [path.relative_to(ROOT / "src").with_suffix("").parts for path in MODULES]
-    modules = {".".join(parts) for parts in names if parts[1] in rooms} or of_notebooks()
-    assert modules and undeclared(stamp, with_all_that_they_import(modules), extra) == []
+    modules = {name for name in MODULES if name.split(".")[1] in rooms} or of_notebooks()
+    assert modules and undeclared(with_all_that_they_import(modules), extra) == []
 
 
 @pytest.mark.parametrize("command", ["check", "format --check"])
@@ -119,7 +118,7 @@ def test_workflows_fit_the_official_schema_and_run_what_exists():
 
 
 def test_the_root_is_the_repository_or_what_the_environment_says(tmp_path, monkeypatch):
-    assert ROOT / "src" / "transformer_circuits" / "paths.py" in MODULES
+    assert ROOT / "src" / "transformer_circuits" / "paths.py" in FILES
     monkeypatch.setenv("TRANSFORMER_CIRCUITS_ROOT", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="TRANSFORMER_CIRCUITS_ROOT"):
         paths.find_root()

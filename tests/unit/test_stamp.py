@@ -6,15 +6,17 @@ import subprocess
 import sys
 import types
 
+import colab
 import nbformat
 import pytest
+import stamp
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from transformer_circuits.paths import ROOT
 
 
 @pytest.fixture
-def copy(stamp, tmp_path):
+def copy(tmp_path):
     """A copy of the files that the stamp reads and writes, with a notebook."""
     for name in ("pyproject.toml", "constraints.txt", "environment.yml", *stamp.WITH_ADDRESS):
         shutil.copy(ROOT / name, tmp_path / name)
@@ -24,12 +26,12 @@ def copy(stamp, tmp_path):
     return tmp_path
 
 
-def test_derived_files_are_up_to_date(stamp):
+def test_derived_files_are_up_to_date():
     assert [str(p.relative_to(ROOT)) for p in stamp.differing()] == [], "run `make stamp`"
 
 
 @pytest.mark.parametrize("new", ["https://github.com/someone-else/{}", "https://github.com/Another.One/their-circuits"])
-def test_the_public_address_is_carried_everywhere(stamp, copy, new):
+def test_the_public_address_is_carried_everywhere(copy, new):
     old = stamp.project(copy)["urls"]["Repository"]
     new = new.format(old.rpartition("/")[2])
     for name in stamp.WITH_ADDRESS:
@@ -58,7 +60,7 @@ exec(lines)
 @pytest.mark.parametrize(
     ("there", "version"), [("nothing", "1.0"), ("zip", "1.0"), ("release", "1.0"), ("release", "1.1.dev0")]
 )
-def test_colab_fetches_the_release_an_uploaded_zip_or_says_what_to_do(stamp, tmp_path, there, version):
+def test_colab_fetches_the_release_an_uploaded_zip_or_says_what_to_do(tmp_path, there, version):
     content, public = tmp_path / "content", tmp_path / "public"
     content.mkdir()
     (public / ".ci").mkdir(parents=True)
@@ -84,7 +86,7 @@ def test_colab_fetches_the_release_an_uploaded_zip_or_says_what_to_do(stamp, tmp
         assert done.stdout == f"{'the release' if released else 'the default branch'}\n", done.stderr
 
 
-def test_colab_keeps_what_is_in_use_and_installs_what_is_missing(colab, monkeypatch, capsys):
+def test_colab_keeps_what_is_in_use_and_installs_what_is_missing(monkeypatch, capsys):
     requirements = ["torch>=2.6", "pandas>=2.2", "transformer-lens==4.3.0"]
     assert colab.missing(requirements, {"torch", "pandas"}) == ["transformer-lens==4.3.0"]
     versions = {"torch": "2.8", "Pandas": "2.2.2", "tqdm": "4.0"}
@@ -108,7 +110,7 @@ def test_colab_keeps_what_is_in_use_and_installs_what_is_missing(colab, monkeypa
         colab.main()
 
 
-def test_constraints_are_plain_pins_and_every_exact_pin_agrees_with_them(stamp):
+def test_constraints_are_plain_pins_and_every_exact_pin_agrees_with_them():
     lines = (ROOT / "constraints.txt").read_text().splitlines()[1:]
     pins = dict(line.split("==") for line in lines)
     assert not [pin for pin in lines if set(pin) & set("+@/: ")], "the name of a host or of a local build"

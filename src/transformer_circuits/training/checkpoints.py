@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from transformer_circuits.models.architecture import Transformer
 from transformer_circuits.models.shards import write_atomically
-
-MOMENTS = ("momentum", "step", "exp_avg", "exp_avg_sq")  # what HeadMuon and AdamW remember of a parameter
 
 
 def digest(path: Path) -> str:
@@ -32,40 +29,46 @@ def checksum(tensors: dict[str, Tensor]) -> str:
     return found.hexdigest()
 
 
-Optimizers = Sequence[torch.optim.Optimizer]  # each parameter belongs to one of them
+def owners(optimizers: Sequence[Optimizer]) -> dict[Tensor, Optimizer]:
+    """Return the optimizer of each parameter."""
+    return {p: optimizer for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
 
 
-def save_checkpoint(path: Path, model: Transformer, optimizers: Optimizers, about: dict[str, Any]) -> None:
-    """Write weights, what the optimizers remember of each (their moments), and `about` to one file."""
-    remembered = {parameter: state for optimizer in optimizers for parameter, state in optimizer.state.items()}
-    tensors = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            tensors[f"model.{name}"] = parameter.detach()
-            tensors |= {f"{key}.{name}": value for key, value in remembered[parameter].items()}
-    metadata = {"about": json.dumps(about), "sha256": checksum(tensors)}
+def save_checkpoint(
+    path: Path, model: nn.Module, optimizers: Sequence[Optimizer], about: dict[str, Any], **done: Any
+) -> None:
+    """Write trained weights, what the optimizers remember of each (their moments), `about` and `done` to one file."""
+    names, tensors = {parameter: name for name, parameter in model.named_parameters()}, {}
+    for parameter, optimizer in owners(optimizers).items():
+        content = {"model": parameter.detach(), **optimizer.state[parameter]}
+        tensors |= {f"{key}.{names[parameter]}": value for key, value in content.items()}
+    metadata = {"about": json.dumps({"about": about, **done}), "sha256": checksum(tensors)}
     write_atomically(path, lambda partial: save_file(tensors, partial, metadata=metadata))
 
 
-def load_checkpoint(path: Path, model: Transformer, optimizers: Optimizers) -> dict[str, Any]:
-    """Put a checkpoint's content into model and optimizers, and return its `about`. Raises ValueError if it is damaged."""
+def load_checkpoint(
+    path: Path, model: nn.Module, optimizers: Sequence[Optimizer], about: dict[str, Any]
+) -> dict[str, Any]:
+    """Put a checkpoint's content into model and optimizers, and return its `done`. Raises ValueError if it is damaged or not about this run."""
     try:
         with safetensors.safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}
-        about = json.loads(metadata["about"])
+        done = json.loads(metadata["about"])
         if metadata["sha256"] != checksum(tensors):
             raise ValueError("its content does not have its checksum")
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it to start over") from error
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    for optimizer in optimizers:
-        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-            name = names[parameter]
-            parameter.data.copy_(tensors[f"model.{name}"])
-            moments = {key: tensors[f"{key}.{name}"] for key in MOMENTS if f"{key}.{name}" in tensors}
-            optimizer.state[parameter] = {key: value.to(parameter) for key, value in moments.items()}
-    return about
+    if done.pop("about") != about:
+        raise ValueError(f"{path} belongs to another configuration or corpus; choose another --out")
+    parameters, owner = dict(model.named_parameters()), owners(optimizers)
+    for place, value in tensors.items():
+        key, _, name = place.partition(".")
+        if key == "model":
+            parameters[name].data.copy_(value)
+        else:
+            owner[parameters[name]].state[parameters[name]][key] = value.to(parameters[name])
+    return done
 
 
 def read_log(path: Path, step: int, expected: set[int]) -> dict[int, str]:
@@ -78,7 +81,6 @@ def read_log(path: Path, step: int, expected: set[int]) -> dict[int, str]:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             kept[json.loads(line)["step"]] = line
     if missing := sorted(at for at in expected if at <= step and at not in kept):
-        raise ValueError(
-            f"{path} is missing the snapshot at step {missing[0]}; restore it, or delete the checkpoint to start over"
-        )
+        advice = "restore it, or delete the checkpoint to start over"
+        raise ValueError(f"{path} is missing the snapshot at step {missing[0]}; {advice}")
     return {at: line for at, line in kept.items() if at <= step}

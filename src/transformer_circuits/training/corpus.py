@@ -10,12 +10,13 @@ Written to `--out`: `tokenizer.json`, `train.npy` and `held_out.npy` (uint16, to
 """
 
 import contextlib
-import dataclasses
 import fnmatch
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
+import textwrap
 import tomllib
 import zipfile
 import zlib
@@ -23,7 +24,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -49,8 +50,7 @@ REPETITION = ((512, 0.0), (2048, 0.0), (512, 0.1), (512, 0.25), (512, 0.5))
 SAMPLED = 4_000_000  # tokens of the windows in which repetition is counted
 
 
-@dataclasses.dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     source: str
     kind: str
     path: str
@@ -66,15 +66,12 @@ def shingles(text: str, words: int = 8) -> set[int]:
 
 
 def is_copy(text: str, seen: set[int]) -> bool:
-    """Return whether more than half of a text's runs of words are in `seen`, as in edited or rewrapped copies.
-
-    Those of a text that is no copy are added.
-    """
+    """Return whether more than half of a text's runs of words are in `seen` (edited or rewrapped); those of other texts are added."""
     found = shingles(text)
-    if len(found & seen) > len(found) / 2:
-        return True
-    seen |= found
-    return False
+    is_known = len(found & seen) > len(found) / 2
+    if not is_known:
+        seen |= found
+    return is_known
 
 
 def is_text(document: Document) -> bool:
@@ -86,9 +83,6 @@ def is_text(document: Document) -> bool:
         return False
     letters = sum(c.isalpha() or c.isspace() for c in text[:20_000])
     return document.kind == "html" or 1 - letters / min(len(text), 20_000) < DATA_LIKE
-
-
-# ---- sources -------------------------------------------------------------------------------------------------------------
 
 
 def load_sources() -> list[dict]:
@@ -173,9 +167,8 @@ def read_folder(folder: Path) -> Iterator[Document]:
         if text.strip() and not is_copy(text, seen):
             yield Document(folder.name, KINDS.get(path.suffix, "prose"), str(path.relative_to(folder)), text)
     if unread:
-        more = f" and {len(unread) - 5} more" if len(unread) > 5 else ""
-        listed = ", ".join(unread[:5]) + more
-        print(f"left out {len(unread)} files that are not UTF-8 text: {listed}", file=sys.stderr)
+        said = f"left out {len(unread)} files that are not UTF-8 text: {', '.join(unread)}"
+        print(textwrap.shorten(said, 200), file=sys.stderr)
 
 
 def read_dataset(name: str, characters: int) -> Iterator[Document]:
@@ -191,13 +184,10 @@ def read_dataset(name: str, characters: int) -> Iterator[Document]:
             yield Document(name, "prose", str(i), row["text"])
 
 
-# ---- tokens --------------------------------------------------------------------------------------------------------------
-
-
 def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     """Return (training, held out): whole documents, about HELD_OUT_SHARE of the characters of every kind, at least one document.
 
-    The only document of its kind is for training, unless there are no others: then the shortest document is held out. Raises ValueError if there are too few documents to hold any out.
+    The only document of its kind is for training. Where each is, the shortest is held out. Raises ValueError for fewer than two documents.
     """
     runs_of = {document: shingles(document.text) for document in documents}
     occurrences = Counter(run for found in runs_of.values() for run in found)
@@ -220,9 +210,8 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
                 room -= len(document.text)
     training = [d for d in documents if d not in held_out]
     if not training or not held_out:
-        raise ValueError(
-            f"a corpus must have at least two different documents, got {len(documents)}; add UTF-8 text files, or cut a long one in two"
-        )
+        advice = "add UTF-8 text files, or cut a long one in two"
+        raise ValueError(f"a corpus must have at least two different documents, got {len(documents)}; {advice}")
     return training, [d for d in documents if d in held_out]
 
 
@@ -289,7 +278,7 @@ def recalled(held_out: np.ndarray, train: np.ndarray, n: int = 14, block: int = 
     found = np.zeros(len(wanted), dtype=bool)
     for start in range(0, len(train) if len(wanted) else 0, block):
         these = runs(train[start : start + block + n - 1], n)
-        at = np.searchsorted(wanted, these).clip(max=len(wanted) - 1)
+        at = np.searchsorted(wanted, these).clip(max=len(wanted) - 1)  # five times as fast as np.isin
         found[at[wanted[at] == these]] = True
     return found[places]
 
@@ -308,9 +297,6 @@ def count_bigrams(tokens: np.ndarray, d_vocab: int) -> dict[str, np.ndarray]:
     return {"successors": successors.astype(np.uint16), "gap": gap.astype(np.uint16), "count": table.data}
 
 
-# ---- files ---------------------------------------------------------------------------------------------------------------
-
-
 def save_arrays(file: Path | BinaryIO, **arrays: np.ndarray) -> None:
     """Write an .npz that `np.load` reads, with LZMA a quarter smaller than `np.savez_compressed`; equal arrays give equal bytes."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
@@ -322,14 +308,13 @@ def save_arrays(file: Path | BinaryIO, **arrays: np.ndarray) -> None:
 def ship(out: Path, data: Path) -> None:
     """Write to `data` what the book needs of a corpus: tokenizer, held-out text, bigram counts, and the report."""
     data.mkdir(parents=True, exist_ok=True)
-    report = (out / "report.json").read_text()
-    tokens = np.asarray(np.load(out / "train.npy", mmap_mode="r"))
-    save_arrays(data / "bigrams.npz", **count_bigrams(tokens, json.loads(report)["d_vocab"]))
+    report = json.loads((out / "report.json").read_text())
+    save_arrays(data / "bigrams.npz", **count_bigrams(np.load(out / "train.npy"), report["d_vocab"]))
     save_arrays(data / "held_out.npz", tokens=np.load(out / "held_out.npy"))
     tokenizer = json.loads((out / "tokenizer.json").read_text(encoding="utf8"))
     (data / "tokenizer.json").write_text(compact(tokenizer), encoding="utf8")
-    (data / "held_out_documents.json").write_text((out / "held_out_documents.json").read_text())
-    (data / "corpus.json").write_text(report)
+    shutil.copyfile(out / "held_out_documents.json", data / "held_out_documents.json")
+    shutil.copyfile(out / "report.json", data / "corpus.json")
 
 
 def build(documents: list[Document], out: Path, d_vocab: int) -> dict:
@@ -344,7 +329,7 @@ def build(documents: list[Document], out: Path, d_vocab: int) -> dict:
     table = pd.DataFrame([*training, *held_out])
     table["side"] = ["train"] * len(training) + ["held_out"] * len(held_out)
     table["array"] = encode(tokenizer, [*training, *held_out])
-    table["tokens"] = table["array"].map(len)
+    table["tokens"], table["characters"] = table["array"].map(len), table["text"].map(len)
     splits = {}
     for side, group in table.groupby("side", sort=False):
         splits[side] = {"documents": len(group), "tokens": int(group["tokens"].sum())}
@@ -352,19 +337,16 @@ def build(documents: list[Document], out: Path, d_vocab: int) -> dict:
     held = table[table["side"] == "held_out"]
     listing = held[["source", "kind", "path", "tokens"]].to_dict("records")
     (out / "held_out_documents.json").write_text(json.dumps(listing, indent=0))
-    train = np.load(out / "train.npy", mmap_mode="r")
-    splits["held_out"]["recalled"] = {
-        kind: round(float(found.sum() / max(1, len(found))), 4)
-        for kind, group in held.groupby("kind")
-        for found in [recalled(joined(group), train)]
-    }
+    shares, train = {}, np.load(out / "train.npy", mmap_mode="r")
+    for kind, group in held.groupby("kind"):
+        found = recalled(joined(group), train)
+        shares[kind] = round(float(found.sum() / max(1, len(found))), 4)
+    splits["held_out"]["recalled"] = shares
 
-    table = table.sort_values(["source", "kind"], kind="stable")
-    sources = []
+    table, sources = table.sort_values(["source", "kind"], kind="stable"), []
     for (source, kind), group in table.groupby(["source", "kind"]):
-        characters = sum(map(len, group["text"]))
-        about = {"source": source, "kind": kind, "documents": len(group), "characters": characters}
-        sources.append(about | measured(group))
+        sizes = {"documents": len(group), "characters": int(group["characters"].sum())}
+        sources.append({"source": source, "kind": kind, **sizes, **measured(group)})
     size = tokenizer.get_vocab_size()
     report = {"d_vocab": size, "copy_window": COPY_WINDOW, "splits": splits, "sources": sources}
     report["kinds"] = {kind: measured(group) for kind, group in table.groupby("kind", sort=False)}

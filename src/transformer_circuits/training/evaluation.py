@@ -30,7 +30,7 @@ def head_matrices(model: Transformer) -> dict[str, Tensor]:
 
 
 def vocabulary_product(model: Transformer) -> Tensor:
-    """Return W_U W_E [d_model, d_model]: what each direction of the stream becomes when it is read as a token and embedded again."""
+    """Return W_U W_E [d_model, d_model]: a direction of the stream, read as a token and embedded again."""
     return (model.head.weight.detach().float().T @ model.tok_embed.weight.detach().float()).cpu()
 
 
@@ -76,16 +76,21 @@ def decimals(values: Any, digits: int = 4) -> Any:
     return json.loads(text, parse_float=lambda x: round(float(x), digits))
 
 
-class Evaluation:
-    """Measures a model on fixed held-out windows and repeated random tokens, and returns a row of the log:
+def worth_of_heads(model: Transformer, rows: Int[Tensor, "row pos"]) -> Worth:
+    """Return what removing each head costs on these windows."""
+    outputs = [block.attn.o for block in model.layers]
+    return worth(head_costs(model, outputs, model.config.n_heads, rows))
 
-    held_out, in_context     loss in nats per token; loss late in the window minus loss early in it
+
+class Evaluation:
+    """Measures a model on fixed held-out windows and repeated random tokens, and returns a row of the log (losses in nats per token):
+
+    held_out, in_context     loss; loss late in the window minus loss early in it
     previous_token, rest     of each head on held-out text; `rest` is its attention to the start token
-    induction                of each head on repeated tokens drawn uniformly
+    induction                of each head on repeated tokens drawn uniformly (`induction_frequent`: as often as they occur in text)
     copies, first_guess      loss in the first and second copy of these; share of right first guesses in the second
-    induction_frequent       the same on tokens drawn as often as they occur in text
     positivity               of each head's OV circuit: near 1 for a copying head
-    cost, cost_error         what removing each head costs on `few_windows` windows (nats per token), and its standard error over them
+    cost, cost_error         what removing each head costs on `few_windows` windows, and its standard error over them
     working                  of each layer, the heads that work
     orders                   loss with frozen patterns and only paths through at most 0, 1, ... heads
     pair                     with two layers, the head with the highest induction score and the earlier head that its keys read most:
@@ -115,7 +120,7 @@ class Evaluation:
         for name, repeated in zip(("induction", "induction_frequent"), self.repeated):
             patterns = attention_patterns(model, repeated.tokens)
             scores[name] = torch.stack([induction_score(layer, repeated) for layer in patterns])
-        heads = self.worth(model, self.spread)
+        heads = worth_of_heads(model, self.spread)
         scores |= {"cost": heads.cost, "cost_error": heads.error}
         scores["working"] = [layer.nonzero().flatten().tolist() for layer in heads.working]
         uniform = self.repeated[0]
@@ -126,11 +131,6 @@ class Evaluation:
             scores |= self.circuits(model, scores["induction"])
             scores["orders"] = losses_by_order(model, self.rows[: self.few])
         return decimals(scores)
-
-    def worth(self, model: Transformer, rows: Tensor | None = None) -> Worth:
-        """Return what removing each head costs on these windows, by default all that losses are measured on."""
-        outputs = [block.attn.o for block in model.layers]
-        return worth(head_costs(model, outputs, model.config.n_heads, self.rows if rows is None else rows))
 
     @torch.autocast("cpu", enabled=False)
     def circuits(self, model: Transformer, induction: Tensor) -> dict[str, Any]:

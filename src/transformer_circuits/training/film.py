@@ -1,7 +1,7 @@
 """Record what the page "Watch it learn" shows of a model: one frame at each snapshot of its training, one file at the end.
 
-Frames are files of their own beside the checkpoint, and a frame depends on the weights alone. A resumed run therefore ends with the same
-`film.npz`, byte for byte, as an uninterrupted one. `models.registry.training_film` reads it. With S snapshots, and texts of n tokens:
+A frame depends on the weights alone. A resumed run therefore ends with the same `film.npz`, byte for byte, as an uninterrupted one.
+`models.registry.training_film` reads it. With S snapshots, and texts of n tokens:
 
 step, tokens                          int64 [S], those of the log's rows
 text_k                                uint16 [n]; text 0: a sentence with made-up names, text 1: random tokens, repeated twice
@@ -38,10 +38,7 @@ SCORES = ("previous_token", "rest", "induction", "positivity")
 
 
 def texts(data: Path, held_out: np.ndarray, shape: ModelConfig) -> list[np.ndarray]:
-    """Return the sentence with made-up names and the random tokens that occur twice, each after the start token.
-
-    Where the corpus has no tokenizer, its first held-out tokens take the place of the sentence.
-    """
+    """Return NAMES (the first held-out tokens, if the corpus has no tokenizer) and random tokens twice, each after the start token."""
     content, _ = tokenizer_of(data, shape.d_vocab)
     sentence = held_out[held_out != BOS]
     if content:
@@ -57,9 +54,7 @@ class Film:
 
     def __init__(self, folder: Path, texts: list[np.ndarray], shape: ModelConfig):
         if shape.beyond or shape.n_layers == 0:
-            raise ValueError(
-                "film must be false for a model without layers or with more than attention; set film=false"
-            )
+            raise ValueError("film must be false for a model without layers or with more than attention")
         self.folder, self.texts = folder, texts
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -83,9 +78,8 @@ class Film:
                 with np.load(path, allow_pickle=False) as file:
                     found.append(dict(file))
             except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-                raise ValueError(
-                    f"{path} cannot be read ({error}); restore it, or delete the checkpoint to start over"
-                ) from error
+                advice = "restore it, or delete the checkpoint to start over"
+                raise ValueError(f"{path} cannot be read ({error}); {advice}") from error
         return found
 
     def joined(self, steps: Iterable[int]) -> bytes:

@@ -5,11 +5,9 @@ from torch import Tensor
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """The mean over rows of -log softmax(W_U x)[target].
+    """The mean over rows of -log softmax(W_U x)[target], in chunks of rows whose float32 logits fit into a CPU's cache.
 
-    With a vocabulary of 8,192, the float32 logits of a batch do not fit into a CPU's cache, and softmax over them takes as long
-    as the matrix product. So rows are processed in chunks that do fit, and only the gradient of the logits is kept, in the type of
-    the residual stream.
+    Only the gradient of the logits is kept, in the type of the residual stream.
     """
 
     @staticmethod

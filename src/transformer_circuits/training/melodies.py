@@ -30,10 +30,7 @@ class Melodies(NamedTuple):
 
 
 def draw(n: int, length: int, seed: int, keeps_direction: float = KEEPS_DIRECTION) -> Melodies:
-    """Return `n` melodies of `length` notes; the same seed gives the same melodies.
-
-    `keeps_direction`: chance that a step keeps the direction of the step before; at 0.5 only the last note matters.
-    """
+    """Return `n` melodies of `length` notes. With 0.5 for `keeps_direction` (the chance for each step) only the last note matters."""
     random = np.random.default_rng(seed)
     rows = np.arange(n)
     notes = np.empty((n, length), dtype=np.int64)
@@ -106,10 +103,7 @@ def chances_of_new_notes(notes: np.ndarray) -> np.ndarray:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Write `train.npy` and `held_out.npy`: melodies end to end, each as long as the models' context, so that a window is one melody.
-
-    The defaults give the melodies that the shipped models were trained on (seed 0) and are tested on (seed 1).
-    """
+    """Write `train.npy` and `held_out.npy`, those of the shipped models: melodies end to end, each as long as a window."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder to write the melodies to")

@@ -5,16 +5,13 @@ that of one head, as in "Per-Head Muon" (Kimi K3, 2026) and "Muon Split" (GLM-5,
 momentum would decide the step of all others.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Jordan et al.: fast, and singular values end between 0.7 and 1.2
 ITERATIONS = 5
+MOMENTUM = 0.95
 LIKE_ADAMW = 0.2  # root mean square of an update to which AdamW's rate and weight decay fit (Liu et al. 2025)
 
 
@@ -43,17 +40,9 @@ class HeadMuon(torch.optim.Optimizer):
     [d_model, n_heads * d_head].
     """
 
-    def __init__(
-        self,
-        readers: Iterable[Tensor],
-        writers: Iterable[Tensor],
-        d_head: int,
-        lr: float,
-        momentum: float = 0.95,
-        weight_decay: float = 0.1,
-    ):
-        groups = [{"params": list(readers), "writes": False}, {"params": list(writers), "writes": True}]
-        super().__init__(groups, dict(d_head=d_head, lr=lr, momentum=momentum, weight_decay=weight_decay))
+    def __init__(self, readers: list[Tensor], writers: list[Tensor], d_head: int, lr: float, weight_decay: float = 0.1):
+        groups = [{"params": readers, "writes": False}, {"params": writers, "writes": True}]
+        super().__init__(groups, {"d_head": d_head, "lr": lr, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
@@ -61,7 +50,12 @@ class HeadMuon(torch.optim.Optimizer):
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if not weights:
                 continue
-            directions = [self._direction(weight, group["momentum"]) for weight in weights]
+            directions = []
+            for weight in weights:
+                if weight not in self.state:
+                    self.state[weight]["momentum"] = torch.zeros_like(weight)
+                average = self.state[weight]["momentum"].lerp_(weight.grad, 1 - MOMENTUM)
+                directions.append(weight.grad.lerp(average, MOMENTUM))
             if group["writes"]:
                 directions = [direction.T for direction in directions]
             # All heads of all layers in one product: [weight, head, d_head, d_model].
@@ -70,10 +64,3 @@ class HeadMuon(torch.optim.Optimizer):
             for weight, update in zip(weights, orthogonalized(heads).flatten(1, 2)):
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.add_(update.T if group["writes"] else update, alpha=-group["lr"] * scale)
-
-    def _direction(self, weight: Tensor, momentum: float) -> Tensor:
-        state = self.state[weight]
-        if not state:
-            state["momentum"] = torch.zeros_like(weight)
-        average = state["momentum"].lerp_(weight.grad, 1 - momentum)
-        return weight.grad.lerp(average, momentum)

@@ -5,9 +5,9 @@
     accelerate launch --multi_gpu --num_processes 8 -m transformer_circuits.training.train --config ...     (several GPUs)
 
 `--data` is a folder that `training.corpus` wrote. A model with a smaller vocabulary reads the same text, cut finer (`models.tokenizer`).
-The trainer writes to `--out`: `training.jsonl` (losses and scores), `checkpoint.safetensors` (after a kill, the same command resumes, and the
-losses are those of an uninterrupted run), and at the end `model/`, the weights as the book ships them. Several CPU processes need
-`--multi_gpu` too: without it, Accelerate 1.15 starts a single one. TransformerLens is not imported.
+Written to `--out`: `training.jsonl` (losses and scores), `checkpoint.safetensors` (after a kill, the same command resumes, with the losses
+of an uninterrupted run), and at the end `model/`, as the book ships models. Several CPU processes need `--multi_gpu` too: without it,
+Accelerate 1.15 starts a single one.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ from transformer_circuits.models.shards import save_model, write_atomically
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
 from transformer_circuits.training.blocked import blocked_attention
 from transformer_circuits.training.checkpoints import digest, load_checkpoint, read_log, save_checkpoint
-from transformer_circuits.training.evaluation import Evaluation, decimals
+from transformer_circuits.training.evaluation import Evaluation, decimals, worth_of_heads
 from transformer_circuits.training.film import Film, texts
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.muon import HeadMuon
@@ -91,15 +91,12 @@ class TrainingConfig:
 def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfig, TrainingConfig]:
     """Return (name, model, training) from a TOML file, or from a configuration in `configs/` by its name.
 
-    `changes` replace settings of the file, of the model or of the training. They are lines of TOML: "lr=1e-3".
-    Raises ValueError that names what exists or what is wrong.
+    `changes` replace settings of the file, as lines of TOML: "lr=1e-3". Raises ValueError that names what exists or what is wrong.
     """
     path = Path(name) if name.endswith(".toml") else CONFIGS / f"{name}.toml"
-    if name.endswith(".toml") and not path.is_file():
-        raise ValueError(f"there is no file {name}; pass a TOML file or the name of a shipped configuration")
-    if not path.exists():
+    if not path.is_file():
         shipped = ", ".join(sorted(p.stem for p in CONFIGS.glob("*.toml")))
-        raise ValueError(f"unknown configuration {name!r}; there are: {shipped}")
+        raise ValueError(f"there is no configuration {name}; pass a TOML file, or one of {shipped}")
     try:
         content = {"model": {}, "training": {}} | tomllib.loads(path.read_text(encoding="utf8"))
     except ValueError as error:
@@ -138,10 +135,6 @@ class NextTokenLoss(nn.Module):
         return linear_cross_entropy(residual, self.model.head.weight, rows[:, 1:])
 
 
-class Stopped(Exception):
-    """A signal during an evaluation, which is given up."""
-
-
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
     """Yield a list to which SIGINT or SIGTERM adds its number, so that training can end after a whole step."""
@@ -153,13 +146,6 @@ def stop_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in zip(numbers, before):
             signal.signal(number, handler)
-
-
-def agree(accelerator: Accelerator, loss: Tensor, norm: Tensor, caught: list[int]) -> tuple[float, float, int]:
-    """Return the mean loss, the largest gradient norm and a signal that was caught (0: none), the same in every process."""
-    own = [loss.item(), float(norm), max(caught, default=0)]
-    everyone = accelerator.gather(torch.tensor([own], device=accelerator.device))
-    return everyone[:, 0].mean().item(), everyone[:, 1].max().item(), int(everyone[:, 2].max())
 
 
 def hardware(accelerator: Accelerator) -> dict[str, Any]:
@@ -182,51 +168,38 @@ def snapshot_steps(steps: int, count: int) -> set[int]:
 
 
 def snapshot_count(shape: ModelConfig, config: TrainingConfig) -> int:
-    """Return `config.snapshots`, or in a run of fewer than SHORT tokens the number that takes a tenth of the time, if that is less."""
+    """Return `config.snapshots`, in a run of fewer than SHORT tokens at most the number that takes a tenth of its time."""
+    if config.tokens >= SHORT:
+        return config.snapshots
     per_head = shape.n_layers * shape.n_heads * config.few_windows
-    # Run forward at each snapshot.
-    windows = config.evaluate_windows + config.few_windows + per_head + 4 * config.repeats
+    windows = config.evaluate_windows + config.few_windows + per_head + 4 * config.repeats  # of one evaluation
     affordable = 0.1 * config.tokens / (FORWARD * windows * shape.n_ctx)
-    return config.snapshots if config.tokens >= SHORT else min(config.snapshots, max(4, int(affordable)))
-
-
-def flops_per_token(shape: ModelConfig) -> float:
-    """Return the floating-point operations of the matrix products in a training step, forward and backward, per token.
-
-    Six for each weight that multiplies (looking up an embedding multiplies nothing); attention scores and mixtures for the
-    half of the pairs that are not masked.
-    """
-    d_heads = shape.n_heads * shape.d_head
-    layer = 4 * shape.d_model * d_heads + 2 * shape.d_model * (shape.d_mlp or 0) + d_heads * shape.n_ctx
-    return 6.0 * (shape.n_layers * layer + shape.d_model * shape.d_vocab)
+    return min(config.snapshots, max(4, int(affordable)))
 
 
 def optimizers_for(model: Transformer, config: TrainingConfig) -> list[torch.optim.Optimizer]:
     """Return AdamW for all parameters, or HeadMuon for the matrices of heads and AdamW for the rest (embeddings, MLPs, norms)."""
-    found: list[torch.optim.Optimizer] = []
-    layers = list(model.layers.parameters())
-    if config.optimizer == "muon" and layers:
-        attention = [block.attn for block in model.layers]
-        readers = [linear.weight for attn in attention for linear in (attn.q, attn.k, attn.v)]
-        writers = [attn.o.weight for attn in attention]
-        d_head, decay = model.config.d_head, config.weight_decay
-        found.append(HeadMuon(readers, writers, d_head, config.lr, weight_decay=decay))
-        of_heads = {id(weight) for weight in [*readers, *writers]}
-        layers = [parameter for parameter in layers if id(parameter) not in of_heads]
+    heads = [block.attn for block in model.layers] if config.optimizer == "muon" else []
+    readers = [linear.weight for attn in heads for linear in (attn.q, attn.k, attn.v)]
+    writers = [attn.o.weight for attn in heads]
+    of_heads, decay = {*readers, *writers}, config.weight_decay
+    layers = [parameter for parameter in model.layers.parameters() if parameter not in of_heads]
     embeddings = [*model.tok_embed.parameters(), *model.ln_out.parameters(), *model.head.parameters()]
     groups = [
-        {"params": layers, "weight_decay": config.weight_decay},
-        {"params": embeddings, "weight_decay": config.weight_decay * config.decay_embeddings},
+        {"params": layers, "weight_decay": decay},
+        {"params": embeddings, "weight_decay": decay * config.decay_embeddings},
     ]
-    return [*found, torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)]
+    adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+    return [HeadMuon(readers, writers, model.config.d_head, config.lr, weight_decay=decay), adamw] if heads else [adamw]
 
 
 class Run:
-    """One run from its last checkpoint on: `step` steps are done, `seconds` had passed at the checkpoint, `train_loss` is the last one."""
+    """One run from its last checkpoint on: `step` steps are done, and `train_loss` is the loss of the last one."""
 
     def __init__(self, name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path) -> None:
-        self.shape, self.config, self.out = shape, config, out
+        self.shape, self.config, self.data, self.out = shape, config, data, out
         self.accelerator = Accelerator(mixed_precision="no", cpu=not torch.cuda.is_available())
+        self.is_main = self.accelerator.is_main_process
         device, processes = self.accelerator.device, self.accelerator.num_processes
         # Not Accelerate's own mixed precision, which is fixed for the life of the process.
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
@@ -257,27 +230,17 @@ class Run:
         self.loss, *self.optimizers = self.accelerator.prepare(loss, *self.optimizers)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.caught: list[int] = []  # signals
-        self.given_up: int | None = None  # the step at which an evaluation was stopped
-        self.start = self.saved = time.monotonic()
-        tokens = {"initial": self.step * self.tokens_per_step, "total": self.steps * self.tokens_per_step}
+        done, total = self.step * self.tokens_per_step, self.steps * self.tokens_per_step
         looks = {"unit": "tok", "unit_scale": True, "mininterval": 2, "disable": not self.is_main}
-        self.bar = tqdm(desc=name, **tokens, **looks)
-
-    @property
-    def is_main(self) -> bool:
-        return self.accelerator.is_main_process
-
-    def passed(self) -> float:
-        return self.seconds + time.monotonic() - self.start
+        self.bar = tqdm(desc=name, initial=done, total=total, **looks)
 
     def resume(self) -> None:
         """Load the checkpoint if there is one, and write the log again up to there."""
-        self.step, self.seconds, self.train_loss = 0, 0.0, None
+        done = {"step": 0, "seconds": 0.0, "train": None}
         if self.checkpoint.exists():
-            stored = load_checkpoint(self.checkpoint, self.model, self.optimizers)
-            if stored["about"] != self.about:
-                raise ValueError(f"{self.checkpoint} belongs to another configuration or corpus; choose another --out")
-            self.step, self.seconds, self.train_loss = stored["step"], stored["seconds"], stored.get("train")
+            done = load_checkpoint(self.checkpoint, self.model, self.optimizers, self.about)
+        self.step, self.train_loss, self.saved = done["step"], done["train"], time.monotonic()
+        self.start = self.saved - done["seconds"]  # as if there had been no interruption
         if not self.is_main:
             return
         self.out.mkdir(parents=True, exist_ok=True)
@@ -291,24 +254,28 @@ class Run:
         write_atomically(self.log, lambda partial: partial.write_text(content))
 
     def advance(self) -> int:
-        """Take one step in all processes. Returns a signal that one of them caught, 0 if none did."""
+        """Take one step in all processes; if one of them caught a signal, take none and return it, else 0."""
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.config.learning_rate(self.step, self.steps)
         first = self.step * self.config.batch + self.accelerator.process_index * self.share
-        rows = self.windows.batch(first, self.share)
+        rows = self.windows.batch(first, self.share).to(self.accelerator.device)
         try:
             with self.autocast:
-                loss = self.loss(rows.to(self.accelerator.device))
+                loss = self.loss(rows)
             self.accelerator.backward(loss)
             norm = self.accelerator.clip_grad_norm_(self.parameters, self.config.clip)
-            mean_loss, largest_norm, stopped = agree(self.accelerator, loss, norm, self.caught)
+            own = torch.tensor([[loss.item(), float(norm), max(self.caught, default=0)]], device=rows.device)
+            losses, norms, signals = self.accelerator.gather(own).T
         except RuntimeError as error:
             if self.accelerator.num_processes == 1:
                 raise
             self.keep()  # the weights are still those of the last whole step
             said = f"a process was lost after step {self.step}; resume with the same command ({str(error)[:200]})"
             raise ValueError(said) from error
+        if stopped := int(signals.max()):
+            return stopped
+        mean_loss, largest_norm = losses.mean().item(), norms.max().item()
         if not math.isfinite(mean_loss + largest_norm):
             said = f"(loss {mean_loss}, gradient norm {largest_norm}); lower lr"
             raise ValueError(f"training diverged at step {self.step} {said}")
@@ -318,62 +285,55 @@ class Run:
         self.step, self.train_loss = self.step + 1, round(mean_loss, 4)
         self.bar.update(self.tokens_per_step)
         self.bar.set_postfix(loss=f"{mean_loss:.3f}", refresh=False)
-        return stopped
+        return 0
 
     def evaluate(self) -> None:
-        """Write a row of the log at a snapshot's step. A signal gives up the evaluation, and the checkpoint is at this step."""
+        """Write a row of the log at a snapshot's step. A signal gives up the evaluation; the run ends before its next step."""
         if not self.is_main or self.step not in self.snapshots or self.step in self.recorded:
             return
 
         def give_up(*_: Any) -> None:
             if self.caught:
-                raise Stopped
+                raise KeyboardInterrupt
 
-        begun, watch = time.monotonic(), self.model.register_forward_pre_hook(give_up)
+        watch = self.model.register_forward_pre_hook(give_up)
         try:
             with self.autocast:
                 scores = self.evaluation(self.model)
-        except Stopped:
-            self.keep()
-            self.given_up = self.step
+        except KeyboardInterrupt:
             return
         finally:
             watch.remove()
         done = {"step": self.step, "tokens": self.step * self.tokens_per_step, "train": self.train_loss}
-        rate = self.config.learning_rate(self.step, self.steps)
-        row = {**done, **scores, "lr": rate, "seconds": round(self.passed(), 1)}
+        rate, seconds = self.config.learning_rate(self.step, self.steps), time.monotonic() - self.start
+        row = {**done, **scores, "lr": rate, "seconds": round(seconds, 1)}
         if self.film:
             self.film.record(self.step, row["tokens"], self.model, row)
         with open(self.log, "a") as file:
             file.write(json.dumps(row) + "\n")
-        self.recorded.add(self.step)
-        if not self.bar.disable:  # its rate is that of training alone
-            spent = time.monotonic() - begun
-            self.bar.start_t, self.bar.last_print_t = self.bar.start_t + spent, self.bar.last_print_t + spent
 
     def keep(self) -> None:
-        """Write a checkpoint, unless an evaluation was given up: then there is one, from before the steps since."""
-        if self.is_main and self.step and self.given_up is None:
-            done = {"step": self.step, "seconds": self.passed(), "train": self.train_loss}
-            save_checkpoint(self.checkpoint, self.model, self.optimizers, {"about": self.about, **done})
+        """Write a checkpoint."""
         self.saved = time.monotonic()
+        if self.is_main and self.step:
+            done = {"step": self.step, "seconds": self.saved - self.start, "train": self.train_loss}
+            save_checkpoint(self.checkpoint, self.model, self.optimizers, self.about, **done)
 
-    def export(self, data: Path) -> None:
-        """Write the weights to `out/model` as the book ships them, with the log; the manifest has the log's header and last row, and what each
-        head is worth on all held-out windows of an evaluation (the log's rows have it on a few)."""
+    def export(self) -> None:
+        """Write `out/model` as the book ships models, with the log. The manifest has the log's header and last row, and what each head is
+        worth on all held-out windows of an evaluation (the log's rows have it on a few)."""
         log = self.log.read_text()
         header, *rows = map(json.loads, log.splitlines())
         training = {"run": header, "result": rows[-1]}
         if self.shape.n_layers:
-            heads = self.evaluation.worth(self.model)._asdict()
+            heads = worth_of_heads(self.model, self.evaluation.rows)._asdict()
             training["heads"] = {name: decimals(values, digits=6) for name, values in heads.items()}
         film = self.film.joined(self.snapshots) if self.film else None
-        model, tokenizer = self.out / "model", tokenizer_of(data, self.shape.d_vocab)
+        model, tokenizer = self.out / "model", tokenizer_of(self.data, self.shape.d_vocab)
         save_model(self.model, model, header["name"], training, *tokenizer, film)
         write_atomically(model / "training.jsonl", lambda partial: partial.write_text(log))
-        rate = rows[-1]["tokens"] / max(rows[-1]["seconds"], 0.1)  # evaluations included
-        print(json.dumps(rows[-1]))
-        print(f"{rate:,.0f} tokens/s, {rate * flops_per_token(self.shape) / 1e12:.3g} TFLOP/s")
+        rate = rows[-1]["tokens"] / max(rows[-1]["seconds"], 0.1)
+        print(f"{json.dumps(rows[-1])}\n{rate:,.0f} tokens/s, evaluations included")
 
 
 def train(
@@ -381,30 +341,27 @@ def train(
 ) -> None:
     """Train to the end, or for `stop_after` more steps; resume from `out/checkpoint.safetensors` if there is one.
 
-    SIGINT and SIGTERM end all processes after the same whole step, with a checkpoint. Raises ValueError, in one sentence, for settings,
-    tokens or a checkpoint that cannot be used, if the loss is NaN or infinity (nothing is written then), and if another process is lost
-    (with a checkpoint, unless the lost process is the one that writes it).
+    SIGINT and SIGTERM end all processes after the same whole step, with a checkpoint. Raises ValueError for settings, tokens or a checkpoint
+    that cannot be used, if the loss is NaN or infinity (nothing is written then), and if another process is lost (with a checkpoint,
+    unless the lost process is the one that writes it).
     """
     run = Run(name, shape, config, data, out)
     last = run.steps if stop_after is None else min(run.steps, run.step + stop_after)
     stopped = 0
     with run.bar, stop_signals() as run.caught:
         run.evaluate()
-        while run.step < last and not stopped:
-            stopped = run.advance()
+        while run.step < last and not (stopped := run.advance()):
             run.evaluate()
             if time.monotonic() - run.saved > 60 * config.checkpoint_minutes:
                 run.keep()
         run.keep()
         run.accelerator.wait_for_everyone()
-    if run.given_up is not None:
-        run.step, stopped = run.given_up, max(run.caught)
-    if stopped:
+    if stopped := stopped or max(run.caught, default=0):
         resumes = f"the same command resumes from {run.checkpoint}"
         run.accelerator.print(f"stopped at step {run.step} of {run.steps}; {resumes}")
         raise SystemExit(128 + stopped)
     if run.step == run.steps and run.is_main:
-        run.export(data)
+        run.export()
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -15,9 +15,9 @@ PASSAGE = (8, 256)  # tokens of a planted passage, at most half of the window
 class Windows:
     """Non-overlapping windows of packed tokens, in a new random order every epoch.
 
-    A row is the start token and then `n_ctx` tokens of text; inputs are all but its last, targets all but its first. In `batch`, a share
-    `without_start` of the rows begin with the text's previous token instead, and a share `planted` have a passage copied to a later place
-    in the same row. Which rows these are depends on the seed and on the row's number in the stream alone.
+    A row is the start token and `n_ctx` tokens of text. In `batch`, a share `without_start` of the rows begin with the text's previous
+    token instead, and a share `planted` have a passage copied to a later place. Which rows these are depends on the seed and on the
+    row's number in the stream alone. Raises ValueError for a file that is missing, unreadable, too short, or of a larger vocabulary.
     """
 
     def __init__(self, path: Path, n_ctx: int, d_vocab: int, seed: int, without_start: float = 0, planted: float = 0):
@@ -29,14 +29,10 @@ class Windows:
         except (ValueError, EOFError) as error:
             raise ValueError(f"{path} is not a readable array of tokens ({error}); {make}") from error
         if len(tokens) < n_ctx:
-            raise ValueError(
-                f"{path} must have at least one window of {n_ctx} tokens, got {len(tokens)}; lower n_ctx, or read more text"
-            )
+            raise ValueError(f"{path} must have at least one window of {n_ctx} tokens, got {len(tokens)}; lower n_ctx")
         low, high = int(tokens.min()), int(tokens.max())
         if low < 0 or high >= d_vocab:
-            raise ValueError(
-                f"token ids must be 0 to {d_vocab - 1} in a vocabulary of {d_vocab}, got {low} to {high} in {path}; set d_vocab"
-            )
+            raise ValueError(f"token ids must be 0 to {d_vocab - 1}, got {low} to {high} in {path}; set d_vocab")
         if planted and n_ctx < 2 * PASSAGE[0]:
             raise ValueError(f"n_ctx must be at least {2 * PASSAGE[0]} to plant passages, got {n_ctx}; set planted=0")
         self.n_ctx, self.seed, self.without_start, self.planted = n_ctx, seed, without_start, planted
