@@ -172,6 +172,12 @@ def package(tmp_path, **changes) -> dict:
     return about | {"megabytes": {"python": 1, "docs": 1}} | changes
 
 
+def test_a_dataset_without_a_text_column_is_named_in_one_sentence(tmp_path):
+    (tmp_path / "data.jsonl").write_text('{"body": "hello"}\n')
+    with pytest.raises(SystemExit, match="must have a column named text, got body"):
+        corpus.main(["--dataset", str(tmp_path), "--out", str(tmp_path / "out")])
+
+
 def test_a_package_is_read_by_kind_up_to_its_limit_and_only_if_it_is_the_listed_one(tmp_path):
     found = list(corpus.read_sources([package(tmp_path)], tmp_path))
     expected = {("a.py", "python", sentences(1)), ("b.rst", "docs", sentences(2))}

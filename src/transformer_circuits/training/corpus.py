@@ -172,13 +172,15 @@ def read_folder(folder: Path) -> Iterator[Document]:
 
 
 def read_dataset(name: str, characters: int) -> Iterator[Document]:
-    """Return the first documents of a Hugging Face dataset with a `text` column, streamed."""
+    """Return the first documents of a Hugging Face dataset, streamed. Raises ValueError if it has no `text` column."""
     from datasets import load_dataset
 
     seen, room = set(), characters
     for i, row in enumerate(load_dataset(name, split="train", streaming=True)):
         if room <= 0:
             return
+        if "text" not in row:
+            raise ValueError(f"{name} must have a column named text, got {', '.join(row)}")
         if row["text"].strip() and not is_copy(row["text"], seen):
             room -= len(row["text"])
             yield Document(name, "prose", str(i), row["text"])
