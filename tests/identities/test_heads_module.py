@@ -144,7 +144,7 @@ def test_losses_and_first_guesses_are_the_plain_modules(case):
     same(heads.losses(case.model, tokens), expected)
     same(prediction.losses(case.plain, tokens), expected)
     guesses = case.plain(tokens[:, :-1]).argmax(dim=-1)
-    assert torch.equal(prediction.first_guesses(case.plain, tokens), guesses == tokens[:, 1:])
+    assert torch.equal(prediction.losses_and_guesses(case.plain, tokens)[1], guesses == tokens[:, 1:])
 
 
 def test_removing_heads_is_a_model_without_their_output(case):

@@ -1,6 +1,7 @@
 """A random rotation between two heads."""
 
 import torch
+from transformer_lens import FactoredMatrix
 
 from transformer_circuits.measures.weights import turned
 
@@ -13,8 +14,8 @@ def test_turning_at_random_is_a_rotation_between_the_two_heads():
     O[:, 1:] *= 1e-3  # heads that write, and read, along one direction: their chance varies most
     K[:, 1:] *= 1e-3
     OV, QK = V @ O.T, Q @ K.T
-    sizes = [torch.linalg.svdvals(M)[:D_HEAD].square().expand(20, -1) for M in (OV, QK)]
-    found, expected = turned(*sizes, D_MODEL, generator).flatten(), []
+    writers, readers = (FactoredMatrix(M.expand(20, -1, -1), N.T.expand(20, -1, -1)) for M, N in ((V, O), (Q, K)))
+    found, expected = turned(writers, readers, readers)[1].flatten(), []
     for _ in range(200):  # all of the rotation, between all of the matrices
         R = torch.linalg.qr(torch.randn(D_MODEL, D_MODEL, dtype=torch.float64, generator=generator)).Q
         expected.append((OV @ R @ QK.T).norm() / OV.norm() / QK.norm() * D_MODEL**0.5)

@@ -1,6 +1,6 @@
 """What several chapters measure on a hooked model: scores of its heads, losses, and hooks that freeze or remove.
 
-Every function takes a TransformerBridge (`load_model`) and uses its hooks. `hooks` is a list as for `run_with_hooks`. A head is (layer, head).
+Every function takes a TransformerBridge (`load_model`). `hooks` is a list as for `run_with_hooks`. A head is (layer, head).
 """
 
 import sys
@@ -44,11 +44,7 @@ def patterns(
     model: Any, tokens: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
 ) -> Float[Tensor, "layer row head dest src"]:
     """Return the attention patterns of all heads, with these hooks in place. For a few rows: 12 MB per row and layer at 12 heads and 512 tokens."""
-    with model.hooks(fwd_hooks=list(hooks)):
-        _, cache = model.run_with_cache(
-            tokens, names_filter=lambda name: name.endswith("hook_pattern"), stop_at_layer=model.cfg.n_layers
-        )
-    return torch.stack([cache["pattern", layer] for layer in range(model.cfg.n_layers)])
+    return pattern_scores(model, tokens, lambda pattern: pattern, hooks)
 
 
 def losses(model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "row pos-1"]:
@@ -73,10 +69,9 @@ def pattern_scores(
     def read(pattern: Float[Tensor, "row head dest src"], hook: Any) -> None:
         found[hook.name] = score(pattern.float() if pattern.dtype.itemsize == 2 else pattern)
 
-    names = [get_act_name("pattern", layer) for layer in range(n_layers)]
-    reads = [(name, read) for name in names]
+    reads = [(get_act_name("pattern", layer), read) for layer in range(n_layers)]
     model.run_with_hooks(tokens, fwd_hooks=[*hooks, *reads], stop_at_layer=n_layers)
-    return torch.stack([found[name] for name in names])
+    return torch.stack([found[name] for name, _ in reads])
 
 
 def induction_scores(
@@ -105,10 +100,7 @@ def measured_draws(model: Any) -> list[Repeated]:
 
 
 def measured_induction(model: Any) -> Scores:
-    """Return the induction scores that the book reports, over `measured_draws`, so that a head has one score everywhere.
-
-    They are `kept`: nine chapters and two pages ask for those of the two-layer model.
-    """
+    """Return the induction scores that the book reports, over `measured_draws`; they are `kept`, so that a head has one score everywhere."""
 
     def measure() -> tuple[Tensor, Tensor]:
         return estimates.mean(torch.stack([induction_scores(model, draw) for draw in measured_draws(model)]))
@@ -117,30 +109,27 @@ def measured_induction(model: Any) -> Scores:
     return Scores(*kept(model, measure, code))
 
 
-def _over_windows(
-    model: Any, windows: Int[Tensor, "row pos"], score: Callable[[Tensor], Tensor]
-) -> Float[Tensor, "layer head"]:
-    found = [pattern_scores(model, rows, score) for rows in windows.split(BATCH)]
-    return torch.cat(found, dim=1).mean(dim=1)
-
-
 def previous_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
     """Return the mean attention of every head to the previous token on these windows, the first two positions left out."""
-    return _over_windows(model, windows, previous_token_score)
+    found = [pattern_scores(model, rows, previous_token_score) for rows in windows.split(BATCH)]
+    return torch.cat(found, dim=1).mean(dim=1)
 
 
 def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
     """Return the mean attention of every head to the start token; a head at RESTING or above is a resting head."""
-    return _over_windows(model, windows, start_token_score)
+    found = [pattern_scores(model, rows, start_token_score) for rows in windows.split(BATCH)]
+    return torch.cat(found, dim=1).mean(dim=1)
+
+
+def activation(model: Any, tokens: Int[Tensor, "row pos"], name: str, layer: int) -> Tensor:
+    """Return one activation, by its short name, of a run that ends after its layer."""
+    name = get_act_name(name, layer)
+    return model.run_with_cache(tokens, names_filter=name, stop_at_layer=layer + 1)[1][name]
 
 
 def explained_by_distance(model: Any, windows: Int[Tensor, "row pos"], layer: int = 0) -> tuple[Tensor, Tensor]:
     """Return the fraction of the variance of each head's scores that distance explains (claim S5), and its standard error over windows."""
-    name = get_act_name("attn_scores", layer)
-    found = [
-        model.run_with_cache(rows, names_filter=name, stop_at_layer=layer + 1)[1][name] for rows in windows.split(BATCH)
-    ]
-    scores = torch.cat(found)
+    scores = torch.cat([activation(model, rows, "attn_scores", layer) for rows in windows.split(BATCH)])
     # One head at a time: the measure works in double precision.
     heads = [attention.distance_sums(scores[:, [head]]) for head in range(scores.shape[1])]
     explained, total = (torch.cat(sums, dim=1).cpu() for sums in zip(*heads))
@@ -155,11 +144,8 @@ def freeze(cache: Any) -> list[Hook]:
 
 def mean_z(model: Any, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "head d_head"]:
     """Return the mean `z` of each head of a layer over all positions of these rows."""
-    name, found = get_act_name("z", layer), []
-    for rows in tokens.split(BATCH):
-        _, cache = model.run_with_cache(rows, names_filter=name, stop_at_layer=layer + 1)
-        found.append(cache[name].sum((0, 1)))
-    return torch.stack(found).sum(0) / tokens.numel()
+    sums = [activation(model, rows, "z", layer).sum((0, 1)) for rows in tokens.split(BATCH)]
+    return torch.stack(sums).sum(0) / tokens.numel()
 
 
 def without_heads(heads: Sequence[Head], means: Sequence[Float[Tensor, "head d_head"]] | None = None) -> list[Hook]:

@@ -21,7 +21,7 @@ def row_length(n_ctx: int) -> int:
 
 
 class Repeated(NamedTuple):
-    """Rows of `start token, before, segment, segment, after`. Lengths and offsets of the segment differ from row to row, so that a head that looks a fixed number of tokens back is right in few rows.
+    """Rows of `start token, before, segment, segment, after`. Lengths and offsets of the segment differ from row to row.
 
     Of random tokens, those before the segment and in it all differ, so that only the first copy predicts the second.
     """
@@ -113,7 +113,6 @@ def repeated_random_tokens(
 def repeated_text(text: Int[Tensor, "row pos"], shortest: int = SHORTEST, seed: int = 0) -> Repeated:
     """Write a segment of each row of text twice: `shortest` to (pos - 1) / 2 tokens at a random place. What follows moves on, and the end is cut off.
 
-    The start token comes first. Unlike random tokens, those of a segment may occur several times, and text predicts them the first time too.
     Raises ValueError if the rows are too short for two copies.
     """
     n_ctx = text.shape[1]

@@ -1,8 +1,7 @@
 """A smaller vocabulary inside a byte-level BPE tokenizer: its first tokens, which are a tokenizer by themselves.
 
-BPE learns its merges one after the other, so the first `d_vocab` tokens are what training to that size would have given.
-A merge only ever joins older tokens, and encoding applies older merges first: so text in the smaller vocabulary is text in
-the larger one with every later token undone into its parts, again and again. No text needs to be read a second time.
+BPE learns its merges one after the other, so these are what training to that size would have given. A merge only ever joins older tokens, and
+encoding applies older merges first: text in the smaller vocabulary is text in the larger one with every later token undone into its parts.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ START = "<|start|>"  # the text of token BOS
 
 
 def as_pretrained(path: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once. Never looks on the network.
+    """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once; that is its bos, eos and pad token. Never looks on the network.
 
-    `<|start|>` also separates documents and pads, so it is the bos, eos and pad token; a byte-level vocabulary needs no
-    unknown token. Raises ValueError if token 0 is not `<|start|>`, and WeightsError for a file that is missing or holds no tokenizer.
+    Raises ValueError if token 0 is not `<|start|>`, and WeightsError for a file that is missing or holds no tokenizer.
     """
     from transformers import PreTrainedTokenizerFast
 
