@@ -7,12 +7,13 @@ computation.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import nbformat
 import torch
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from transformer_lens import ActivationCache
@@ -26,7 +27,10 @@ from transformer_circuits.paths import ROOT
 EXACT = 1e-10  # relative; an identity holds
 BROKEN = 1e-4  # relative; a broken one is off by at least this
 
-identity = settings(max_examples=25, deadline=None, derandomize=True)
+
+def identity(*strategies: st.SearchStrategy) -> Callable[[Callable], Callable]:
+    """Test a function on 25 random examples."""
+    return lambda test: settings(max_examples=25, deadline=None, derandomize=True)(given(*strategies)(test))
 
 
 def same(measured: Tensor, expected: Tensor, tolerance: float = EXACT) -> None:

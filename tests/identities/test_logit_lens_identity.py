@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from hypothesis import given
 from random_models import PLAIN_CASES, cases, differs, identity, same
 
 
-@identity
-@given(cases())
+@identity(cases())
 def test_the_reading_after_the_first_layer_is_the_sum_of_its_paths(case):
     """The direct path, and one through each head of the first layer."""
     cache = case.cache

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
 from random_models import BROKEN, EXACT, PLAIN_CASES, cases, differs, identity, random, same
 
 from transformer_circuits.circuits.heads import freeze, relative_error
@@ -21,8 +20,7 @@ def all_paths(case):
     return terms @ case.model.W_U
 
 
-@identity
-@given(cases(min_layers=0))
+@identity(cases(min_layers=0))
 def test_p1_t1_paths_add_up_to_the_logits(case):
     terms = all_paths(case)
     assert len(terms) == (1 + case.model.cfg.n_heads) ** case.model.cfg.n_layers
@@ -64,8 +62,7 @@ def scores_of_plain(case, layer, head=0):
     return q @ k.T / math.sqrt(attention.d_head)
 
 
-@identity
-@given(cases())
+@identity(cases())
 def test_p2_t2_terms_add_up_to_the_scores(case):
     for layer in range(case.model.cfg.n_layers):
         same(score_terms(case, layer).sum((0, 1)), scores_of_plain(case, layer))
@@ -82,8 +79,7 @@ def mixing_error(case, hooks):
     return relative_error(logits(3 * s - 2 * t), 3 * logits(s) - 2 * logits(t))
 
 
-@identity
-@given(cases(min_layers=0))
+@identity(cases(min_layers=0))
 def test_p3_frozen_attention_is_linear_and_gives_the_run_itself(case):
     hooks = freeze(case.cache)
     assert len(hooks) == case.model.cfg.n_layers

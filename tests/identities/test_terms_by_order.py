@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 
 import pytest
-from hypothesis import given
 from random_models import BROKEN, EXACT, PLAIN_CASES, cases, identity, random
 
 from transformer_circuits.circuits import heads
@@ -37,8 +36,7 @@ def texts(**layers):
     return cases(**layers).filter(lambda case: case.tokens.shape[1] > 1)
 
 
-@identity
-@given(texts())
+@identity(texts())
 def test_t11_the_papers_algorithm_is_the_path_sum_at_every_order(case):
     shorter, targets = dataclasses.replace(case, tokens=case.tokens[:, :-1]), case.tokens[:, 1:]
     for order, loss in enumerate(losses_by_order(case.model, case.tokens)):
@@ -46,8 +44,7 @@ def test_t11_the_papers_algorithm_is_the_path_sum_at_every_order(case):
     assert order == case.model.cfg.n_layers and abs(loss - nats(shorter.logits, targets)) < EXACT
 
 
-@identity
-@given(texts(min_layers=2, max_layers=2))
+@identity(texts(min_layers=2, max_layers=2))
 def test_t11_t12_one_pass_is_path_sums_and_hooked_runs(case):
     model, inputs, targets = case.model, case.tokens[:, :-1], case.tokens[:, 1:]
     found = losses_by_terms(model, case.tokens)
@@ -69,8 +66,7 @@ def test_t11_t12_one_pass_is_path_sums_and_hooked_runs(case):
         assert (found[name] - expected[name]).abs().max() < EXACT, name  # in nats: a loss may be almost zero
 
 
-@identity
-@given(texts(min_layers=2, max_layers=2))
+@identity(texts(min_layers=2, max_layers=2))
 def test_t12_other_ablations_are_hooked_runs(case):
     model, inputs, targets = case.model, case.tokens[:, :-1], case.tokens[:, 1:]
     below = model.run_with_cache(inputs)[1]["blocks.0.attn.hook_out"]

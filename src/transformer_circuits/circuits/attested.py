@@ -71,10 +71,7 @@ def fingerprint(model: TransformerBridge) -> str:
 
 
 class Text:
-    """A packed corpus, the start token before every document, with an index of the positions of every token.
-
-    Raises ValueError if `bigrams` were counted in another text.
-    """
+    """A packed corpus with an index of the positions of every token. Raises ValueError if `bigrams` were counted in another text."""
 
     def __init__(self, tokens: np.ndarray, bigrams: BigramCounts, n_ctx: int) -> None:
         if (pairs := int(bigrams.count.sum())) != len(tokens) - 1:
@@ -141,10 +138,7 @@ def save(attested: Attested, model: TransformerBridge, file: Path) -> None:
 
 
 def load(model: TransformerBridge, file: Path = DATA / FILE, working: Bool[Tensor, " head"] | None = None) -> Attested:
-    """Load the counts for this model. Raises ValueError if they belong to other weights.
-
-    `working`: heads that count; no triple of the others is right, and none never seen. None for all.
-    """
+    """Load the counts for this model, those of other heads than `working` left out. Raises ValueError if they belong to other weights."""
     with np.load(file) as stored:
         if str(stored["weights_sha256"]) != fingerprint(model):
             raise ValueError(

@@ -49,10 +49,7 @@ def _check(windows: Int[Tensor, "row pos"]) -> None:
 
 
 def rises(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head row pos-1"]:
-    """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these windows.
-
-    Raises ValueError for fewer than two windows: a mean over one would keep what the head says about that window.
-    """
+    """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these windows, at least two."""
     _check(windows)
     layers, each = model.cfg.n_layers, model.cfg.n_heads
     means = [heads.mean_z(model, windows[:, :-1], layer) for layer in range(layers)]

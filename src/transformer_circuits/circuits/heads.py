@@ -14,10 +14,7 @@ from torch import Tensor
 from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.measures import attention, estimates, prediction, repeats
-from transformer_circuits.measures.attention import induction_score, previous_token_score, start_token_score
 from transformer_circuits.measures.kept import kept
-from transformer_circuits.measures.prediction import BATCH
-from transformer_circuits.measures.repeats import Repeated
 from transformer_circuits.models import architecture, bridge
 
 Head = tuple[int, int]
@@ -29,10 +26,7 @@ def head_name(head: Head) -> str:
 
 
 def relative_error(measured: Tensor, expected: Tensor) -> float:
-    """Return the largest absolute difference divided by the largest absolute expected entry.
-
-    Raises ValueError if the shapes differ, because broadcasting would compare something else.
-    """
+    """Return the largest absolute difference divided by the largest absolute expected entry. Raises ValueError if the shapes differ."""
     if measured.shape != expected.shape:
         raise ValueError(f"shapes must be equal, got {tuple(measured.shape)} and {tuple(expected.shape)}")
     if torch.equal(measured, expected):
@@ -60,10 +54,7 @@ def pattern_scores(
     hooks: Iterable[Hook] = (),
     n_layers: int | None = None,
 ) -> Float[Tensor, "layer ..."]:
-    """Return `score(pattern)` for every layer (the first `n_layers`, at least one), computed during the run, so that no pattern is kept.
-
-    Patterns of half precision are scored in single precision.
-    """
+    """Return `score(pattern)` for every layer (the first `n_layers`, at least one), at least in single precision. No pattern is kept."""
     n_layers, found = model.cfg.n_layers if n_layers is None else n_layers, {}
 
     def read(pattern: Float[Tensor, "row head dest src"], hook: Any) -> None:
@@ -75,13 +66,13 @@ def pattern_scores(
 
 
 def induction_scores(
-    model: Any, repeated: Repeated, hooks: Iterable[Hook] = (), n_layers: int | None = None
+    model: Any, repeated: repeats.Repeated, hooks: Iterable[Hook] = (), n_layers: int | None = None
 ) -> Float[Tensor, "layer head"]:
     """Return the induction score of every head (of the first `n_layers`) on one draw of repeated random tokens."""
     total = 0.0
-    for rows in torch.arange(len(repeated.tokens)).split(BATCH):
+    for rows in torch.arange(len(repeated.tokens)).split(prediction.BATCH):
         part = repeated.select(rows)
-        each = pattern_scores(model, part.tokens, partial(induction_score, repeated=part), hooks, n_layers)
+        each = pattern_scores(model, part.tokens, partial(attention.induction_score, repeated=part), hooks, n_layers)
         total = total + each * len(part.targets)
     return total / len(repeated.targets)
 
@@ -93,7 +84,7 @@ class Scores(NamedTuple):
     error: Float[Tensor, "layer head"]
 
 
-def measured_draws(model: Any) -> list[Repeated]:
+def measured_draws(model: Any) -> list[repeats.Repeated]:
     """Return the draws of repeated random tokens behind every reported induction score, with the model's own start token in front."""
     n_ctx, start = repeats.row_length(model.cfg.n_ctx), bridge.start_token(model)
     return [draw.with_start(start) for draw in repeats.repeated_draws(model.cfg.d_vocab, n_ctx, model.W_E.device)]
@@ -111,13 +102,13 @@ def measured_induction(model: Any) -> Scores:
 
 def previous_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
     """Return the mean attention of every head to the previous token on these windows, the first two positions left out."""
-    found = [pattern_scores(model, rows, previous_token_score) for rows in windows.split(BATCH)]
+    found = [pattern_scores(model, rows, attention.previous_token_score) for rows in windows.split(prediction.BATCH)]
     return torch.cat(found, dim=1).mean(dim=1)
 
 
 def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
     """Return the mean attention of every head to the start token; a head at RESTING or above is a resting head."""
-    found = [pattern_scores(model, rows, start_token_score) for rows in windows.split(BATCH)]
+    found = [pattern_scores(model, rows, attention.start_token_score) for rows in windows.split(prediction.BATCH)]
     return torch.cat(found, dim=1).mean(dim=1)
 
 
@@ -129,7 +120,7 @@ def activation(model: Any, tokens: Int[Tensor, "row pos"], name: str, layer: int
 
 def explained_by_distance(model: Any, windows: Int[Tensor, "row pos"], layer: int = 0) -> tuple[Tensor, Tensor]:
     """Return the fraction of the variance of each head's scores that distance explains (claim S5), and its standard error over windows."""
-    scores = torch.cat([activation(model, rows, "attn_scores", layer) for rows in windows.split(BATCH)])
+    scores = torch.cat([activation(model, rows, "attn_scores", layer) for rows in windows.split(prediction.BATCH)])
     # One head at a time: the measure works in double precision.
     heads = [attention.distance_sums(scores[:, [head]]) for head in range(scores.shape[1])]
     explained, total = (torch.cat(sums, dim=1).cpu() for sums in zip(*heads))
@@ -144,7 +135,7 @@ def freeze(cache: Any) -> list[Hook]:
 
 def mean_z(model: Any, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "head d_head"]:
     """Return the mean `z` of each head of a layer over all positions of these rows."""
-    sums = [activation(model, rows, "z", layer).sum((0, 1)) for rows in tokens.split(BATCH)]
+    sums = [activation(model, rows, "z", layer).sum((0, 1)) for rows in tokens.split(prediction.BATCH)]
     return torch.stack(sums).sum(0) / tokens.numel()
 
 

@@ -1,7 +1,5 @@
 """What a head is worth: how much the loss rises when its output varies no more."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -36,10 +34,7 @@ def worth(costs: Float[Tensor, "layer head window"]) -> Worth:
 
 
 def recorded_worth(name: str) -> Worth:
-    """Return what each head of a model is worth, as its trainer measured it on WINDOWS windows, so that a head has one cost everywhere.
-
-    Raises WeightsError for an unknown name and for a model that came without this record.
-    """
+    """Return what each head of a model is worth, as its trainer measured it on WINDOWS windows. Raises WeightsError if there is no record."""
     recorded = manifest(name)["training"].get("heads")
     if recorded is None:
         raise WeightsError(f"{name!r} came without the costs of its heads; measure them with `head_costs`")

@@ -28,10 +28,7 @@ def batch_size(device: torch.device) -> int:
 
 @torch.no_grad()
 def losses_and_guesses(model: Model, rows: Int[Tensor, "row pos"]) -> tuple[Tensor, Tensor]:
-    """Return, [row, pos-1], the loss (nats) at each token after the first, and whether the model gives the token the highest probability.
-
-    Logits of half precision are read in single precision.
-    """
+    """Return, [row, pos-1], the loss (nats) at each token after the first, and whether it is the first guess, at least in single precision."""
     # Made beforehand, or with the first rows: small results between large temporary ones keep the heap from being reused.
     found, right = None, torch.empty(rows[:, 1:].shape, dtype=torch.bool, device=rows.device)
     size = batch_size(rows.device)

@@ -32,10 +32,7 @@ class Product(NamedTuple):
 
 
 def positivity(eigenvalues: Complex[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    """Return the sum of the eigenvalues divided by the sum of their absolute values (claims E1, T10).
-
-    1 if all are positive, -1 if all are negative, about 0 for a random matrix.
-    """
+    """Return the sum of the eigenvalues divided by that of their absolute values (claims E1, T10): 1 if all are positive, about 0 at random."""
     return eigenvalues.real.sum(dim=-1) / eigenvalues.abs().sum(dim=-1)
 
 

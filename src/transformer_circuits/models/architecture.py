@@ -32,10 +32,7 @@ BEYOND = {
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class ModelConfig:
-    """Shape of a model. The defaults are the paper's main model, except for vocabulary and context length.
-
-    Raises ValueError for sizes and options that no model has.
-    """
+    """Shape of a model; by default the paper's main model, but for vocabulary and context. Raises ValueError for what no model has."""
 
     # No stored tensor has these two sizes, so they have limits: a manifest could make a model endless.
     n_layers: Annotated[int, Field(ge=0, le=1_000)]
@@ -178,10 +175,7 @@ class Transformer(nn.Module):
         return embedding, positions
 
     def residual_stream(self, tokens: Tensor) -> Tensor:
-        """The final residual stream [batch, position, d_model], before W_U.
-
-        Raises ValueError for an empty prompt or one longer than the context.
-        """
+        """The final residual stream [batch, position, d_model], before W_U. Raises ValueError for an empty prompt or one longer than the context."""
         n = tokens.shape[-1]
         if not 0 < n <= self.config.n_ctx:
             raise ValueError(f"a prompt must have 1 to {self.config.n_ctx} tokens, this one has {n}")

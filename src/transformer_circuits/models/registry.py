@@ -78,10 +78,7 @@ def load_model(
 
 
 def training_log(name: str) -> pd.DataFrame:
-    """Return the log of a model's training, a row for each snapshot; `training.evaluation.Evaluation` says what the columns contain.
-
-    Raises WeightsError for an unknown name and for a model that came without its log.
-    """
+    """Return the log of a model's training (`training.evaluation.Evaluation`), a row for each snapshot. Raises WeightsError if there is none."""
     import pandas as pd  # not needed to load a model
 
     path = _folder(name) / "training.jsonl"
@@ -96,10 +93,7 @@ def manifest(name: str) -> dict[str, Any]:
 
 
 def training_film(name: str) -> dict[str, np.ndarray] | None:
-    """Return what the training of a model recorded at each snapshot (`training.film`), by name; None if it has no film.
-
-    Raises WeightsError for an unknown name and for a film that is missing or damaged.
-    """
+    """Return what a model's training recorded at each snapshot (`training.film`); None without a film. Raises WeightsError for a damaged one."""
     if not (expected := manifest(name).get("film")):
         return None
     with np.load(io.BytesIO(verified(_folder(name) / FILM, expected["sha256"]))) as file:
