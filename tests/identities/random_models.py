@@ -6,6 +6,7 @@ computation.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -107,6 +108,20 @@ PLAIN_CASES = [
     build(n_layers=n_layers, positions=positions, seed=seed)
     for seed, (n_layers, positions) in enumerate([(1, True), (2, True), (2, False), (3, True)])
 ]
+
+
+def path_sum(case, wanted):
+    """Logits of the paths that `wanted` says yes to, each written out: a path is a tuple of heads (layer, head)."""
+    model, cache = case.model, case.cache
+    layers = [[None, *((layer, h) for h in range(model.cfg.n_heads))] for layer in range(model.cfg.n_layers)]
+    total = 0.0
+    for choice in itertools.product(*layers):
+        path, stream = tuple(head for head in choice if head), model.W_E[case.tokens]
+        if wanted(path):
+            for layer, h in path:
+                stream = cache["pattern", layer][:, h] @ stream @ model.W_V[layer, h] @ model.W_O[layer, h]
+            total = total + stream @ model.W_U
+    return total
 
 
 def defined_in(chapter: str, *cells: str, **imported: Any) -> SimpleNamespace:

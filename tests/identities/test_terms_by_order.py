@@ -1,10 +1,9 @@
 """T11 and T12: orders without listing paths, and terms left out in one pass."""
 
 import dataclasses
-import itertools
 
 import pytest
-from random_models import BROKEN, EXACT, PLAIN_CASES, cases, identity, random
+from random_models import BROKEN, EXACT, PLAIN_CASES, cases, identity, path_sum, random
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
@@ -12,19 +11,6 @@ from transformer_circuits.circuits.term_importance import losses_by_ablation, lo
 from transformer_circuits.exercises.solutions import losses_by_order
 
 TWO_LAYERS = [case for case in PLAIN_CASES if case.model.cfg.n_layers == 2]
-
-
-def path_sum(case, wanted):
-    """Logits of the paths that `wanted` says yes to, each written out: a path is a tuple of heads (layer, head)."""
-    model, patterns = case.model, heads.patterns(case.model, case.tokens)
-    layers = [[None, *((layer, h) for h in range(model.cfg.n_heads))] for layer in range(model.cfg.n_layers)]
-    total = 0.0
-    for choice in itertools.product(*layers):
-        path, stream = tuple(head for head in choice if head), model.W_E[case.tokens]
-        for layer, h in path:
-            stream = patterns[layer][:, h] @ stream @ model.W_V[layer, h] @ model.W_O[layer, h]
-        total = total + (stream @ model.W_U if wanted(path) else 0.0)
-    return total
 
 
 def nats(logits, targets):

@@ -1,10 +1,11 @@
-"""Skip-trigrams and the head dump on weights made by hand, where the answer is known."""
+"""Skip-trigrams and the head dump on weights made by hand, where the answer is known; which tokens are the same word."""
 
 import pytest
 import torch
 
 from transformer_circuits.circuits import skip_trigrams as st
 from transformer_circuits.circuits.head_dump import head_dump
+from transformer_circuits.circuits.words import akin_to, word_of
 from transformer_circuits.data import BigramCounts, load_tokenizer, vocabulary
 from transformer_circuits.models.bridge import from_matrices
 
@@ -167,3 +168,25 @@ def test_frequent_tokens_come_first_and_unseen_ones_get_zero():
     dump = head_dump(one_layer(torch.eye(4)[None], torch.eye(4)[None]), frequency, n_sources=4, k=1)
     assert dump["source"][:4].tolist() == [2, 1, 3, 0] and dump["score"][3] == 0
     assert dump["score"][1] / dump["score"][2] == pytest.approx(2.0)  # (2^10)^0.1
+
+
+SAME = [("two", " two"), ("lambda", "LAMBDA"), ("city", " cities"), ("box", "Boxes"), ("Straße", " straße")]
+OTHER = [("as", "a"), ("is", "I"), ("cities", "citys"), ("the", "there"), ("  two", "two"), ("+", " +")]
+
+
+@pytest.mark.parametrize(("first", "second"), SAME + OTHER)
+def test_akin(first, second):
+    expected = [{1}, {0}] if (first, second) in SAME else [set(), set()]
+    assert akin_to([first, second]) == akin_to([second, first]) == expected
+
+
+def test_a_word_is_letters_after_at_most_one_space():
+    tokens = (" The", "THE", "  the", "the ", "", " ", "a1", "\u00a0the", "été")
+    assert [word_of(t) for t in tokens] == ["the", "the", None, None, None, None, None, None, "été"]
+
+
+def test_being_akin_goes_both_ways_and_never_to_itself():
+    akin = akin_to(vocabulary())
+    assert all(i not in others and all(i in akin[j] for j in others) for i, others in enumerate(akin))
+    assert sum(map(bool, akin)) > 500, "few tokens of the vocabulary have a variant: this shows little"
+    assert akin_to(["city", " City", "cities", " CITIES", "cit"])[0] == {1, 2, 3}
