@@ -263,7 +263,7 @@ def exchanged_hits(hits: Hits, forms: Sequence[Forms], shuffles: int) -> Float[T
 def nearest(hits: Hits, forms: Sequence[Forms], names: Sequence[str]) -> pd.DataFrame:
     """Return where triples that have a form come nearest to a hit: the form and head in which the worse of two shares is best; nearest first.
 
-    Columns tokens (three strings), head ("0.7"), above d (%) and above o (%): the share of tokens that rank above destination and out token.
+    Index: which triple. Columns tokens (three strings), head ("0.7"), above d (%) and above o (%): the share of tokens that rank above.
     """
     rows = {}
     for i, triple in enumerate(forms):
