@@ -76,7 +76,7 @@ class Text:
     def __init__(self, tokens: np.ndarray, bigrams: BigramCounts, n_ctx: int) -> None:
         if (pairs := int(bigrams.count.sum())) != len(tokens) - 1:
             raise ValueError(
-                f"the bigram counts must have {len(tokens) - 1} pairs, got {pairs}; make both files with one run of `training.corpus --ship`"
+                f"the bigram counts must have {len(tokens) - 1} pairs, got {pairs}; ship both from one corpus"
             )
         self.tokens, self.bigrams, self.n_ctx = tokens, bigrams, n_ctx
         self.d_vocab = len(bigrams.row_start) - 1
@@ -141,9 +141,7 @@ def load(model: TransformerBridge, file: Path = DATA / FILE, working: Bool[Tenso
     """Load the counts for this model, those of other heads than `working` left out. Raises ValueError if they belong to other weights."""
     with np.load(file) as stored:
         if str(stored["weights_sha256"]) != fingerprint(model):
-            raise ValueError(
-                f"{file} was counted for other weights; load the model that it was made for, or run `python -m {__name__}` with this one"
-            )
+            raise ValueError(f"{file} was counted for other weights; run `python -m {__name__}` with this model")
         candidates = Candidates.of(model, torch.from_numpy(stored["sources"].astype(np.int64)))
         shape = (*candidates.destinations.shape, candidates.outs.shape[-1])
         right, never = (

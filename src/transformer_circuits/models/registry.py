@@ -178,8 +178,7 @@ def _tokenizer(source: Path, d_vocab: int) -> PreTrainedTokenizerFast | None:
     expected = read_manifest(source).get(TOKENIZER) if (source / MANIFEST).is_file() else None
     if expected and sha256(file.read_bytes()) != expected["sha256"]:
         raise WeightsError(
-            f"{file} is not the tokenizer that {source} was trained with: its SHA-256 is another; "
-            f"fetch it again, or put the right one into the model's folder as {TOKENIZER}"
+            f"{file} is not the tokenizer that {source} was trained with; fetch it again, or put the right one into that folder"
         )
     if own and len(tokenizer) > d_vocab:
         raise WeightsError(

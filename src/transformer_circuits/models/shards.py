@@ -165,8 +165,7 @@ def verified(path: Path, expected: str) -> bytes:
         raise WeightsError(f"{path} cannot be read ({error.strerror}); fetch it again") from error
     if (found := sha256(content)) != expected:
         raise WeightsError(
-            f"{path} is damaged: its SHA-256 is {found} ({len(content):,} bytes), expected {expected}; "
-            "fetch it again (git checkout, or download)"
+            f"{path} is damaged: its SHA-256 is {found} ({len(content):,} bytes), expected {expected}; fetch it again"
         )
     return content
 

@@ -131,7 +131,7 @@ def _parts(tokenizer: dict[str, Any], d_vocab: int) -> dict[int, tuple[int, int]
             continue  # a second way to the same string; the first is the one that made the token
         if following not in (None, token) or max(vocab[left], vocab[right]) >= token:
             raise ValueError(
-                "this tokenizer's tokens are not numbered in the order of its merges: it has no smaller vocabulary inside"
+                "this tokenizer's tokens are not numbered in the order of its merges: it has no smaller one"
             )
         parts[token], following = (vocab[left], vocab[right]), token + 1
     smallest = min(parts, default=len(vocab))
