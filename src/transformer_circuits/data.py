@@ -44,8 +44,7 @@ def _held_out(d_vocab: int = D_VOCAB) -> np.ndarray:
 def held_out_windows(n: int, n_ctx: int, d_vocab: int = D_VOCAB) -> Int[Tensor, "window pos"]:
     """`n` windows of held-out text, evenly spaced: the start token, then `n_ctx` tokens; pos = n_ctx + 1.
 
-    Inputs are all but the last column, targets all but the first. Models with a smaller vocabulary (`models.tokenizer`) read
-    the same text cut finer. Raises ValueError if there is not so much text, or no such vocabulary.
+    A smaller vocabulary (`models.tokenizer`) reads the same text cut finer. Raises ValueError if there is not so much text, or no such vocabulary.
     """
     tokens = _held_out(d_vocab)
     available = len(tokens) // n_ctx

@@ -6,13 +6,15 @@ computation.
 """
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import nbformat
 import torch
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from transformer_lens import ActivationCache
@@ -26,7 +28,10 @@ from transformer_circuits.paths import ROOT
 EXACT = 1e-10  # relative; an identity holds
 BROKEN = 1e-4  # relative; a broken one is off by at least this
 
-identity = settings(max_examples=25, deadline=None, derandomize=True)
+
+def identity(*strategies: st.SearchStrategy) -> Callable[[Callable], Callable]:
+    """Test a function on 25 random examples."""
+    return lambda test: settings(max_examples=25, deadline=None, derandomize=True)(given(*strategies)(test))
 
 
 def same(measured: Tensor, expected: Tensor, tolerance: float = EXACT) -> None:
@@ -103,6 +108,20 @@ PLAIN_CASES = [
     build(n_layers=n_layers, positions=positions, seed=seed)
     for seed, (n_layers, positions) in enumerate([(1, True), (2, True), (2, False), (3, True)])
 ]
+
+
+def path_sum(case, wanted):
+    """Logits of the paths that `wanted` says yes to, each written out: a path is a tuple of heads (layer, head)."""
+    model, cache = case.model, case.cache
+    layers = [[None, *((layer, h) for h in range(model.cfg.n_heads))] for layer in range(model.cfg.n_layers)]
+    total = 0.0
+    for choice in itertools.product(*layers):
+        path, stream = tuple(head for head in choice if head), model.W_E[case.tokens]
+        if wanted(path):
+            for layer, h in path:
+                stream = cache["pattern", layer][:, h] @ stream @ model.W_V[layer, h] @ model.W_O[layer, h]
+            total = total + stream @ model.W_U
+    return total
 
 
 def defined_in(chapter: str, *cells: str, **imported: Any) -> SimpleNamespace:

@@ -4,7 +4,6 @@ a dimension that is always one. The folds are those that the appendices write ou
 import copy
 
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from random_models import Case, cases, defined_in, identity, random, same
 from torch import nn
@@ -19,8 +18,7 @@ FOLDS = defined_in(
 )
 
 
-@identity
-@given(cases())
+@identity(cases())
 def test_a1_heads_at_fixed_offsets_are_a_convolution(case):
     """The first layer with head k looking k places back is PyTorch's causal convolution with these heads' W_OV."""
     n, taps = case.tokens.shape[1], case.model.cfg.n_heads
@@ -32,8 +30,7 @@ def test_a1_heads_at_fixed_offsets_are_a_convolution(case):
     same(cache["blocks.0.attn.hook_out"], nn.functional.conv1d(padded, W).mT)
 
 
-@identity
-@given(cases())
+@identity(cases())
 def test_a2_with_the_identity_head_a_layer_is_a_sum_of_heads(case):
     cache = case.cache
     x = case.model.W_E[case.tokens[0]]
@@ -43,8 +40,7 @@ def test_a2_with_the_identity_head_a_layer_is_a_sum_of_heads(case):
     same((x @ case.model.W_U)[None], case.logits)
 
 
-@identity
-@given(st.integers(0, 3), st.sampled_from([{}, {"d_mlp": 5}, {"smeared_keys": True}]), st.integers(0, 2**20))
+@identity(st.integers(0, 3), st.sampled_from([{}, {"d_mlp": 5}, {"smeared_keys": True}]), st.integers(0, 2**20))
 def test_a3_folded_models_give_the_same_logits_and_only_divide(n_layers, kind, seed):
     plain = Transformer(ModelConfig(n_layers, 8, 2, 3, 11, 9, normalization="LN", **kind))
     plain = plain.double().eval().requires_grad_(False)
@@ -80,8 +76,7 @@ def with_biases(case: Case, seed: int) -> tuple[torch.Tensor, dict[str, torch.Te
     return logits, b
 
 
-@identity
-@given(cases(min_layers=0), st.integers(0, 2**31))
+@identity(cases(min_layers=0), st.integers(0, 2**31))
 def test_a4_biases_are_a_dimension_that_is_always_one(case, seed):
     logits, b = with_biases(case, seed)
     model = from_matrices(**BIASES.with_one(matrices(case.model), b))
@@ -91,8 +86,7 @@ def test_a4_biases_are_a_dimension_that_is_always_one(case, seed):
         assert (cache["resid_post", layer][..., -2] == 1).all()
 
 
-@identity
-@given(cases(min_layers=0), st.integers(0, 2**31))
+@identity(cases(min_layers=0), st.integers(0, 2**31))
 def test_a4_all_biases_become_one_on_queries_and_one_on_logits(case, seed):
     logits, b = with_biases(case, seed)
     b_Q, b_U = BIASES.collect_biases(matrices(case.model), b)

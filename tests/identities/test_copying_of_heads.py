@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given
 from random_models import EXACT, build, cases, differs, identity, same
 from transformer_lens import FactoredMatrix
 
@@ -17,8 +16,7 @@ def circuits_of(case):
     return case.model.W_E @ case.model.OV @ case.model.W_U  # [layer, head, d_vocab, d_vocab]
 
 
-@identity
-@given(cases())
+@identity(cases())
 def test_e3_eigenvalues_of_the_small_product_sum_to_the_trace(case):
     circuits = circuits_of(case)
     values, dense = circuits.eigenvalues, circuits.AB
@@ -27,8 +25,7 @@ def test_e3_eigenvalues_of_the_small_product_sum_to_the_trace(case):
     assert torch.allclose((circuits.A * circuits.B.mT).sum((-2, -1)), trace)  # as the chapter sums it
 
 
-@identity
-@given(cases())
+@identity(cases())
 def test_e1_centered_circuits_ignore_what_all_sources_and_all_out_tokens_have_in_common(case):
     """Subtracting the mean of every row and every column of the large matrix is what centering its factors does."""
     dense = circuits_of(case).AB
@@ -36,8 +33,7 @@ def test_e1_centered_circuits_ignore_what_all_sources_and_all_out_tokens_have_in
     same(centered_circuits(case.model).AB, dense - mean_out - mean_source + dense.mean((-2, -1), keepdim=True))
 
 
-@identity
-@given(cases())
+@identity(cases())
 def test_e4_self_boost_against_the_dense_matrix(case):
     circuit = circuits_of(case)[0, 0]
     dense, k = circuit.AB, min(3, circuit.rdim)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from random_models import BROKEN, EXACT, PLAIN_CASES, cases, differs, identity, random, same
 
@@ -23,22 +22,19 @@ def layer_of_plain(case, residual):
     return case.plain.layers[0].attn(residual, case.plain.pos.weight[: residual.shape[1]])[0]
 
 
-@identity
-@given(cases(min_layers=0))
+@identity(cases(min_layers=0))
 def test_the_hooked_model_and_the_one_made_of_its_matrices_are_the_plain_one(case):
     same(case.model(case.tokens), case.logits)
     assert error_with(case) < EXACT
 
 
-@identity
-@given(cases())
+@identity(cases())
 def test_o1_heads_add_up(case):
     cache = case.cache
     same(cache.stack_head_results(layer=1).sum(0), layer_of_plain(case, cache["embed"]))
 
 
-@identity
-@given(cases())
+@identity(cases())
 def test_o2_a_head_is_a_tensor_product(case):
     """Head 0.0 is one big matrix, A (x) W_OV (the paper's, for columns), times the residual stream laid out as one long vector."""
     cache, attention = case.cache, case.plain.layers[0].attn
@@ -58,8 +54,7 @@ def in_another_basis(case, seed=0):
     return writes | {name: torch.linalg.solve(M, W[name]) for name in ("W_Q", "W_K", "W_V", "W_U")}
 
 
-@identity
-@given(cases(min_layers=0), seeds)
+@identity(cases(min_layers=0), seeds)
 def test_o3_no_privileged_basis(case, seed):
     other = in_another_basis(case, seed)
     differs(other["W_E"], case.model.W_E)
@@ -73,8 +68,7 @@ def test_o3_fails_when_one_matrix_stays_behind(case, name):
         assert error_with(case, **in_another_basis(case) | {name: matrices(case.model)[name]}) > BROKEN
 
 
-@identity
-@given(cases(), seeds)
+@identity(cases(), seeds)
 def test_o4_only_w_qk_and_w_ov_matter(case, seed):
     W, eye = matrices(case.model), torch.eye(case.model.cfg.d_head, dtype=torch.float64)
     R, S = random(2, *W["W_Q"].shape[:2], *eye.shape, seed=seed) + 3 * eye
@@ -84,8 +78,7 @@ def test_o4_only_w_qk_and_w_ov_matter(case, seed):
     assert error_with(case, W_Q=Q, W_K=K, W_V=V, W_O=O) < EXACT
 
 
-@identity
-@given(cases(min_layers=2), st.sampled_from("QKV"))
+@identity(cases(min_layers=2), st.sampled_from("QKV"))
 def test_o5_virtual_weights_carry_all_that_a_later_head_reads(case, part):
     """Queries, keys or values of head 1.0 are a sum over what it reads of the embedding and of each head of layer 0."""
     cache, W_in = case.cache, matrices(case.model)[f"W_{part}"][1, 0]
@@ -109,8 +102,7 @@ def test_t3_ratios_are_norms_of_products_in_any_two_layers(layers):
                 differs(found[side, reader], norm(product) / norm(OV.AB) / norm(into))
 
 
-@identity
-@given(cases())
+@identity(cases())
 def test_o6_the_svd_says_where_a_head_reads_and_writes(case):
     OV, x = case.model.OV[0, 0], case.model.W_E[case.tokens[0]]
     if OV.mdim > OV.ldim:

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from random_models import EXACT, defined_in, identity, random, same
 
@@ -20,8 +19,7 @@ STREAM = Stream.of(by_hand.content_vectors(random(VOCAB, 20), 16), CONTEXT, pair
 REPEATED = repeated_random_tokens(VOCAB, CONTEXT, rows=6, shortest=8)
 
 
-@identity
-@given(st.integers(1, 12), st.integers(-30, 30), st.integers(0, 400))
+@identity(st.integers(1, 12), st.integers(-30, 30), st.integers(0, 400))
 def test_turning_by_steps_is_moving_by_steps(pairs, steps, n):
     turn = by_hand.rates(pairs)
     here, there = (torch.cat([(at * turn).sin(), (at * turn).cos()]) for at in (n, n + steps))

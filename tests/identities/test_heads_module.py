@@ -76,12 +76,10 @@ def test_by_copy_leaves_out_each_copys_first_token():
 
 
 def test_scores_of_heads_made_by_hand():
-    n = 9
-    before = torch.diag(torch.ones(n - 1), -1)
-    rest = torch.zeros(n, n)
+    rest = torch.zeros(9, 9)
     rest[:, 0] = 1
-    uniform = torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]
-    pattern = torch.stack([before, rest, uniform])
+    uniform = torch.ones(9, 9).tril() / torch.arange(1, 10)[:, None]
+    pattern = torch.stack([torch.diag(torch.ones(8), -1), rest, uniform])
     late, all_but_first = (sum(1 / i for i in range(first, 10)) / (10 - first) for first in (3, 2))
     assert attention.previous_token_score(pattern).tolist() == pytest.approx([1, 0, late])
     assert attention.start_token_score(pattern).tolist() == pytest.approx([1 / 8, 1, all_but_first])
@@ -144,7 +142,7 @@ def test_losses_and_first_guesses_are_the_plain_modules(case):
     same(heads.losses(case.model, tokens), expected)
     same(prediction.losses(case.plain, tokens), expected)
     guesses = case.plain(tokens[:, :-1]).argmax(dim=-1)
-    assert torch.equal(prediction.first_guesses(case.plain, tokens), guesses == tokens[:, 1:])
+    assert torch.equal(prediction.losses_and_guesses(case.plain, tokens)[1], guesses == tokens[:, 1:])
 
 
 def test_removing_heads_is_a_model_without_their_output(case):
@@ -152,11 +150,8 @@ def test_removing_heads_is_a_model_without_their_output(case):
     W_O = W["W_O"].clone()
     W_O[[0, 1, 1], [2, 0, 1]] = 0
     without = from_matrices(**W | {"W_O": W_O})
-    for measure, data in (
-        (heads.losses, REPEATED.tokens),
-        (heads.patterns, REPEATED.tokens),
-        (heads.induction_scores, REPEATED),
-    ):
+    measures = {heads.losses: REPEATED.tokens, heads.patterns: REPEATED.tokens, heads.induction_scores: REPEATED}
+    for measure, data in measures.items():
         before = measure(case.model, data)
         same(measure(case.model, data, gone), measure(without, data))
         differs(measure(case.model, data, gone), before)

@@ -1,32 +1,19 @@
-"""P1 to P3, T1 and T2: logits and scores as sums over paths; frozen patterns."""
+"""P1 to P3, T1, T2, W9: logits, scores, and readings of the stream as sums over paths; frozen patterns."""
 
 import math
 
 import pytest
 import torch
-from hypothesis import given
-from random_models import BROKEN, EXACT, PLAIN_CASES, cases, differs, identity, random, same
+from random_models import BROKEN, EXACT, PLAIN_CASES, cases, differs, identity, path_sum, random, same
 
 from transformer_circuits.circuits.heads import freeze, relative_error
 
 
-def all_paths(case):
-    """What every path adds to the logits, [path, row, position, d_vocab], with the patterns of the run."""
-    cache = case.cache
-    terms = cache["embed"][None]
-    for layer in range(case.model.cfg.n_layers):
-        x = terms[:, :, None] @ case.model.W_V[layer]
-        through = cache["pattern", layer] @ x @ case.model.W_O[layer]  # [path, row, head, position, d_model]
-        terms = torch.cat([terms, through.movedim(2, 1).flatten(0, 1)])
-    return terms @ case.model.W_U
-
-
-@identity
-@given(cases(min_layers=0))
+@identity(cases(min_layers=0))
 def test_p1_t1_paths_add_up_to_the_logits(case):
-    terms = all_paths(case)
-    assert len(terms) == (1 + case.model.cfg.n_heads) ** case.model.cfg.n_layers
-    same(terms.sum(0), case.logits)
+    paths = []
+    same(path_sum(case, lambda path: not paths.append(path)), case.logits)
+    assert len(set(paths)) == (1 + case.model.cfg.n_heads) ** case.model.cfg.n_layers
 
 
 @pytest.mark.parametrize("case", [case for case in PLAIN_CASES if case.model.cfg.n_layers > 1])
@@ -35,9 +22,7 @@ def test_a_virtual_head_is_a_product_of_patterns_times_an_ov_circuit(case):
     A = cache["pattern", 1][0, 1] @ cache["pattern", 0][0, 0]
     circuit = model.W_E @ (model.OV[0, 0] @ model.OV[1, 1]) @ model.W_U
     wrong = model.W_E @ (model.OV[1, 1] @ model.OV[0, 0]) @ model.W_U
-    # After the paths without layer 1, and those without layer 0: 0.0, then 1.1.
-    path = 1 + model.cfg.n_heads + 1 * model.cfg.n_heads + 1
-    expected = all_paths(case)[path, 0]
+    expected = path_sum(case, lambda path: path == ((0, 0), (1, 1)))[0]
     same(A @ circuit.AB[case.tokens[0]], expected)
     differs(A @ wrong.AB[case.tokens[0]], expected)
 
@@ -64,8 +49,7 @@ def scores_of_plain(case, layer, head=0):
     return q @ k.T / math.sqrt(attention.d_head)
 
 
-@identity
-@given(cases())
+@identity(cases())
 def test_p2_t2_terms_add_up_to_the_scores(case):
     for layer in range(case.model.cfg.n_layers):
         same(score_terms(case, layer).sum((0, 1)), scores_of_plain(case, layer))
@@ -82,8 +66,7 @@ def mixing_error(case, hooks):
     return relative_error(logits(3 * s - 2 * t), 3 * logits(s) - 2 * logits(t))
 
 
-@identity
-@given(cases(min_layers=0))
+@identity(cases(min_layers=0))
 def test_p3_frozen_attention_is_linear_and_gives_the_run_itself(case):
     hooks = freeze(case.cache)
     assert len(hooks) == case.model.cfg.n_layers
@@ -96,3 +79,30 @@ def test_p3_fails_with_free_patterns_or_one_free_layer(case):
     hooks = freeze(case.cache)
     assert mixing_error(case, []) > BROKEN
     assert mixing_error(case, hooks[1:]) > BROKEN
+
+
+@identity(cases())
+def test_the_reading_after_the_first_layer_is_the_sum_of_its_paths(case):
+    """The direct path, and one through each head of the first layer."""
+    readings = case.cache.accumulated_resid() @ case.model.W_U
+    same(path_sum(case, lambda path: all(layer == 0 for layer, _ in path)), readings[1])
+    same(readings[-1], case.logits)
+
+
+@pytest.mark.parametrize("case", [case for case in PLAIN_CASES if len(case.model.blocks) > 1])
+def test_key_lens_is_the_score_of_the_query_token(case):
+    """Recorded scores, once with the query's stream replaced by its token and the key's as it is, positions left out."""
+    model, name = case.model, "blocks.1.attn.{}.hook_in"
+    x, embed = case.cache.accumulated_resid(), case.plain.tok_embed(case.tokens).detach()
+    hooks = [(name.format("q"), lambda _, hook: embed), (name.format("k"), lambda _, hook: x[1])]
+    recorded = []
+    hooks.append(("blocks.1.attn.hook_attn_scores", lambda scores, hook: recorded.append(scores.clone())))
+    model.run_with_hooks(case.tokens, fwd_hooks=hooks)
+    allowed = torch.ones(x.shape[2], x.shape[2], dtype=torch.bool).tril()
+    # [stage, head, position, token], as in the chapter
+    lens = (x[:2] @ model.QK[1].T @ model.W_E.T).AB / model.cfg.d_head**0.5
+    for head in range(model.cfg.n_heads):
+        found = lens[1, head][:, case.tokens[0]].T  # [query, key]
+        same(found[allowed], recorded[0][0, head][allowed])
+        broken = lens[0, head][:, case.tokens[0]].T  # of the stream before layer 0 has written
+        differs(broken[allowed], recorded[0][0, head][allowed])

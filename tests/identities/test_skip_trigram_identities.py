@@ -1,7 +1,6 @@
 """Exact identities behind the chapter on skip-trigrams, in double precision on random models."""
 
 import torch
-from hypothesis import given
 from random_models import Case, cases, identity, random, same
 
 from transformer_circuits.circuits import skip_trigrams as st
@@ -15,8 +14,7 @@ def circuits(case: Case, head: int) -> tuple[torch.Tensor, torch.Tensor]:
     return scores.T, boosts - boosts.mean(dim=1, keepdim=True)
 
 
-@identity
-@given(cases(min_layers=1, max_layers=2))
+@identity(cases(min_layers=1, max_layers=2))
 def test_hits_are_the_top_of_the_multiplied_circuits(case):
     n, every_token = case.model.cfg.d_vocab, torch.arange(case.model.cfg.d_vocab)
     hits = st.Hits.of(case.model, 0.5)
@@ -41,8 +39,7 @@ def subtracted(case: Case, found: st.Candidates, chosen: torch.Tensor) -> torch.
     return taken
 
 
-@identity
-@given(cases(min_layers=1, max_layers=1))
+@identity(cases(min_layers=1, max_layers=1))
 def test_logits_without_triples_against_a_sum_position_by_position(case):
     found = st.Hits.of(case.model, 0.5).grid
     boosts = [circuits(case, head)[1].gather(1, outs) for head, outs in enumerate(found.outs)]

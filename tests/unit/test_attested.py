@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 
 from transformer_circuits.circuits import attested
 from transformer_circuits.circuits.skip_trigrams import Candidates
@@ -36,16 +37,9 @@ def by_hand(tokens: np.ndarray, n_ctx: int) -> tuple[np.ndarray, np.ndarray]:
     return occasions, seen
 
 
-def pairs(tokens: np.ndarray) -> np.ndarray:
-    table = np.zeros([D_VOCAB] * 2, dtype=np.int64)
-    np.add.at(table, (tokens[:-1], tokens[1:]), 1)
-    return table
-
-
 def counts_of(tokens: np.ndarray) -> BigramCounts:
-    table = pairs(tokens)
-    row_start = np.concatenate([[0], (table > 0).sum(1).cumsum()])
-    return BigramCounts(*(torch.from_numpy(x) for x in (row_start, np.nonzero(table)[1], table[table > 0])))
+    table = sparse.csr_array((np.ones(len(tokens) - 1, int), (tokens[:-1], tokens[1:])), shape=[D_VOCAB] * 2)
+    return BigramCounts(*(torch.from_numpy(x.astype(int)) for x in (table.indptr, table.indices, table.data)))
 
 
 def random_model(seed: int, d_vocab: int = D_VOCAB):
@@ -59,8 +53,8 @@ def random_model(seed: int, d_vocab: int = D_VOCAB):
 def test_right_and_wrong_against_a_count_by_hand(text, n_ctx):
     candidates = Candidates.of(random_model(0), torch.tensor([[1, 2], [2, 5]]), share=0.4)
     listed = torch.cartesian_prod(*[torch.arange(1, 5)] * 3).T
-    found = attested.attest(text, candidates, counts_of(text), n_ctx, listed)
-    (occasions, seen), table = by_hand(text, n_ctx), pairs(text)
+    found = attested.attest(attested.Text(text, counts_of(text), n_ctx), candidates, listed)
+    (occasions, seen), table = by_hand(text, n_ctx), counts_of(text).dense(torch.arange(D_VOCAB))
     wrong = {least: found.wrong(least) for least in attested.LEVELS}
     sources, destinations, outs, _ = (part.tolist() for part in candidates)
 
@@ -77,7 +71,7 @@ def test_right_and_wrong_against_a_count_by_hand(text, n_ctx):
             assert marked[h, i, d, o] == (n == 0 and occasions[s, dd] >= least)
     assert wrong[3].any() and (found.right.any() or n_ctx == 2)
     with pytest.raises(ValueError, match="the bigram counts must have"):
-        attested.attest(text, candidates, counts_of(text[:-1]), n_ctx)
+        attested.Text(text, counts_of(text[:-1]), n_ctx)
 
 
 def test_saved_counts_come_back_for_the_same_weights_only(tmp_path):

@@ -3,24 +3,20 @@
 import copy
 import math
 import socket
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import nn
 
-from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
+from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer, causal_attention
 from transformer_circuits.models.bridge import matrices, wrap
 from transformer_circuits.models.tokenizer import as_pretrained
+from transformer_circuits.training.blocked import blocked_attention
 
 N_CTX, D_VOCAB = 40, 300
-SHAPES = [
-    {"n_layers": 0},
-    {"n_layers": 2},
-    {"n_layers": 0, "normalization": "LN"},
-    {"n_layers": 2, "normalization": "LN", "d_mlp": 24},
-    {"n_layers": 2, "smeared_keys": True},
-    {"n_layers": 2, "standard_positions": True},
-]
+OPTIONS = [{}, {"normalization": "LN", "d_mlp": 24}, {"smeared_keys": True}, {"standard_positions": True}]
+SHAPES = [{"n_layers": 0}, {"n_layers": 0, "normalization": "LN"}, *({"n_layers": 2} | more for more in OPTIONS)]
 ids = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
@@ -68,10 +64,8 @@ def test_logits_and_cached_activations_are_those_of_an_explicit_computation(shap
     for i, layer in enumerate(model.layers):
         close(cache["resid_pre", i], residual)
         read = layer.ln1(residual)
-        q, k, v = (
-            (x @ getattr(layer.attn, part).weight.T).reshape(2, n, 3, 8)
-            for part, x in zip("qkv", (read + positions, read + positions, read), strict=True)
-        )
+        reads = {"q": read + positions, "k": read + positions, "v": read}
+        q, k, v = ((x @ getattr(layer.attn, part).weight.T).reshape(2, n, 3, 8) for part, x in reads.items())
         keys = k
         if "smeared_keys" in shape:
             own = layer.attn.smear.sigmoid()[:, None]  # [head, 1]
@@ -174,10 +168,7 @@ def test_what_could_not_work_is_rejected_by_name(two_layers):
 
 
 def test_text_has_one_start_token_and_needs_no_network(two_layers, tiny_tokenizer_file, monkeypatch):
-    def refuse(*_, **__):
-        raise AssertionError("the network was used")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket.socket, "connect", Mock(side_effect=AssertionError("the network was used")))
     model, _ = two_layers
     bridge = wrap(model, as_pretrained(tiny_tokenizer_file))  # made without the network, too
     tokens = bridge.to_tokens("the cat")
@@ -189,3 +180,22 @@ def test_text_has_one_start_token_and_needs_no_network(two_layers, tiny_tokenize
         expected = torch.cat([expected, model(expected)[:, -1:].argmax(-1)], dim=1)
     options = dict(max_new_tokens=3, do_sample=False, stop_at_eos=False, verbose=False)
     assert torch.equal(bridge.generate(tokens, **options), expected)
+
+
+def explicit_attention(q, k, v):
+    n = q.shape[-2]
+    scores = torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(q.shape[-1])
+    return scores.masked_fill(torch.ones(n, n).triu(1).bool(), -math.inf).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("attention", [causal_attention, blocked_attention])
+@pytest.mark.parametrize("n", [1, 2, 31, 127, 128, 129, 255, 256, 300])
+def test_attention_and_its_gradients_equal_the_explicit_computation(n, attention):
+    torch.manual_seed(n)
+    inputs = [torch.randn(2, 3, n, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    out, expected = attention(*inputs), explicit_attention(*inputs)
+    close(out, expected)
+    weight = torch.randn_like(out)
+    gradients = [torch.autograd.grad((x * weight).sum(), inputs) for x in (out, expected)]
+    for mine, explicit in zip(*gradients):
+        close(mine, explicit)

@@ -1,12 +1,16 @@
-"""The shipped data is whole, and fits together."""
+"""The shipped data is whole, and fits together; bigram counts, and tokens of similar frequency."""
 
 import json
 
+import numpy as np
 import pytest
 import torch
+from scipy import sparse
 
 from transformer_circuits import data
+from transformer_circuits.circuits.bigrams import similarly_frequent, token_frequency
 from transformer_circuits.paths import DATA
+from transformer_circuits.training.corpus import count_bigrams
 
 
 def test_held_out_documents_are_those_listed():
@@ -32,3 +36,23 @@ def test_bigram_counts_add_up_to_the_training_text():
     assert counts.count.sum() == tokens - 1
     assert ((counts.following.diff() > 0) | (counts.preceding.diff() > 0)).all()
     assert counts.following.max() < 4096
+
+
+def test_compact_counts_are_the_counts():
+    tokens = np.random.default_rng(0).zipf(1.3, 5_000).clip(max=47).astype(np.uint16)  # of 50: the last two never occur
+    table = sparse.csr_array((np.ones(len(tokens) - 1, int), (tokens[:-1], tokens[1:])), shape=(50, 50))
+    counts = data.BigramCounts(*(torch.from_numpy(x.astype(int)) for x in (table.indptr, table.indices, table.data)))
+    stored, dense = count_bigrams(tokens, 50), torch.from_numpy(table.toarray())
+    assert stored["successors"].tolist() == (dense > 0).sum(1).tolist()
+    assert stored["count"].tolist() == counts.count.tolist()
+    assert torch.equal(counts.dense(torch.arange(50)), dense.float())
+    torch.testing.assert_close(token_frequency(counts), dense.sum(1) / dense.sum())
+
+
+def test_tokens_of_similar_frequency():
+    counts = torch.randperm(100, generator=torch.Generator().manual_seed(0))
+    tokens = torch.arange(100).repeat(60, 1)
+    steps = counts[similarly_frequent(counts, tokens, within=5)] - counts[tokens]
+    # At the ends of the ranking the window is moved inside.
+    assert (steps != 0).all() and steps.abs().max() <= 10
+    assert steps[:, counts == 50].unique().tolist() == [-5, -4, -3, -2, -1, 1, 2, 3, 4, 5]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
@@ -11,6 +12,7 @@ from huggingface_hub.utils import filter_repo_objects
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from transformer_circuits.circuits import heads
+from transformer_circuits.measures.attention import induction_score
 from transformer_circuits.measures.repeats import repeated_random_tokens
 from transformer_circuits.models import list_models, load_model, shards
 from transformer_circuits.models.architecture import ModelConfig, Transformer
@@ -43,16 +45,11 @@ def repository(tmp_path, monkeypatch, tiny_tokenizer_file):
     monkeypatch.setattr("transformer_circuits.paths.WEIGHTS", root / "weights")
     monkeypatch.setattr("transformer_circuits.paths.DATA", root / "data")
 
-    def no_network(*_, **__):
-        raise OSError("the network is not there\nmore lines")
-
+    no_network = Mock(side_effect=OSError("the network is not there\nmore lines"))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", no_network)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     return root
-
-
-# --- ours --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_shipped_model_is_ready_to_read():
@@ -107,9 +104,6 @@ def test_a_tokenizer_that_is_missing_damaged_or_of_another_size_is_not_used(repo
         load_model("shipped-b", "cpu")
 
 
-# --- the hub -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """`snapshot_download` from a folder; remembers which files it was asked for."""
@@ -147,11 +141,8 @@ def test_hub_models_that_cannot_be_loaded_are_not_fetched(hub):
     assert fetched == ["config.json"]
 
 
-# --- models of others --------------------------------------------------------------------------------------------------
-
-
 def test_a_gpt2_gives_the_scores_that_transformers_own_patterns_give(tmp_path):
-    """The measurement of claim W7, recomputed entry by entry without any hook; random weights, far from uniform attention."""
+    """The measurement of claim W7, without any hook; random weights, far from uniform attention."""
     torch.manual_seed(0)
     config = GPT2Config(n_layer=2, n_head=4, n_embd=32, n_positions=96, attn_implementation="eager")
     plain = GPT2LMHeadModel(config).eval()
@@ -166,12 +157,9 @@ def test_a_gpt2_gives_the_scores_that_transformers_own_patterns_give(tmp_path):
     repeated = repeated_random_tokens(50257, 96, rows=3).with_start(start)
     found = heads.induction_scores(bridge, repeated)
     with torch.no_grad():
-        # [layer, row, head, destination, source]
-        A = torch.stack(plain(repeated.tokens, output_attentions=True).attentions)
-    each = []
-    for row, (start, length) in enumerate(zip(repeated.start.tolist(), repeated.length.tolist())):
-        each += [A[:, row, :, i, i - length + 1] for i in range(start + length, start + 2 * length)]
-    torch.testing.assert_close(found, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
+        patterns = plain(repeated.tokens, output_attentions=True).attentions
+    expected = torch.stack([induction_score(pattern, repeated) for pattern in patterns])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert (found - found.flip(1)).abs().max() > 1e-3  # heads differ, so a mix-up would be seen
 
 
@@ -199,8 +187,6 @@ def test_what_transformer_lens_cannot_load_is_one_sentence(tmp_path):
     assert "\n" not in str(error.value)
 
 
-# --- old TransformerLens checkpoints -----------------------------------------------------------------------------------
-
 OLD = dict(positional_embedding_type="shortformer", normalization_type=None, attn_only=True, d_head=8)
 OLD["attn_scale"] = 8**0.5
 
@@ -208,30 +194,25 @@ OLD["attn_scale"] = 8**0.5
 def old(normalization: str | None = None, n_layers: int = 2, biases: bool = False) -> tuple[Transformer, dict]:
     """Return a model with learned positions, and its state dict as HookedTransformer wrote it."""
     torch.manual_seed(5)
-    config = ModelConfig(
-        n_layers, d_model=32, n_heads=3, d_head=8, d_vocab=50, n_ctx=20, normalization=normalization and "LN"
-    )
-    model = Transformer(config)
+    model = Transformer(ModelConfig(n_layers, 32, 3, 8, 50, 20, normalization and "LN"))
     for linear in model.modules():
         if isinstance(linear, torch.nn.Linear):
-            bias = torch.randn(linear.out_features) if biases else torch.zeros(linear.out_features)
-            linear.bias = torch.nn.Parameter(bias)
+            linear.bias = torch.nn.Parameter(biases * torch.randn(linear.out_features))
     model.requires_grad_(False).pos.weight.normal_(std=0.3)
     state = {"embed.W_E": model.tok_embed.weight, "pos_embed.W_pos": model.pos.weight}
     state |= {"unembed.W_U": model.head.weight.T, "unembed.b_U": model.head.bias}
     norms = {"ln_final": model.ln_out}
     for i, layer in enumerate(model.layers):
-        block = {"mask": torch.ones(20, 20).tril().bool(), "IGNORE": torch.tensor(-1e5)}
-        for name in "qkv":
-            linear = getattr(layer.attn, name)
-            block[f"W_{name.upper()}"] = linear.weight.unflatten(0, (3, 8)).mT
-            block[f"b_{name.upper()}"] = linear.bias.unflatten(0, (3, 8))
-        block |= {"W_O": layer.attn.o.weight.T.unflatten(0, (3, 8)), "b_O": layer.attn.o.bias}
-        state |= {f"blocks.{i}.attn.{name}": tensor for name, tensor in block.items()}
+        at, O = f"blocks.{i}.attn", layer.attn.o
+        state |= {f"{at}.mask": torch.ones(20, 20).tril().bool(), f"{at}.IGNORE": torch.tensor(-1e5)}
+        for name in "QKV":
+            linear = getattr(layer.attn, name.lower())
+            state[f"{at}.W_{name}"] = linear.weight.unflatten(0, (3, 8)).mT
+            state[f"{at}.b_{name}"] = linear.bias.unflatten(0, (3, 8))
+        state |= {f"{at}.W_O": O.weight.T.unflatten(0, (3, 8)), f"{at}.b_O": O.bias}
         norms[f"blocks.{i}.ln1"] = layer.ln1
-    if normalization == "LN":  # "LNPre" has neither gain nor bias
-        for name, norm in norms.items():
-            state |= {f"{name}.w": norm.weight.normal_(mean=1), f"{name}.b": norm.bias.normal_()}
+    for name, norm in norms.items() if normalization == "LN" else ():  # "LNPre" has neither gain nor bias
+        state |= {f"{name}.w": norm.weight.normal_(mean=1), f"{name}.b": norm.bias.normal_()}
     return model, state
 
 
@@ -262,8 +243,7 @@ def test_old_checkpoints_compute_what_they_computed(tmp_path, file, n_layers, no
     if names:  # what a training run leaves beside its final state
         torch.save({}, folder / "model_init.pth")
     bridge = load_model(folder, "cpu")
-    tokens = torch.randint(50, (2, 15))
-    torch.testing.assert_close(bridge(tokens), model(tokens), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(bridge(TOKENS), model(TOKENS), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(bridge.W_pos, state["pos_embed.W_pos"])
     assert bridge.tokenizer is None
 

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from unittest.mock import Mock
 
 import pytest
 import safetensors.torch
@@ -16,9 +17,9 @@ from transformer_circuits.models.shards import MANIFEST, WeightsError, read_mani
 CONFIG = ModelConfig(2, d_model=32, n_heads=4, d_head=8, d_vocab=100, n_ctx=24)
 
 
-def make(config: ModelConfig = CONFIG, seed: int = 0) -> Transformer:
+def make(seed: int = 0, **changes) -> Transformer:
     torch.manual_seed(seed)
-    return Transformer(config)
+    return Transformer(dataclasses.replace(CONFIG, **changes))
 
 
 @pytest.fixture
@@ -28,23 +29,14 @@ def saved(tmp_path, monkeypatch):
     return tmp_path / "m"
 
 
-def edit_manifest(folder, change):
-    manifest = json.loads((folder / MANIFEST).read_text())
-    change(manifest)
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-
-
-CONFIGS = [{}, {"n_layers": 0}, {"normalization": "LN", "d_mlp": 48}]
-
-
-@pytest.mark.parametrize("config", [dataclasses.replace(CONFIG, **change) for change in CONFIGS])
-def test_what_is_read_is_what_was_written_in_half_precision(saved, config):
-    model = make(config)
+@pytest.mark.parametrize("changes", [{}, {"n_layers": 0}, {"normalization": "LN", "d_mlp": 48}])
+def test_what_is_read_is_what_was_written_in_half_precision(saved, changes):
+    model = make(**changes)
     save_model(model, saved, "m", {})  # in place of another
     before = torch.random.get_rng_state()
     read, manifest = read_model(saved)
     assert torch.equal(torch.random.get_rng_state(), before), "reading draws no random numbers"
-    assert read.config == config and manifest["name"] == "m"
+    assert read.config == model.config and manifest["name"] == "m"
     weights = read.state_dict()
     for key, tensor in model.state_dict().items():
         assert torch.equal(weights[key], tensor if key == "pos.weight" else tensor.half().float()), key
@@ -105,10 +97,7 @@ def test_what_cannot_be_stored_leaves_the_old_model(saved, value, training, mess
 
 
 def test_any_flipped_byte_is_found_before_anything_is_built(saved, monkeypatch):
-    def built(*_):
-        raise AssertionError("a model was built from damaged weights")
-
-    monkeypatch.setattr(shards, "Transformer", built)
+    monkeypatch.setattr(shards, "Transformer", Mock(side_effect=AssertionError("built from damaged weights")))
     for shard in read_manifest(saved)["shards"]:
         path = saved / shard["file"]
         content = path.read_bytes()
@@ -142,6 +131,8 @@ def test_a_malformed_manifest_is_rejected(saved, text):
     (lambda m: m.update(shards=[3]), "not a readable manifest"),
 ])  # fmt: skip
 def test_a_manifest_that_does_not_fit_its_tensors_is_rejected(saved, change, message):
-    edit_manifest(saved, change)
+    manifest = json.loads((saved / MANIFEST).read_text())
+    change(manifest)
+    (saved / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(WeightsError, match=message):
         read_model(saved)

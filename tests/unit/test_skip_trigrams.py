@@ -1,9 +1,11 @@
-"""Skip-trigrams on weights made by hand, where the answer is known."""
+"""Skip-trigrams and the head dump on weights made by hand, where the answer is known; which tokens are the same word."""
 
 import pytest
 import torch
 
 from transformer_circuits.circuits import skip_trigrams as st
+from transformer_circuits.circuits.head_dump import head_dump
+from transformer_circuits.circuits.words import akin_to, word_of
 from transformer_circuits.data import BigramCounts, load_tokenizer, vocabulary
 from transformer_circuits.models.bridge import from_matrices
 
@@ -13,9 +15,10 @@ ONE, TWO = 1.2 / N, 2.4 / N  # a share of one of six, and of two
 
 def one_layer(scores: torch.Tensor, boosts: torch.Tensor):
     """A model whose QK circuits [head, destination, source] (over sqrt(d_head)) and OV circuits [head, source, out] are what is given."""
-    Q, V, eye = scores[None] * N**0.5, boosts[None], torch.eye(N)
-    one = eye.expand(Q.shape)
-    return from_matrices(W_E=eye, W_U=eye, W_pos=torch.zeros(8, N), W_K=one, W_O=one, W_Q=Q, W_V=V)
+    n, eye = len(scores[0]), torch.eye(len(scores[0]))
+    one = eye.expand(1, *scores.shape)
+    Q, V = scores[None] * n**0.5, boosts[None]
+    return from_matrices(W_E=eye, W_U=eye, W_pos=torch.zeros(8, n), W_K=one, W_O=one, W_Q=Q, W_V=V)
 
 
 def table() -> torch.Tensor:
@@ -122,7 +125,7 @@ def test_the_papers_list_in_our_tokens():
 
 def test_a_triple_is_a_hit_in_any_of_its_forms_and_by_chance_only_if_exchanged_so(keep):
     hits, forms = st.Hits.of(keep, ONE), [((5, 0), (1,), (3,)), ((0,), (2,), (3,)), ((0,), (), (3,))]
-    assert st.count_hits(hits, forms).tolist() == [[True, False, False]]
+    assert [hits(*st.combined(triple)).any().item() for triple in forms] == [True, False, False]
     assert st.exchanged_hits(hits, forms[::2], shuffles=4).tolist() == [1.0] * 4  # nothing to exchange with
     assert st.exchanged_hits(hits, [((0,), (1,), (5,)), ((4,), (5,), (3,))], shuffles=50).max() == 1.0
 
@@ -143,3 +146,47 @@ def test_bugs_are_counted_exactly_beyond_the_digits_of_single_precision():
     # Odd, and so is the number of bugs.
     right = torch.block_diag(torch.ones(51, 101), torch.ones(51, 101)).bool()
     assert int(st.count_bugs(right, ~right)) == (51 * 101) ** 2 > 2**24
+
+
+def test_the_head_dump_of_two_heads_alike():
+    scores = torch.tensor([[0.0, 4, -1, 0.5], [3, 0, -1, 1.5], [1, 2, -3, 1], [0.5, 3, -2, 0]])  # [destination, source]
+    boosts = torch.tensor([[4.0, 0, 0, 0], [1, 2, 9, 0], [0, 0, 0, 8], [5, 1, 1, 5]])  # [source, out]
+    model = one_layer(scores.expand(2, -1, -1), boosts.expand(2, -1, -1))
+    dump = head_dump(model, torch.full((4,), 0.25), n_sources=4, k=2)
+    # largest scores: 3, 4, -1, 1.5;  largest boosts above the row's mean: 3, 6, 6, 2;  products 9, 24, -6, 3.
+    assert dump["source"].tolist() == 2 * [1, 0, 3, 2] and dump["rank"].tolist() == 2 * [1, 2, 3, 4]
+    assert dump["head"].tolist() == [0] * 4 + [1] * 4
+    assert dump["score"][:4].tolist() == pytest.approx([x * 0.25**0.1 for x in (24, 9, 3, -6)])
+    assert dump["destinations"].tolist()[:2] == [[0, 3], [1, 2]]  # columns of QK, not rows
+    assert dump["destination_scores"][0] == pytest.approx([4, 3])
+    assert dump["outs"][0] == [2, 1]  # rows of OV, not columns
+    assert dump["out_boosts"][0] == pytest.approx([6, -1])
+
+
+def test_frequent_tokens_come_first_and_unseen_ones_get_zero():
+    frequency = torch.tensor([0.0, 0.1, 0.8, 0.1 * 2**-10])
+    dump = head_dump(one_layer(torch.eye(4)[None], torch.eye(4)[None]), frequency, n_sources=4, k=1)
+    assert dump["source"][:4].tolist() == [2, 1, 3, 0] and dump["score"][3] == 0
+    assert dump["score"][1] / dump["score"][2] == pytest.approx(2.0)  # (2^10)^0.1
+
+
+SAME = [("two", " two"), ("lambda", "LAMBDA"), ("city", " cities"), ("box", "Boxes"), ("Straße", " straße")]
+OTHER = [("as", "a"), ("is", "I"), ("cities", "citys"), ("the", "there"), ("  two", "two"), ("+", " +")]
+
+
+@pytest.mark.parametrize(("first", "second"), SAME + OTHER)
+def test_akin(first, second):
+    expected = [{1}, {0}] if (first, second) in SAME else [set(), set()]
+    assert akin_to([first, second]) == akin_to([second, first]) == expected
+
+
+def test_a_word_is_letters_after_at_most_one_space():
+    tokens = (" The", "THE", "  the", "the ", "", " ", "a1", "\u00a0the", "été")
+    assert [word_of(t) for t in tokens] == ["the", "the", None, None, None, None, None, None, "été"]
+
+
+def test_being_akin_goes_both_ways_and_never_to_itself():
+    akin = akin_to(vocabulary())
+    assert all(i not in others and all(i in akin[j] for j in others) for i, others in enumerate(akin))
+    assert sum(map(bool, akin)) > 500, "few tokens of the vocabulary have a variant: this shows little"
+    assert akin_to(["city", " City", "cities", " CITIES", "cit"])[0] == {1, 2, 3}

@@ -160,15 +160,13 @@ def test_other_models_read_the_same_text_in_their_own_tokens(tiny):
         assert text.encode().startswith(model.tokenizer.decode(row[1:]).rstrip("\ufffd").encode())
 
 
-@pytest.mark.parametrize("name, beyond", [
-    ("small-2l-mlp", ["Normalization", "MLPs"]),
-    ("small-2l-standard-positions", ["Positions in the residual stream"]),
-])  # fmt: skip
-def test_what_a_model_has_beyond_the_papers_is_said(name, beyond):
-    assert [line.partition(":")[0] for line in survey.differences(load_model(name, "cpu"))] == beyond
-
-
-# ---- nothing silently wrong ---------------------------------------------------------------------------------------------------
+def test_what_a_model_has_beyond_the_papers_is_said():
+    beyond = {
+        "small-2l-mlp": ["Normalization", "MLPs"],
+        "small-2l-standard-positions": ["Positions in the residual stream"],
+    }
+    for name, expected in beyond.items():
+        assert [line.partition(":")[0] for line in survey.differences(load_model(name, "cpu"))] == expected
 
 
 @pytest.mark.parametrize("kind", ["Gemma2", "Qwen3", "Olmo2"])
@@ -182,20 +180,16 @@ def test_gains_after_attention_and_of_queries_and_keys_are_in_the_circuits(kind,
     if kind != "Qwen3":
         watched["wrote"] = layer.post_attention_layernorm
 
-    def note(name):
-        def hook(module, args, kwargs, out):
+    for name, module in watched.items():
+
+        def note(module, args, kwargs, out, name=name):
             noted[name] = kwargs["hidden_states"] if name == "read" else out
-            noted["pattern"] = out[1] if name == "read" else noted.get("pattern")
 
-        return hook
-
-    handles = [module.register_forward_hook(note(name), with_kwargs=True) for name, module in watched.items()]
+        module.register_forward_hook(note, with_kwargs=True)
     tokens = torch.randint(1, 300, (2, 24), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         A = torch.stack(plain(tokens, output_attentions=True).attentions)
-        scores = heads.patterns(model, tokens)
-    torch.testing.assert_close(scores, A, rtol=1e-4, atol=1e-5)
-    assert [handle.remove() for handle in handles]
+        torch.testing.assert_close(heads.patterns(model, tokens), A, rtol=1e-4, atol=1e-5)
 
     def same_direction(ours, theirs):
         assert (torch.cosine_similarity(ours, theirs, dim=-1) > 1 - 1e-5).all() and theirs.norm() > 0
@@ -260,9 +254,8 @@ def test_weights_that_are_not_exactly_the_models_are_one_sentence(change, messag
 def test_a_weight_file_that_is_cut_short_is_one_sentence(tiny, tmp_path):
     weights = shutil.copytree(tiny("Llama"), tmp_path / "cut") / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
-    with pytest.raises(WeightsError, match="could not be loaded: .*incomplete") as error:
+    with pytest.raises(WeightsError, match=r"^[^\n]* could not be loaded: [^\n]*incomplete[^\n]*$"):
         load_model(weights.parent, "cpu")
-    assert "\n" not in str(error.value)
 
 
 def test_start_tokens_tokenizers_that_are_too_large_and_folders_of_a_training(tiny, tmp_path):

@@ -2,10 +2,8 @@
 
     python -m transformer_circuits.circuits.attested --corpus DIR --model attn-only-1l --ship data
 
-`DIR` is what `python -m transformer_circuits.training.corpus` made. Readers of the book need neither: what was counted is shipped.
-
-For each head of the first layer we take the 300 sources that come first in the head dump, with all their hits (`Candidates`), and count
-them in the training text. These definitions were fixed before any cost was known:
+`DIR` is what `python -m transformer_circuits.training.corpus` made. What was counted is shipped. For each head of the first layer these are
+the 300 sources that come first in the head dump, with all their hits (`Candidates`). Definitions were fixed before any cost was known:
 
     occasions   n(s, d)     positions with destination d and an earlier source s, in the same document and no further back than the
                             model's context reaches
@@ -16,9 +14,7 @@ them in the training text. These definitions were fixed before any cost was know
     wrong       never, on 300 occasions or more (`Attested.wrong` accepts the other numbers of LEVELS)
 
 The paper's skip-trigrams are counted too, in every form that the vocabulary has (with and without leading spaces).
-
-A triple that was never seen may have had few occasions. After n occasions without it, its probability is, with 95% confidence, below
-3 / n: wrong means that it follows fewer than 1% of the occasions.
+After n occasions without a triple, its probability is below 3 / n with 95% confidence: a wrong one follows fewer than 1% of the occasions.
 """
 
 import argparse
@@ -75,28 +71,31 @@ def fingerprint(model: TransformerBridge) -> str:
 
 
 class Text:
-    """A packed corpus, the start token before every document, with an index of the positions of every token."""
+    """A packed corpus with an index of the positions of every token. Raises ValueError if `bigrams` were counted in another text."""
 
-    def __init__(self, tokens: np.ndarray, d_vocab: int) -> None:
-        self.tokens, self.d_vocab = tokens, d_vocab
+    def __init__(self, tokens: np.ndarray, bigrams: BigramCounts, n_ctx: int) -> None:
+        if (pairs := int(bigrams.count.sum())) != len(tokens) - 1:
+            raise ValueError(
+                f"the bigram counts must have {len(tokens) - 1} pairs, got {pairs}; ship both from one corpus"
+            )
+        self.tokens, self.bigrams, self.n_ctx = tokens, bigrams, n_ctx
+        self.d_vocab = len(bigrams.row_start) - 1
         self.places = np.argsort(tokens, kind="stable").astype(np.int32)  # all positions, ordered by token
-        self.first = np.concatenate([[0], np.cumsum(np.bincount(tokens, minlength=d_vocab))])
+        self.first = np.concatenate([[0], np.cumsum(np.bincount(tokens, minlength=self.d_vocab))])
         self.document_end = np.append(np.flatnonzero(tokens == BOS)[1:], len(tokens))
 
-    def count(
-        self, source: int, destinations: np.ndarray, outs: np.ndarray, n_ctx: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return (occasions [d], seen [d, o]) of one source with these destinations and out tokens."""
+    def count(self, source: int, destinations: np.ndarray, outs: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return occasions [d], what was seen [d, o], and what is right [d, o], of one source with these destinations and out tokens."""
         where = self.places[self.first[source] : self.first[source + 1]].astype(np.int64)
         # A document's last position is left out, because nothing follows it.
         last = self.document_end[np.searchsorted(self.document_end, where, side="right")] - 1
-        stop = np.minimum(where + n_ctx, last)
+        stop = np.minimum(where + self.n_ctx, last)
         # Positions that an earlier occurrence of the source reaches too are counted once.
         start = np.minimum(np.maximum(where + 1, np.append(0, stop)[:-1]), stop)
         row, column = np.full(self.d_vocab, len(destinations)), np.full(self.d_vocab, len(outs))
         row[destinations], column[outs] = np.arange(len(destinations)), np.arange(len(outs))
         seen = np.zeros((len(destinations), len(outs) + 1), dtype=np.int64)
-        step = max(1, AT_A_TIME // n_ctx)
+        step = max(1, AT_A_TIME // self.n_ctx)
         for low in range(0, len(where), step):
             part = slice(low, low + step)
             n = stop[part] - start[part]
@@ -105,49 +104,24 @@ class Text:
             at = np.flatnonzero(d < len(destinations))
             o = column[self.tokens[places[at] + 1]]
             seen += np.bincount(d[at] * (len(outs) + 1) + o, minlength=seen.size).reshape(seen.shape)
-        return seen.sum(axis=1), seen[:, :-1]
+        occasions, seen = seen.sum(axis=1), seen[:, :-1]
+        after = self.bigrams.dense(torch.from_numpy(destinations)).double().numpy()  # [d, token]
+        # n(s, d, o) / n(s, d) > n(d, o) / n(d), without a division by zero
+        likelier = seen * after.sum(axis=1, keepdims=True) > after[:, outs] * occasions[:, None]
+        return occasions, seen, (seen >= LEAST_SEEN) & likelier
 
 
-def is_right(occasions: np.ndarray, seen: np.ndarray, outs: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return which triples [d, o] are right. `after`: bigram counts [d, token] of the destinations."""
-    # n(s, d, o) / n(s, d) > n(d, o) / n(d), without a division by zero
-    likelier = seen * after.sum(axis=1, keepdims=True) > after[:, outs] * occasions[:, None]
-    return (seen >= LEAST_SEEN) & likelier
-
-
-def attest(
-    tokens: np.ndarray, candidates: Candidates, bigrams: BigramCounts, n_ctx: int, listed: Ways | None = None
-) -> Attested:
-    """Count every candidate triple in a packed text, and those of `listed`, of which the right ones are kept.
-
-    Raises ValueError if `bigrams` were counted in another text.
-    """
-    if (pairs := int(bigrams.count.sum())) != len(tokens) - 1:
-        raise ValueError(
-            f"the bigram counts must have {len(tokens) - 1} pairs, got {pairs}; make both files with one run of `training.corpus --ship`"
-        )
-    text = Text(tokens, len(bigrams.row_start) - 1)
+def attest(text: Text, candidates: Candidates, listed: Ways) -> Attested:
+    """Count every candidate triple in a text, and those of `listed`, of which the right ones are kept."""
     sources, destinations, outs = (part.numpy() for part in candidates[:3])
     level = np.zeros(destinations.shape, dtype=np.uint8)
     right, never = np.zeros((2, *destinations.shape, outs.shape[-1]), dtype=bool)
     for at in tqdm(np.ndindex(sources.shape), total=sources.size, desc="sources", mininterval=10):
-        n, seen = text.count(int(sources[at]), destinations[at], outs[at], n_ctx)
-        after = bigrams.dense(torch.from_numpy(destinations[at])).double().numpy()
-        level[at] = np.searchsorted(LEVELS, n, side="right")
-        right[at] = is_right(n, seen, outs[at], after)
-        never[at] = (seen == 0) & (n[:, None] >= LEVELS[0])
-    paper = right_ways(text, torch.empty(3, 0, dtype=torch.long) if listed is None else listed, bigrams, n_ctx)
-    return Attested(candidates, *map(torch.from_numpy, (level, right, never)), paper)
-
-
-def right_ways(text: Text, ways: Ways, bigrams: BigramCounts, n_ctx: int) -> Ways:
-    """Return those skip-trigrams of any tokens that are right in a text."""
-    found = []
-    for source, destination, out in ways.T:
-        d, o = destination[None], out[None].numpy()
-        n, seen = text.count(int(source), d.numpy(), o, n_ctx)
-        found.append(bool(is_right(n, seen, o, bigrams.dense(d).double().numpy())))
-    return ways[:, torch.tensor(found, dtype=torch.bool)]
+        occasions, seen, right[at] = text.count(int(sources[at]), destinations[at], outs[at])
+        level[at] = np.searchsorted(LEVELS, occasions, side="right")
+        never[at] = (seen == 0) & (occasions[:, None] >= LEVELS[0])
+    of_paper = [text.count(int(source), d[None], o[None])[2].item() for source, d, o in listed.T.numpy()]
+    return Attested(candidates, *map(torch.from_numpy, (level, right, never)), listed[:, torch.tensor(of_paper)])
 
 
 def save(attested: Attested, model: TransformerBridge, file: Path) -> None:
@@ -164,15 +138,10 @@ def save(attested: Attested, model: TransformerBridge, file: Path) -> None:
 
 
 def load(model: TransformerBridge, file: Path = DATA / FILE, working: Bool[Tensor, " head"] | None = None) -> Attested:
-    """Load the counts for this model. Raises ValueError if they belong to other weights.
-
-    `working`: heads that count; no triple of the others is right, and none never seen. None for all.
-    """
+    """Load the counts for this model, those of other heads than `working` left out. Raises ValueError if they belong to other weights."""
     with np.load(file) as stored:
         if str(stored["weights_sha256"]) != fingerprint(model):
-            raise ValueError(
-                f"{file} was counted for other weights; load the model that it was made for, or run `python -m {__name__}` with this one"
-            )
+            raise ValueError(f"{file} was counted for other weights; run `python -m {__name__}` with this model")
         candidates = Candidates.of(model, torch.from_numpy(stored["sources"].astype(np.int64)))
         shape = (*candidates.destinations.shape, candidates.outs.shape[-1])
         right, never = (
@@ -184,19 +153,19 @@ def load(model: TransformerBridge, file: Path = DATA / FILE, working: Bool[Tenso
         return Attested(candidates, *map(torch.from_numpy, (stored["level"], right, never)), paper)
 
 
-def main(argv: list[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", type=Path, required=True, help="folder that `training.corpus` made")
     parser.add_argument("--model", default="attn-only-1l", help="a model that `load_model` knows")
     parser.add_argument("--ship", type=Path, default=DATA, help="folder to write to")
-    args = parser.parse_args(argv)
+    args = parser.parse_args()
     model, bigrams = load_model(args.model), bigram_counts()
     listed = head_dump(model, token_frequency(bigrams), n_sources=N_SOURCES, k=1)
     candidates = Candidates.of(model, torch.tensor(listed["source"].to_numpy()).view(model.cfg.n_heads, -1))
     forms = paper_list(vocabulary(), lambda text: model.tokenizer.encode(text, add_special_tokens=False)).forms
     listed = torch.cat([combined(triple) for triple in forms], dim=1)
     tokens = np.load(args.corpus / "train.npy", mmap_mode="r")
-    attested = attest(tokens, candidates, bigrams, model.cfg.n_ctx, listed)
+    attested = attest(Text(tokens, bigrams, model.cfg.n_ctx), candidates, listed)
     save(attested, model, args.ship / FILE)
     print(f"{args.ship / FILE}: {attested.right.sum():,} right triples, {attested.never.sum():,} never seen")
 

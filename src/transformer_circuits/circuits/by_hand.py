@@ -1,7 +1,6 @@
 """What heads written by hand are made of: content, positions, and a residual stream with room for both (chapter 9 writes the heads).
 
-Paper: the companion problem set (transformer-circuits.pub/2021/exercises); claims X1 to X3. Row vectors throughout, so that
-each matrix is the transpose of the one in the problem set's solutions.
+Paper: the companion problem set (transformer-circuits.pub/2021/exercises), whose solutions have the transpose of each matrix here.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_circuits.measures.repeats import repeated_random_tokens
 from transformer_circuits.models.bridge import from_matrices
 
+LEAK = 1e-3  # the attention that a head may put elsewhere, whatever the tokens are
+
 
 def content_vectors(W_E: Float[Tensor, "d_vocab d_model"], components: int) -> Float[Tensor, "d_vocab components"]:
-    """Each token by the leading principal components of an embedding, scaled to length one.
-
-    At length one no token matches another better than itself (Cauchy-Schwarz).
-    """
+    """Each token by the leading principal components of an embedding, at length one, so that none matches another better than itself."""
     centered = W_E.double() - W_E.double().mean(dim=0)
     directions = torch.linalg.eigh(centered.T @ centered).eigenvectors[:, -components:]  # ascending
     return F.normalize(centered @ directions, dim=1).to(W_E.dtype)
@@ -48,25 +46,10 @@ def rotation(rates: Float[Tensor, "pair"], steps: float) -> Float[Tensor, "2*pai
     return torch.cat([torch.cat([cos, -sin], dim=1), torch.cat([sin, cos], dim=1)])
 
 
-def content_gap(content: Float[Tensor, "d_vocab components"]) -> float:
-    """By how much a token matches itself better than any other does: the worst case over all pairs of tokens."""
-    match = content @ content.T
-    own = match.diagonal().clone()
-    return float((own - match.fill_diagonal_(-math.inf).amax(dim=1)).min())
-
-
-LEAK = 1e-3  # the attention that a head may put elsewhere, whatever the tokens are
-
-
 def sharpness(gap: float, n: int) -> float:
-    """The factor at which softmax puts 1 - LEAK on the best of n sources if all others score `gap` less before it.
-
-    Raises ValueError if there is no gap: no factor helps then.
-    """
+    """The factor at which softmax puts 1 - LEAK on the best of n sources if all others score `gap` less before it. ValueError without a gap."""
     if gap <= 0:
-        raise ValueError(
-            f"the best source must score more than any other, not {-gap:g} less: no sharpness tells them apart"
-        )
+        raise ValueError(f"the best source must be above all others, not {-gap:g} below: no sharpness tells them apart")
     return math.log((n - 1) * (1 - LEAK) / LEAK) / gap
 
 
@@ -81,7 +64,7 @@ class Head(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """A residual stream in which each kind of information has dimensions of its own, and how sharp heads must be in it.
+    """A residual stream in which each kind of information has dimensions of its own, a block, and how sharp heads must be in it.
 
     A block is columns of the identity: x @ block is what x holds there, y @ block.T writes y there.
     """
@@ -104,7 +87,10 @@ class Stream:
         turn, components = rates(pairs), tokens.shape[1]
         widths = [components, 2 * pairs, max(components, 2 * pairs), components]
         blocks = torch.eye(sum(widths), dtype=tokens.dtype, device=tokens.device).split(widths, dim=1)
-        gap, positions = content_gap(tokens), position_vectors(turn, n_ctx)
+        match = tokens @ tokens.T
+        own = match.diagonal().clone()
+        gap = float((own - match.fill_diagonal_(-math.inf).amax(dim=1)).min())  # in the worst case
+        positions = position_vectors(turn, n_ctx)
         match = positions @ positions[0]  # at each distance
         content, position = sharpness(gap, n_ctx), sharpness(float(match[0] - match[1:].max()), n_ctx)
         # The most that the penalty can differ between two places.
@@ -116,10 +102,9 @@ class Stream:
         return block @ rotation(self.rates, steps).to(block)
 
     def model(self, layers: Sequence[Sequence[Head]], standard_positions: bool = False) -> TransformerBridge:
-        """A hooked model of these heads, each filled up with zeros to the widest; zeros match and move nothing.
+        """A hooked model of these heads, as many in each layer, filled up with zeros to the widest; the out block gives the logits.
 
-        Logits: how well the out block matches each token. `standard_positions`: positions go into the residual stream, instead of into
-        queries and keys only. Each layer has the same number of heads, at least one.
+        `standard_positions`: positions go into the residual stream, instead of into queries and keys only.
         """
         heads = [head._replace(W_O=head.W_O.T) for layer in layers for head in layer]
         d_head = max(W.shape[1] for head in heads for W in head)

@@ -1,7 +1,6 @@
-"""Does a head copy? Measures of its OV circuit besides the eigenvalues, and what eigenvectors contain.
+"""Does a head copy? Measures of its OV circuit W_E W_OV W_U [source token, out token] besides the eigenvalues, and what eigenvectors contain.
 
-Paper: "Copying / Primitive In-Context Learning" and "Summarizing OV/QK Matrices" (claims E1, E4, E6). A circuit is
-W_E W_OV W_U, [source token, out token], as a FactoredMatrix: `centered_circuits(model)[layer, head]`. Entries are logits.
+Paper: "Copying / Primitive In-Context Learning" and "Summarizing OV/QK Matrices" (claims E1, E4, E6).
 """
 
 from typing import Any, NamedTuple
@@ -21,46 +20,32 @@ def centered_circuits(model: Any) -> FactoredMatrix:
     return W_E @ model.OV @ W_U
 
 
-class Copying(NamedTuple):
-    """The positivity of each head's OV circuit, and what it must exceed in a copying head (claim E1)."""
-
-    positivity: Float[Tensor, "layer head"]
-    threshold: float
-
-
-def copying(model: Any) -> Copying:
-    """Return the positivity of each head's centered circuit, on the CPU, and the threshold for this model's embeddings."""
+def copying(model: Any) -> tuple[Float[Tensor, "layer head"], float]:
+    """Return the positivity of each head's centered circuit, on the CPU, and what it must exceed in a copying head (claim E1)."""
     threshold = copying_threshold(*centered(model.W_E, model.W_U), model.cfg.d_head)
-    return Copying(positivity(centered_circuits(model).eigenvalues).cpu(), threshold)
+    return positivity(centered_circuits(model).eigenvalues).cpu(), threshold
 
 
 class SelfBoost(NamedTuple):
     """The fraction of tokens that raise themselves through a circuit, in three senses (claim E4)."""
 
     positive: float  # the token's own entry is above zero
-    top_k: float  # it is among the k largest of its row
+    top_k: float  # it is among the k largest of its row; equal entries share a rank
     top_1: float  # it is the largest of its row
 
 
 def self_boost(circuit: FactoredMatrix, k: int = 10) -> SelfBoost:
-    """Return how often a token raises itself, is among the k that it raises most, and is the one that it raises most (claim E4).
-
-    Equal entries share a rank.
-    """
     tokens = torch.arange(circuit.ldim, device=circuit.A.device)
     own, larger = entries(circuit, tokens, tokens), ranks(circuit, tokens, tokens)
     return SelfBoost(*(found.float().mean().item() for found in (own > 0, larger < k, larger == 0)))
 
 
-def leading_eigenvectors(
-    circuit: FactoredMatrix, n: int = 10
-) -> tuple[Float[Tensor, " vector"], Float[Tensor, "vector token"]]:
+def leading_eigenvectors(circuit: FactoredMatrix, n: int = 10) -> tuple[Tensor, Float[Tensor, "vector token"]]:
     """Return the n largest positive real eigenvalues, or as many as there are, and their vectors of length one, u M = lambda u (claim E6).
 
-    u is a mixture of source tokens that raises the logits of that same mixture. With M = A B it is u = w B, w (B A) = lambda w: a
-    small problem, solved in double precision. (Rows are sources: u is an eigenvector of the paper's W_U W_OV W_E, which is M
-    transposed. The eigenvectors of `circuit.T` show which tokens do the raising.)
-    The sign, which means nothing, makes the entry with the largest absolute value positive.
+    u is a mixture of source tokens that raises the logits of that same mixture: an eigenvector of the paper's W_U W_OV W_E, which is M
+    transposed. With M = A B it is u = w B, w (B A) = lambda w: a small problem, solved in double precision. The sign, which means nothing,
+    makes the entry with the largest absolute value positive.
     """
     values, vectors = torch.linalg.eig((circuit.B.double() @ circuit.A.double()).cpu().T)
     real = ((values.imag == 0) & (values.real > 0)).nonzero().flatten()  # LAPACK: exactly zero
@@ -74,8 +59,7 @@ def leading_eigenvectors(
 def boost_within(circuit: FactoredMatrix, sets: Int[Tensor, "set k"]) -> Float[Tensor, " set"]:
     """Return for each set the mean entry from one of its tokens to another, in standard deviations of all entries (claim E6).
 
-    A token's entry for itself is left out. Mean and variance of all entries come from the factors: the entries sum to (column sums of A)
-    times (row sums of B), and their squares sum to the squared norm.
+    A token's entry for itself is left out. Mean and variance of all entries come from the factors.
     """
     k, n = sets.shape[-1], circuit.ldim * circuit.rdim
     A, B = circuit.A.double(), circuit.B.double()

@@ -1,8 +1,6 @@
 """Read a vocabulary-sized product A B without forming it: a block of rows at a time.
 
-The OV and QK circuits are products of thin factors (paper: "Splitting Attention Head terms into Query-Key and Output-Value
-Circuits"). One row costs almost nothing; all of them together would fill 10 GB at a vocabulary of 50,257. Columns are
-the rows of `matrix.T`.
+Paper: "Splitting Attention Head terms into Query-Key and Output-Value Circuits". All rows would fill 10 GB at a vocabulary of 50,257.
 """
 
 from collections.abc import Iterator
@@ -25,10 +23,8 @@ def row_blocks(matrix: FactoredMatrix, rows: Ids | None = None) -> Iterator[tupl
         yield part, A[part] @ matrix.B
 
 
-def top_k(
-    matrix: FactoredMatrix, k: int, rows: Ids | None = None
-) -> tuple[Float[Tensor, "row k"], Int[Tensor, "row k"]]:
-    """Return the k largest entries of each row, largest first, and their columns; of equal entries, any."""
+def top_k(matrix: FactoredMatrix, k: int, rows: Ids | None = None) -> tuple[Tensor, Tensor]:
+    """Return the k largest entries of each row, largest first, and their columns, [row, k]."""
     values, columns = zip(*(block.topk(k) for _, block in row_blocks(matrix, rows)))
     return torch.cat(values), torch.cat(columns)
 

@@ -16,10 +16,9 @@ EXPONENT = 0.1  # of a token's frequency: a hundred times rarer counts 0.63 time
 
 
 def by_source(model: TransformerBridge, dtype: torch.dtype | None = None) -> tuple[FactoredMatrix, FactoredMatrix]:
-    """Return both circuits of all first-layer heads, a row for each source token.
+    """Return QK [head, source, destination] and OV [head, source, out] of all first-layer heads.
 
-    QK [head, source, destination]: scores over sqrt(d_head), as softmax receives them. OV [head, source, out]: boosts of logits
-    above their mean over all outs, since softmax ignores what is added to every logit equally.
+    Scores are divided by sqrt(d_head), as softmax receives them; boosts of logits are above their mean over all outs, as softmax sees them.
     """
     layer = (model.W_E, model.W_U, model.W_Q[0], model.W_K[0], model.W_V[0], model.W_O[0])
     W_E, W_U, Q, K, V, O = (W.to(dtype) for W in layer)
@@ -32,10 +31,9 @@ def head_dump(
 ) -> pd.DataFrame:
     """Return a row for each first-layer head and source token, best first: score = max QK * max OV * p(source)^0.1, the paper's order.
 
-    `frequency`: share of each token in the training text. `n_sources`: rows to keep of each head (None: all; all are ranked in any case).
-    `k`: how many destinations and outs to list. A source that only repels gets a negative score, one that never occurred gets zero.
-
-    Columns: layer, head, rank (from 1), source, score, destinations, destination_scores, outs, out_boosts (lists, largest first).
+    `frequency`: share of each token in the training text. `n_sources`: rows to keep of each head (None: all). `k`: how many destinations
+    and outs to list. Columns: layer, head, rank (from 1), source, score, destinations, destination_scores, outs, out_boosts (lists,
+    largest first). A source that only repels gets a negative score, one that never occurred gets zero.
     """
     columns, rows = by_source(model)
     heads = []
@@ -44,9 +42,7 @@ def head_dump(
         boosts, outs = top_k(rows[head], k)
         scores = matches[:, 0] * boosts[:, 0] * frequency.to(boosts) ** EXPONENT
         order = scores.argsort(descending=True, stable=True)[:n_sources]
-        tensors = {"source": order, "score": scores[order]}
-        tensors |= {"destinations": destinations[order], "destination_scores": matches[order]}
-        tensors |= {"outs": outs[order], "out_boosts": boosts[order]}
-        listed = {name: column.tolist() for name, column in tensors.items()}
-        heads.append(pd.DataFrame({"layer": 0, "head": head, "rank": range(1, len(order) + 1)} | listed))
+        found = dict(score=scores, destinations=destinations, destination_scores=matches, outs=outs, out_boosts=boosts)
+        about = {"layer": 0, "head": head, "rank": range(1, len(order) + 1), "source": order.tolist()}
+        heads.append(pd.DataFrame(about | {name: values[order].tolist() for name, values in found.items()}))
     return pd.concat(heads, ignore_index=True)

@@ -1,7 +1,6 @@
-"""The map of all heads: for each head of a model what it is worth, where it attends, what it writes, and the names that follow.
+"""The map of all heads: for each head of a model what it is worth, where it attends, what it writes, and the names that follow (chapter 16).
 
-Chapter 16 explains the columns, and the page "Every head of the two-layer model" and chapter 17 show them. Any model will do that
-`survey.check` accepts. In models with MLPs or normalization, attribution, positivity, and successors describe the direct path alone.
+Any model will do that `survey.check` accepts. With MLPs or normalization, attribution, positivity, and successors describe the direct path.
 """
 
 import itertools
@@ -11,6 +10,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits import heads, survey
 from transformer_circuits.circuits.heads import Head, head_name
@@ -24,7 +24,6 @@ from transformer_circuits.models.architecture import BOS
 ROWS, TOKENS = 4, 64
 SAMPLE = 64  # positions at which we look up what a head raises most
 KINDS = ("prose", "docs", "latex", "html", "python")
-NAMES = ("previous", "current", "duplicate", "induction", "copying", "negative", "successor", "text kind")
 SEQUENCES = (
     "0 1 2 3 4 5 6 7 8 9", "one two three four five six seven eight nine ten", "first second third fourth fifth sixth",
     "Monday Tuesday Wednesday Thursday Friday Saturday Sunday", "January February March April May June July August September October",
@@ -44,24 +43,14 @@ def windows_of(model: Any) -> Int[Tensor, "row pos"]:
     return torch.nn.functional.pad(torch.stack(rows), (1, 0), value=BOS).to(model.W_E.device)
 
 
-def check_head(model: Any, head: Head) -> None:
-    """Raise ValueError, in one sentence, unless the model has this head."""
-    layers, each = model.cfg.n_layers, model.cfg.n_heads
-    if not (0 <= head[0] < layers and 0 <= head[1] < each):
-        raise ValueError(
-            f"head {head_name(head)} does not exist: the model has {layers} layers of {each} heads, counted from 0.0"
-        )
+def _check(windows: Int[Tensor, "row pos"]) -> None:
+    if len(windows) < 2:
+        raise ValueError(f"there must be at least 2 windows, got {len(windows)}; a head's mean is taken over windows")
 
 
 def rises(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head row pos-1"]:
-    """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these windows.
-
-    Raises ValueError for fewer than two windows: a mean over one would keep what the head says about that window.
-    """
-    if len(windows) < 2:
-        raise ValueError(
-            f"there must be at least 2 windows, got {len(windows)}; a head's mean and its error are taken over windows"
-        )
+    """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these windows, at least two."""
+    _check(windows)
     layers, each = model.cfg.n_layers, model.cfg.n_heads
     means = [heads.mean_z(model, windows[:, :-1], layer) for layer in range(layers)]
     intact = heads.losses(model, windows)
@@ -72,8 +61,8 @@ def rises(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer h
 
 
 def _attended(model: Any, text: Int[Tensor, "row pos"]) -> Float[Tensor, "place=5 head"]:
-    """Return the mean attention to the start token, the current token, the previous token, earlier occurrences of the current token,
-    and the tokens after these; the last two over destinations whose token has occurred before."""
+    """Return the mean attention to the start token, the current token, the previous one, earlier occurrences of the current token, and the
+    tokens after these; the last two over destinations whose token has occurred before."""
     sums, seen = 0.0, 0
     for rows in text.split(BATCH):
         before = torch.tril(rows[:, :, None] == rows[:, None, :], -1)
@@ -104,18 +93,14 @@ def successors(model: Any) -> list[tuple[int, int, list[int]]]:
     return found
 
 
-def successor_scores(
-    W_E: Float[Tensor, "d_vocab d_model"],
-    V: Float[Tensor, "*head d_model d_head"],
-    O: Float[Tensor, "*head d_head d_model"],
-    W_U: Float[Tensor, "d_model d_vocab"],
-    listed: list[tuple[int, int, list[int]]],
-) -> Float[Tensor, "*head"]:
-    """Return the fraction of tokens whose successor each head's OV circuit raises more than any other token of its sequence (not counting
-    the token itself); NaN without such tokens."""
-    right = [(W_E[[one]] @ V @ O @ W_U[:, others])[..., 0, :] for one, _, others in listed]
-    hits = [boost.argmax(dim=-1) == others.index(two) for boost, (_, two, others) in zip(right, listed)]
-    return torch.stack(hits).float().mean(dim=0) if hits else torch.full(V.shape[:-2], torch.nan)
+def _succeeds(model: Any, E: Tensor, OV: FactoredMatrix, U: Tensor) -> Float[Tensor, "layer head"]:
+    """Return the fraction of `successors` that each head's OV circuit raises more than any other token of the sequence but the token itself;
+    NaN without such tokens."""
+    hits = []
+    for one, two, others in successors(model):
+        boost = (E[[one]] @ OV.A @ OV.B @ U[:, others])[..., 0, :]
+        hits.append(boost.argmax(dim=-1) == others.index(two))
+    return torch.stack(hits).float().mean(dim=0) if hits else torch.full(OV.A.shape[:-2], torch.nan)
 
 
 def _copies(model: Any, W: survey.Weights) -> Float[Tensor, "layer head"]:
@@ -138,11 +123,9 @@ def _written(
     """Return what each head adds to the logit of the next token, with what it writes everywhere left out; the fraction of the variance of its z
     that is between windows; and for each head the five tokens that it raises most often above all others."""
     layers, W_U = model.cfg.n_layers, W.W_U - W.W_U.mean(dim=1, keepdim=True)
-    wanted = ("hook_z", "ln_final.hook_scale")
-    caches = [
-        model.run_with_cache(rows, names_filter=lambda name: name.endswith(wanted))[1]
-        for rows in windows[:, :-1].split(BATCH)
-    ]
+    wanted, caches = ("hook_z", "ln_final.hook_scale"), []
+    for rows in windows[:, :-1].split(BATCH):
+        caches.append(model.run_with_cache(rows, names_filter=lambda name: name.endswith(wanted))[1])
     right = W_U.T[windows[:, 1:]]
     if "ln_final.hook_scale" in caches[0]:
         right = right / torch.cat([cache["ln_final.hook_scale"] for cache in caches]).float()
@@ -160,8 +143,8 @@ def _written(
     return torch.stack(measures, dim=1).cpu(), raised
 
 
-def names(found: pd.DataFrame) -> pd.DataFrame:
-    """Return which names each working head of a map has. The definitions and what chance gives are in chapter 16."""
+def _names(found: pd.DataFrame) -> list[list[str]]:
+    """Return the names of each working head of a map. What chance gives is in chapter 16."""
     threshold = found.attrs["copying threshold"]
     holds = {
         "previous": found["previous"] >= attention.PREVIOUS_TOKEN_HEAD,
@@ -173,7 +156,8 @@ def names(found: pd.DataFrame) -> pd.DataFrame:
         "successor": found["successor"] >= attention.SUCCESSOR_HEAD,
         "text kind": found["by window"] >= attention.TEXT_KIND_HEAD,
     }
-    return pd.DataFrame(holds)[list(NAMES)] & found[["works"]].to_numpy()
+    named = pd.DataFrame(holds) & found[["works"]].to_numpy()
+    return [list(row.index[row]) for _, row in named.iterrows()]
 
 
 def head_map(
@@ -185,17 +169,15 @@ def head_map(
     """Return a row for each head, named as in "1.2": cost, error, works, start, current, previous, same, after, induction, copies, attribution,
     by window, positivity, successor, raises (token ids), names.
 
-    `windows`: at least two; `windows_of(model)` if None. `worth`: what the heads cost (`recorded_worth`); measured on the first TOKENS tokens
-    of ROWS windows if None. `induction`: their induction scores, measured if None. Raises WeightsError for an encoder and other models that
-    `survey.check` does not accept, ValueError for fewer than two windows.
+    `windows`: `windows_of(model)` if None. `worth`: what the heads cost (`recorded_worth`); measured on the first TOKENS tokens of ROWS windows
+    if None. `induction`: their induction scores, measured if None. Raises WeightsError for models that `survey.check` does not accept,
+    ValueError for fewer than two windows.
     """
     survey.check(model, getattr(model.cfg, "start_token", None))
     windows = windows_of(model) if windows is None else windows
-    if len(windows) < 2:
-        raise ValueError(f"there must be at least 2 windows, got {len(windows)}; a variance between windows needs two")
+    _check(windows)
     if worth is None:
-        rise = rises(model, windows[:ROWS, : TOKENS + 1])
-        worth = ablation.worth(rise.mean(dim=-1))
+        worth = ablation.worth(rises(model, windows[:ROWS, : TOKENS + 1]).mean(dim=-1))
     W = survey.read_weights(model)
     E, U = weights.centered(W.W_E, W.W_U)
     measures, raised = _written(model, windows, W)
@@ -206,12 +188,12 @@ def head_map(
     columns |= {"induction": induction, "copies": _copies(model, W)}
     columns |= {"attribution": measures[0], "by window": measures[1]}
     columns["positivity"] = weights.factored_positivity(U @ E @ W.OV.A, W.OV.B)
-    columns["successor"] = successor_scores(E, W.OV.A, W.OV.B, U, successors(model))
+    columns["successor"] = _succeeds(model, E, W.OV, U)
     index = [head_name(head) for head in itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads))]
     found = pd.DataFrame({name: column.flatten().cpu() for name, column in columns.items()}, index)
     found["raises"] = raised
     found.attrs["copying threshold"] = weights.copying_threshold(E, U, model.cfg.d_head)
-    found["names"] = [list(row.index[row]) for _, row in names(found).iterrows()]
+    found["names"] = _names(found)
     return found
 
 
@@ -228,7 +210,6 @@ def passages(
     model: Any, windows: Int[Tensor, "row pos"], rise: Float[Tensor, "layer head row pos-1"], head: Head, n: int = 2
 ) -> list[Passage]:
     """Return the n windows in which one token's loss rises most without a head, and the head's attention there. `rise`: of these windows, from `rises`."""
-    check_head(model, head)
     most, at = rise[head].max(dim=-1)
     found = []
     for row in most.argsort(descending=True)[:n].tolist():

@@ -1,6 +1,6 @@
 """What several chapters measure on a hooked model: scores of its heads, losses, and hooks that freeze or remove.
 
-Every function takes a TransformerBridge (`load_model`) and uses its hooks. `hooks` is a list as for `run_with_hooks`. A head is (layer, head).
+Every function takes a TransformerBridge (`load_model`). `hooks` is a list as for `run_with_hooks`. A head is (layer, head).
 """
 
 import sys
@@ -14,10 +14,7 @@ from torch import Tensor
 from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.measures import attention, estimates, prediction, repeats
-from transformer_circuits.measures.attention import induction_score, previous_token_score, start_token_score
 from transformer_circuits.measures.kept import kept
-from transformer_circuits.measures.prediction import BATCH
-from transformer_circuits.measures.repeats import Repeated
 from transformer_circuits.models import architecture, bridge
 
 Head = tuple[int, int]
@@ -29,10 +26,7 @@ def head_name(head: Head) -> str:
 
 
 def relative_error(measured: Tensor, expected: Tensor) -> float:
-    """Return the largest absolute difference divided by the largest absolute expected entry.
-
-    Raises ValueError if the shapes differ, because broadcasting would compare something else.
-    """
+    """Return the largest absolute difference divided by the largest absolute expected entry. Raises ValueError if the shapes differ."""
     if measured.shape != expected.shape:
         raise ValueError(f"shapes must be equal, got {tuple(measured.shape)} and {tuple(expected.shape)}")
     if torch.equal(measured, expected):
@@ -44,11 +38,7 @@ def patterns(
     model: Any, tokens: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
 ) -> Float[Tensor, "layer row head dest src"]:
     """Return the attention patterns of all heads, with these hooks in place. For a few rows: 12 MB per row and layer at 12 heads and 512 tokens."""
-    with model.hooks(fwd_hooks=list(hooks)):
-        _, cache = model.run_with_cache(
-            tokens, names_filter=lambda name: name.endswith("hook_pattern"), stop_at_layer=model.cfg.n_layers
-        )
-    return torch.stack([cache["pattern", layer] for layer in range(model.cfg.n_layers)])
+    return pattern_scores(model, tokens, lambda pattern: pattern, hooks)
 
 
 def losses(model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "row pos-1"]:
@@ -64,29 +54,25 @@ def pattern_scores(
     hooks: Iterable[Hook] = (),
     n_layers: int | None = None,
 ) -> Float[Tensor, "layer ..."]:
-    """Return `score(pattern)` for every layer (the first `n_layers`, at least one), computed during the run, so that no pattern is kept.
-
-    Patterns of half precision are scored in single precision.
-    """
+    """Return `score(pattern)` for every layer (the first `n_layers`, at least one), at least in single precision. No pattern is kept."""
     n_layers, found = model.cfg.n_layers if n_layers is None else n_layers, {}
 
     def read(pattern: Float[Tensor, "row head dest src"], hook: Any) -> None:
         found[hook.name] = score(pattern.float() if pattern.dtype.itemsize == 2 else pattern)
 
-    names = [get_act_name("pattern", layer) for layer in range(n_layers)]
-    reads = [(name, read) for name in names]
+    reads = [(get_act_name("pattern", layer), read) for layer in range(n_layers)]
     model.run_with_hooks(tokens, fwd_hooks=[*hooks, *reads], stop_at_layer=n_layers)
-    return torch.stack([found[name] for name in names])
+    return torch.stack([found[name] for name, _ in reads])
 
 
 def induction_scores(
-    model: Any, repeated: Repeated, hooks: Iterable[Hook] = (), n_layers: int | None = None
+    model: Any, repeated: repeats.Repeated, hooks: Iterable[Hook] = (), n_layers: int | None = None
 ) -> Float[Tensor, "layer head"]:
     """Return the induction score of every head (of the first `n_layers`) on one draw of repeated random tokens."""
     total = 0.0
-    for rows in torch.arange(len(repeated.tokens)).split(BATCH):
+    for rows in torch.arange(len(repeated.tokens)).split(prediction.BATCH):
         part = repeated.select(rows)
-        each = pattern_scores(model, part.tokens, partial(induction_score, repeated=part), hooks, n_layers)
+        each = pattern_scores(model, part.tokens, partial(attention.induction_score, repeated=part), hooks, n_layers)
         total = total + each * len(part.targets)
     return total / len(repeated.targets)
 
@@ -98,17 +84,16 @@ class Scores(NamedTuple):
     error: Float[Tensor, "layer head"]
 
 
-def measured_draws(model: Any) -> list[Repeated]:
+def measured_draws(model: Any) -> list[repeats.Repeated]:
     """Return the draws of repeated random tokens behind every reported induction score, with the model's own start token in front."""
     n_ctx, start = repeats.row_length(model.cfg.n_ctx), bridge.start_token(model)
-    return [draw.with_start(start) for draw in repeats.repeated_draws(model.cfg.d_vocab, n_ctx, model.W_E.device)]
+    shortest = min(repeats.SHORTEST, (n_ctx - 1) // 2)
+    draw = partial(repeats.repeated_random_tokens, model.cfg.d_vocab, n_ctx, shortest=shortest)
+    return [draw(seed=seed).with_start(start).to(model.W_E.device) for seed in range(repeats.DRAWS)]
 
 
 def measured_induction(model: Any) -> Scores:
-    """Return the induction scores that the book reports, over `measured_draws`, so that a head has one score everywhere.
-
-    They are `kept`: nine chapters and two pages ask for those of the two-layer model.
-    """
+    """Return the induction scores that the book reports, over `measured_draws`; they are `kept`, so that a head has one score everywhere."""
 
     def measure() -> tuple[Tensor, Tensor]:
         return estimates.mean(torch.stack([induction_scores(model, draw) for draw in measured_draws(model)]))
@@ -117,30 +102,27 @@ def measured_induction(model: Any) -> Scores:
     return Scores(*kept(model, measure, code))
 
 
-def _over_windows(
-    model: Any, windows: Int[Tensor, "row pos"], score: Callable[[Tensor], Tensor]
-) -> Float[Tensor, "layer head"]:
-    found = [pattern_scores(model, rows, score) for rows in windows.split(BATCH)]
-    return torch.cat(found, dim=1).mean(dim=1)
-
-
 def previous_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
     """Return the mean attention of every head to the previous token on these windows, the first two positions left out."""
-    return _over_windows(model, windows, previous_token_score)
+    found = [pattern_scores(model, rows, attention.previous_token_score) for rows in windows.split(prediction.BATCH)]
+    return torch.cat(found, dim=1).mean(dim=1)
 
 
 def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
     """Return the mean attention of every head to the start token; a head at RESTING or above is a resting head."""
-    return _over_windows(model, windows, start_token_score)
+    found = [pattern_scores(model, rows, attention.start_token_score) for rows in windows.split(prediction.BATCH)]
+    return torch.cat(found, dim=1).mean(dim=1)
+
+
+def activation(model: Any, tokens: Int[Tensor, "row pos"], name: str, layer: int) -> Tensor:
+    """Return one activation, by its short name, of a run that ends after its layer."""
+    name = get_act_name(name, layer)
+    return model.run_with_cache(tokens, names_filter=name, stop_at_layer=layer + 1)[1][name]
 
 
 def explained_by_distance(model: Any, windows: Int[Tensor, "row pos"], layer: int = 0) -> tuple[Tensor, Tensor]:
     """Return the fraction of the variance of each head's scores that distance explains (claim S5), and its standard error over windows."""
-    name = get_act_name("attn_scores", layer)
-    found = [
-        model.run_with_cache(rows, names_filter=name, stop_at_layer=layer + 1)[1][name] for rows in windows.split(BATCH)
-    ]
-    scores = torch.cat(found)
+    scores = torch.cat([activation(model, rows, "attn_scores", layer) for rows in windows.split(prediction.BATCH)])
     # One head at a time: the measure works in double precision.
     heads = [attention.distance_sums(scores[:, [head]]) for head in range(scores.shape[1])]
     explained, total = (torch.cat(sums, dim=1).cpu() for sums in zip(*heads))
@@ -155,11 +137,8 @@ def freeze(cache: Any) -> list[Hook]:
 
 def mean_z(model: Any, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "head d_head"]:
     """Return the mean `z` of each head of a layer over all positions of these rows."""
-    name, found = get_act_name("z", layer), []
-    for rows in tokens.split(BATCH):
-        _, cache = model.run_with_cache(rows, names_filter=name, stop_at_layer=layer + 1)
-        found.append(cache[name].sum((0, 1)))
-    return torch.stack(found).sum(0) / tokens.numel()
+    sums = [activation(model, rows, "z", layer).sum((0, 1)) for rows in tokens.split(prediction.BATCH)]
+    return torch.stack(sums).sum(0) / tokens.numel()
 
 
 def without_heads(heads: Sequence[Head], means: Sequence[Float[Tensor, "head d_head"]] | None = None) -> list[Hook]:

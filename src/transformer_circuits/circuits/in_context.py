@@ -1,7 +1,7 @@
 """In-context learning: which tokens the text before them can tell, and from when on in training something holds.
 
-Paper: "Where Does This Leave Us?", and its sequel, "In-context Learning and Induction Heads" (Olsson et al. 2022). Claims W1 and W2.
-What is read off a training log (`models.registry.training_log`) is a Series with a value a snapshot, its index the tokens seen.
+Paper: "Where Does This Leave Us?", and its sequel, "In-context Learning and Induction Heads" (Olsson et al. 2022). Claims W1 and W2. A Series
+has a value for each snapshot of a training log (`models.registry.training_log`), its index the tokens seen.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,7 @@ GROUPS = ("new token", "token seen, pair new", "pair seen")
 
 
 def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-1"]:
-    """What a window up to each token says about the next one, as an index into GROUPS.
-
-    2: the pair (this token, next token) stood there before, which is what an induction head looks up. 1: the next token did, but not
-    after this one. 0: it is new.
-    """
+    """What a window up to each token says about the next one, as an index into GROUPS: whether it, or the pair of both, stood there before."""
     kinds = []
     for row in windows:  # one at a time: a table of positions by positions
         inputs, following = row[:-1], row[1:]
@@ -52,19 +48,17 @@ def met_from(met: pd.Series) -> Milestone:
     return Milestone(met.index[first], met.index[max(first - 1, 0)])
 
 
-def steepest_fall(score: pd.Series, factor: float = 2.0) -> Milestone:
-    """Return where a score falls most while the tokens seen grow by `factor`: the end and the start of that stretch.
-
-    Between snapshots the score is interpolated over the logarithm of the tokens. NaN, NaN if it never falls.
-    """
+def steepest_fall(score: pd.Series) -> Milestone:
+    """Return where a score, interpolated over the logarithm of the tokens seen, falls most while these double: the end and the start of that
+    stretch; NaN, NaN if it never falls."""
     score = score[score.index > 0]
     at = np.log(score.index.to_numpy(float))
-    starts = at[at <= at[-1] - np.log(factor)]
-    falls = np.interp(starts, at, score) - np.interp(starts + np.log(factor), at, score)
+    starts = at[at <= at[-1] - np.log(2)]
+    falls = np.interp(starts, at, score) - np.interp(starts + np.log(2), at, score)
     if not len(falls) or falls.max() <= 0:
         return Milestone(np.nan, np.nan)
     start = np.exp(starts[falls.argmax()])
-    return Milestone(factor * start, start)
+    return Milestone(2 * start, start)
 
 
 def best_of_heads(scores: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
@@ -89,12 +83,11 @@ def when_true(
     """Return from which snapshot on each headline finding holds until the end of training, as far as logs can judge it.
 
     A row for each finding, in the order of the paper: `claim` (its id in the ledger, empty if no claim has this criterion), `about` (what
-    the criterion reads: "weights", "attention", or "loss"), `finding` (a sentence), and `tokens` and `before` of `met_from`: NaN if the
-    finding does not hold at the end. "The best head" is the one with the best induction score at that snapshot.
+    the criterion reads: "weights", "attention", or "loss"), `finding`, and `tokens` and `before` of `met_from`. "The best head" is the one
+    with the best induction score at that snapshot. `log` may be that of a one-layer model.
 
-    `log` and `one_layer` are as `registry.training_log` returns them; `log` may be that of a one-layer model. Findings about what these
-    logs do not contain are left out. `copying`: positivity above which a head of the one-layer model copies (`weights.copying_threshold` of
-    the matrices as they are, because the log's positivity is that of circuits which are not centered).
+    `copying`: positivity above which a head of the one-layer model copies (`weights.copying_threshold` of the matrices as they are, because
+    the log's positivity is that of circuits which are not centered).
     """
     logs = [x.set_index("tokens") for x in (one_layer, log) if _has(x, "induction")]
     by_depth = {len(x["induction"].iloc[-1]): x for x in logs}
@@ -119,17 +112,14 @@ def when_true(
         both_work = first[row, pair["previous"]] & second[row, pair["induction"]]
         composes = (pair["k_composition"] >= COMPOSES) & both_work
         judge(two, "T3", "weights", "The best head K-composes with an earlier head", composes)
-        matches = pair["k_positivity"] >= CORNER
-        judge(two, "T10", "weights", "The best head's keys match the token before", matches)
+        judge(two, "T10", "weights", "The best head's keys match the token before", pair["k_positivity"] >= CORNER)
         judge(two, "T10", "weights", "The best head copies what it attends to", reader >= CORNER)
     if two is not None:
         best = best_of_heads(two["induction"])
         judge(two, "T8", "attention", INDUCES, best >= INDUCTION_HEAD)
-        half = "The best head puts half of its attention on the right token"
-        judge(two, "T8", "attention", half, best >= HALF)
-        fall = "In the second copy, the loss is at most half of a uniform guess's"
-        second_copy = two["copies"].str[1]
-        judge(two, "T8", "loss", fall, second_copy <= (1 - HALF) * np.log(d_vocab))
+        judge(two, "T8", "attention", "The best head puts half of its attention on the right token", best >= HALF)
+        low = two["copies"].str[1] <= (1 - HALF) * np.log(d_vocab)
+        judge(two, "T8", "loss", "In the second copy, the loss is at most half of a uniform guess's", low)
     if _has(two, "first_guess"):
         guesses = two["first_guess"] >= HALF
         judge(two, "T8", "loss", "In the second copy, half of the first guesses are right", guesses)
@@ -139,8 +129,7 @@ def when_true(
         judge(two, "T11", "loss", "Single heads reduce the loss most, virtual heads least", most)
     if one is not None and two is not None:
         alone = np.interp(two.index, one.index, one["in_context"])  # after as many tokens, or at its end
-        helps = alone - two["in_context"] >= HELPS
-        judge(two, "W1", "loss", "A longer context helps two layers more than one", helps)
+        judge(two, "W1", "loss", "A longer context helps two layers more than one", alone - two["in_context"] >= HELPS)
     return pd.DataFrame(rows, columns=["claim", "about", "finding", "tokens", "before"])
 
 

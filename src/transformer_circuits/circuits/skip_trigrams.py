@@ -1,9 +1,8 @@
 """Skip-trigrams: source ... destination -> out token, read from the QK and OV circuits of the first layer's heads.
 
-Paper: "Interpretation as Skip-Trigrams" and the sections after it (claims S1 to S4, S6, S8). A head's QK circuit says which destinations
-attend to a source, and its OV circuit says which out tokens attending to that source raises. Both are read by source
-(`head_dump.by_source`). Positions are left out, although they can keep a head from attending where its tokens match.
-All arguments and results are on the CPU.
+Paper: "Interpretation as Skip-Trigrams" and the sections after it (claims S1 to S4, S6, S8). Both circuits are read by source
+(`head_dump.by_source`): which destinations attend to it, and which out tokens that raises. Positions are left out, although they can
+keep a head from attending where its tokens match. All arguments and results are on the CPU.
 """
 
 from __future__ import annotations
@@ -37,19 +36,13 @@ Forms = tuple[Sequence[int], ...]  # of source, destination, out: token ids with
 Ways = Int[Tensor, "3 way"]  # ways to split a word: ids of the whole, of its first piece, and of the rest
 
 
-# --- hits -------------------------------------------------------------------------------------------------------------------
-
-
 def circuits(model: TransformerBridge) -> list[FactoredMatrix]:
-    """Return `by_source` in double precision: every machine finds the same hits in the same order."""
+    """Return `by_source` in double precision, so that every machine finds the same hits in the same order."""
     return [FactoredMatrix(circuit.A.cpu(), circuit.B.cpu()) for circuit in by_source(model, torch.float64)]
 
 
 class Candidates(NamedTuple):
-    """Some sources of each first-layer head, and all hits of each source: every destination goes with every out token.
-
-    That the hits of a head and source form a full grid is what the paper calls the factored form.
-    """
+    """Some sources of each first-layer head, and all hits of each: every destination goes with every out token (the paper's factored form)."""
 
     sources: Int[Tensor, "head source"]
     destinations: Int[Tensor, "head source d"]  # the top share of the source's QK column, ascending ids
@@ -60,10 +53,9 @@ class Candidates(NamedTuple):
     def of(cls, model: TransformerBridge, sources: Int[Tensor, "head source"], share: float = SHARE) -> Candidates:
         """Find all hits of these sources."""
         count, (columns, rows) = int(share * model.cfg.d_vocab), circuits(model)
-        attending = [top_k(columns[h], count, mine)[1] for h, mine in enumerate(sources)]
-        raised = [top_k(rows[h], count, mine) for h, mine in enumerate(sources)]
-        boosts, outs = map(torch.stack, zip(*raised))
-        return cls(sources, torch.stack(attending).sort(dim=-1).values, outs, boosts.float())
+        attending = torch.stack([top_k(columns[h], count, mine)[1] for h, mine in enumerate(sources)])
+        boosts, outs = map(torch.stack, zip(*(top_k(rows[h], count, mine) for h, mine in enumerate(sources))))
+        return cls(sources, attending.sort(dim=-1).values, outs, boosts.float())
 
 
 class Hits(NamedTuple):
@@ -113,15 +105,20 @@ def often_followed(bigrams: BigramCounts, family: Bool[Tensor, "source d_vocab"]
     return torch.from_numpy(after * total.sum() > LIFTED * total * after.sum(axis=0)).T
 
 
+def orders(n: int, draws: int) -> Int[Tensor, "draw n"]:
+    """Return random orders of n things."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.stack([torch.randperm(n, generator=generator) for _ in range(draws)])
+
+
 def copied_by_chance(
     hits: Hits, family: Bool[Tensor, "d_vocab d_vocab"], sources: Ids, k: int = 5, shuffles: int = 20
 ) -> Float[Tensor, " shuffle"]:
     """Return the share of sources with themselves or a variant among the k highest out tokens of another source, in any counted head (claim S1)."""
-    generator, lists = torch.Generator().manual_seed(0), hits.grid.outs[hits.counted, :, :k]
     shares = []
-    for _ in range(shuffles):
-        others = lists[:, sources[torch.randperm(len(sources), generator=generator)]]
-        shares.append(family[sources[:, None], others].any(dim=-1).any(dim=0).float().mean())
+    for others in sources[orders(len(sources), shuffles)]:
+        raised = hits.grid.outs[hits.counted][:, others, :k]
+        shares.append(family[sources[:, None], raised].any(dim=-1).any(dim=0).float().mean())
     return torch.stack(shares)
 
 
@@ -130,11 +127,8 @@ def above(circuit: FactoredMatrix, rows: Ids, columns: Ids) -> Int[Tensor, "head
     return torch.stack([ranks(circuit[head], rows, columns) for head in range(len(circuit.A))])
 
 
-# --- copying (S2, S3) -------------------------------------------------------------------------------------------------------
-
-
 def _ways(rows: Iterable[tuple[int, ...]]) -> Ways:
-    return torch.tensor(sorted(set(rows)), dtype=torch.long).reshape(-1, 3).T
+    return torch.tensor([*rows], dtype=torch.long).reshape(-1, 3).T
 
 
 def all_splits(names: Sequence[str]) -> Ways:
@@ -147,21 +141,18 @@ def all_splits(names: Sequence[str]) -> Ways:
                 piece, rest = text[:cut], text[cut:]
                 if piece.strip() and piece in ids and rest in ids:
                     rows.append((i, ids[piece], ids[rest]))
-    return _ways(rows)
+    return _ways(sorted(set(rows)))
 
 
 def broken_words(names: Sequence[str], encode: Callable[[str], list[int]]) -> Ways:
-    """Return words that are one token after a space, and exactly two without the space or with the first letter's case changed (claim S3).
-
-    `names`: the strings of all tokens, by id; `encode`: the tokenizer, without a start token.
-    """
+    """Return words that are one token after a space, and exactly two without the space or with the first letter's case changed (claim S3)."""
     rows = []
     for i, name in enumerate(names):
         word = name.removeprefix(" ")
         if word != name and word_of(name) is not None:
             other = word[0].swapcase() + word[1:]
             rows += [(i, *pieces) for pieces in map(encode, (word, other, " " + other)) if len(pieces) == 2]
-    return _ways(rows)
+    return _ways(sorted(set(rows)))
 
 
 # What claim S2 calls the four patterns of copying, and how the paper writes them.
@@ -176,23 +167,19 @@ PATTERNS = {
 def four_patterns(
     hits: Hits, names: Sequence[str], outs: Int[Tensor, "head d_vocab k"]
 ) -> Bool[Tensor, "4 head d_vocab"]:
-    """Return which (head, source) pairs show each of the four PATTERNS of copying, in that order (claim S2).
+    """Return which heads and sources show each of the four PATTERNS of copying (claim S2). `outs`: the k that each head raises most, by source.
 
     The first two: the source, or a variant of it, is among its out tokens. The last two: the rest b of a source (`all_splits`), or a
-    variant of that rest, is, and the piece a attends to the source. `outs`: the k that each head raises most, by source.
+    variant of that rest, is, and the piece a attends to the source.
     """
-    n, own = len(names), torch.arange(len(names))
-    variants = torch.tensor([a * n + b for a, others in enumerate(akin_to(names)) for b in others])
-
-    def akin(tokens: Ids, outs: Int[Tensor, "head n k"]) -> Bool[Tensor, "head n k"]:
-        return torch.isin(tokens[:, None] * n + outs, variants)
-
-    found = [(outs == own[:, None]).any(dim=-1), akin(own, outs).any(dim=-1)]
+    own = torch.arange(len(names))[:, None]
+    akin = families(names).fill_diagonal_(False)
+    found = [(outs == own).any(dim=-1), akin[own, outs].any(dim=-1)]
     whole, piece, rest = all_splits(names)
     attended, of_whole = hits.attended(whole, piece), outs[:, whole]
-    for raised in (of_whole == rest[:, None], akin(rest, of_whole)):
-        ways = raised.any(dim=-1) & attended
-        found.append(torch.zeros(ways.shape[0], n).index_add_(1, whole, ways.float()) > 0)
+    for raised in (of_whole == rest[:, None], akin[rest[:, None], of_whole]):
+        ways = (raised.any(dim=-1) & attended).float()
+        found.append(torch.zeros(len(ways), len(names)).index_add_(1, whole, ways) > 0)
     return torch.stack(found)
 
 
@@ -200,22 +187,17 @@ def shuffled_patterns(
     hits: Hits, names: Sequence[str], sources: Ids, k: int = 3, shuffles: int = 100
 ) -> Float[Tensor, "shuffle 4"]:
     """Return how frequent each of the PATTERNS is over these sources and the counted heads once sources exchange their out tokens (claim S2)."""
-    generator, outs = torch.Generator().manual_seed(0), hits.grid.outs[..., :k]
-    shares = []
-    for _ in range(shuffles):
-        others = outs.clone()
-        others[:, sources] = outs[:, sources[torch.randperm(len(sources), generator=generator)]]
-        shares.append(four_patterns(hits, names, others)[:, hits.counted][..., sources].float().mean((1, 2)))
+    outs, shares = hits.grid.outs[..., :k], []
+    for others in sources[orders(len(sources), shuffles)]:
+        exchanged = outs.index_copy(1, sources, outs[:, others])
+        shares.append(four_patterns(hits, names, exchanged)[:, hits.counted][..., sources].float().mean((1, 2)))
     return torch.stack(shares)
 
 
 def exchanged_words(
     hits: Hits, ways: Ways, frequency: Float[Tensor, " d_vocab"], shuffles: int
 ) -> Float[Tensor, " shuffle"]:
-    """Return the share of words found once each has the pieces and rests of another, similarly frequent word (claim S3).
-
-    Words change places in a random cycle within groups of 20 neighbors in frequency. A piece stays with its rest.
-    """
+    """Return the share of words found once they change pieces and rests in a random cycle of 20 neighbors in frequency (claim S3)."""
     generator, shares = torch.Generator().manual_seed(0), []
     words, word = ways[0].unique(return_inverse=True)
     groups = frequency[words].argsort(stable=True).split(20)
@@ -230,9 +212,6 @@ def exchanged_words(
     return torch.tensor(shares)
 
 
-# --- the paper's list (S4) --------------------------------------------------------------------------------------------------
-
-
 def paper_examples() -> dict[str, Any]:
     """Load the paper's examples: `copying` (claim S1), `others` (S4), and `kinds` of words (S8)."""
     return yaml.safe_load(Path(__file__).with_name("paper_skip_trigrams.yml").read_text(encoding="utf8"))
@@ -242,7 +221,7 @@ def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> pd.D
     """Return the paper's skip-trigrams in our tokens (claim S4): `group`, `paper` (as the paper writes it), `forms`, and `pieces`.
 
     The paper does not show leading spaces, so both forms of each token count, where they are single tokens. A token that the vocabulary
-    splits in both forms is listed with its `pieces`, "str|ft|ime". `names`: the strings of all tokens; `encode`: the tokenizer, no start token.
+    splits in both forms is listed with its `pieces`, "str|ft|ime".
     """
     ids, examples = {name: i for i, name in enumerate(names)}, paper_examples()
     triples = []
@@ -260,40 +239,31 @@ def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> pd.D
 
 def combined(triple: Forms) -> Ways:
     """Return every way to write a triple, one of its forms for each of the three tokens."""
-    return torch.tensor([*itertools.product(*triple)], dtype=torch.long).reshape(-1, 3).T
+    return _ways(itertools.product(*triple))
 
 
 def ways_among(forms: Sequence[Forms], right: Ways) -> list[Ways]:
     """Return those ways to write each triple that are among `right`: [3, way], none of them if no way is."""
-    known = set(zip(*right.tolist()))
-    found = [[way for way in combined(triple).T.tolist() if tuple(way) in known] for triple in forms]
-    return [torch.tensor(ways, dtype=torch.long).reshape(-1, 3).T for ways in found]
-
-
-def count_hits(hits: Hits, forms: Sequence[Forms]) -> Bool[Tensor, "head triple"]:
-    """Return in which heads each triple is a hit, in at least one of its forms; in none if it has no form."""
-    return torch.stack([hits(*combined(triple)).any(dim=1) for triple in forms], dim=1)
+    known, found = set(zip(*right.tolist())), []
+    for triple in forms:
+        found.append(_ways(way for way in itertools.product(*triple) if way in known))
+    return found
 
 
 def exchanged_hits(hits: Hits, forms: Sequence[Forms], shuffles: int) -> Float[Tensor, " shuffle"]:
-    """Return how many triples are hits once destinations and out tokens are exchanged between them, independently (claim S4).
-
-    Triples without a form are left out.
-    """
+    """Return how many triples that have a form are hits once destinations and out tokens are exchanged between them (claim S4)."""
     sources, destinations, outs = zip(*(triple for triple in forms if all(triple)))
-    generator, n = torch.Generator().manual_seed(0), len(sources)
-    exchanged = []
-    for _ in range(shuffles):
-        d, o = (torch.randperm(n, generator=generator).tolist() for _ in range(2))
-        exchanged += [(sources[i], destinations[d[i]], outs[o[i]]) for i in range(n)]
-    return count_hits(hits, exchanged).any(dim=0).view(shuffles, n).sum(dim=1).float()
+    counts = []
+    for d, o in orders(len(sources), 2 * shuffles).view(shuffles, 2, -1).tolist():
+        exchanged = zip(sources, (destinations[i] for i in d), (outs[i] for i in o))
+        counts.append(sum(hits(*combined(triple)).any().item() for triple in exchanged))
+    return torch.tensor(counts, dtype=torch.float)
 
 
 def nearest(hits: Hits, forms: Sequence[Forms], names: Sequence[str]) -> pd.DataFrame:
-    """Return where triples come nearest to a hit: the form and the head in which the worse of the two shares is best; nearest first.
+    """Return where triples that have a form come nearest to a hit: the form and head in which the worse of two shares is best; nearest first.
 
-    Columns tokens (three strings), head ("0.7"), above d (%) and above o (%): the share of tokens that rank above destination and out token.
-    The index says which triple it is; those without a form are left out.
+    Index: which triple. Columns tokens (three strings), head ("0.7"), above d (%) and above o (%): the share of tokens that rank above.
     """
     rows = {}
     for i, triple in enumerate(forms):
@@ -309,14 +279,8 @@ def nearest(hits: Hits, forms: Sequence[Forms], names: Sequence[str]) -> pd.Data
     return table.loc[table.iloc[:, 2:].max(axis=1).sort_values(kind="stable").index]
 
 
-# --- bugs (S6) --------------------------------------------------------------------------------------------------------------
-
-
 def count_bugs(right: Bool[Tensor, "*batch d o"], wrong: Bool[Tensor, "*batch d o"]) -> Int[Tensor, "*batch"]:
-    """Return in how many ways two right skip-trigrams of one head and source force two wrong ones (claim S6).
-
-    A bug is a pair (d, o), (d', o'), both right, whose crossed triples (d, o') and (d', o) are both wrong.
-    """
+    """Return the number of bugs (claim S6): pairs (d, o), (d', o'), both right, whose crossed triples (d, o') and (d', o) are both wrong."""
     # [d, d']: out tokens that are right after d and wrong after d'
     crossings = right.float() @ wrong.float().mT
     # Single precision ends at 2^24.
@@ -329,18 +293,12 @@ def crossed(right: Bool[Tensor, "*batch d o"], wrong: Bool[Tensor, "*batch d o"]
     return wrong & (right.float() @ wrong.float().mT @ right.float() > 0.5)
 
 
-class Boosts(NamedTuple):
-    """What triples add to the logits of a text: a row for each place of a destination and each head and source before it."""
-
-    position: Int[Tensor, "place 1"]  # of the destination
-    out: Int[Tensor, "place o"]
-    amount: Float[Tensor, "place o"]  # logits, zero or above
-    triples: tuple[Ids, Ids, Ids]  # head, source, d: of a grid [head, source, d, o], the row o
+# Of each place of a destination and each head and source before it: position [place, 1], out tokens [place, o], what is added to their
+# logits [place, o], and the ids (head, source, d) of a row o in a grid [head, source, d, o].
+Boosts = tuple[Int[Tensor, "place 1"], Int[Tensor, "place o"], Float[Tensor, "place o"], tuple[Ids, Ids, Ids]]
 
 
-def find_boosts(
-    tokens: Int[Tensor, " position"], patterns: Float[Tensor, "head dest src"], candidates: Candidates
-) -> Boosts:
+def find_boosts(tokens: Int[Tensor, " position"], patterns: Float[Tensor, "head dest src"], grid: Candidates) -> Boosts:
     """Return where candidate triples occur in a text, and what they add to the logits there (claim S6).
 
     For head h, destination d at position j, and out token o: A^h[j, source] * boost of o, with the attention summed over all positions of
@@ -349,21 +307,21 @@ def find_boosts(
     kinds, kind_of = tokens.unique(return_inverse=True)
     # [head, position, kind of token]: to earlier positions of this token
     attention = patterns.tril(-1) @ F.one_hot(kind_of).to(patterns)
-    head, source = torch.isin(candidates.sources, kinds).nonzero(as_tuple=True)
-    attention = attention[head, :, torch.searchsorted(kinds, candidates.sources[head, source])]
-    attending = candidates.destinations[head, source][:, None] == tokens[:, None]
+    head, source = torch.isin(grid.sources, kinds).nonzero(as_tuple=True)
+    attention = attention[head, :, torch.searchsorted(kinds, grid.sources[head, source])]
+    attending = grid.destinations[head, source][:, None] == tokens[:, None]
     place, position, d = (attending & (attention > 0)[..., None]).nonzero(as_tuple=True)
     triples = head[place], source[place], d
-    amount = attention[place, position, None] * candidates.boosts[triples[:2]].clamp(min=0)
-    return Boosts(position[:, None], candidates.outs[triples[:2]], amount, triples)
+    amount = attention[place, position, None] * grid.boosts[triples[:2]].clamp(min=0)
+    return position[:, None], grid.outs[triples[:2]], amount, triples
 
 
 def without(
     logits: Float[Tensor, "position d_vocab"], boosts: Boosts, chosen: Bool[Tensor, "head source d o"]
 ) -> Float[Tensor, "position d_vocab"]:
     """Return the logits minus what the chosen triples add to them, attention patterns unchanged."""
-    amount = boosts.amount * chosen[boosts.triples]
-    return logits.index_put((boosts.position, boosts.out), -amount, accumulate=True)
+    position, out, amount, triples = boosts
+    return logits.index_put((position, out), -amount * chosen[triples], accumulate=True)
 
 
 def per_thousand_tokens(nats: Float[Tensor, " text"], lengths: Int[Tensor, " text"]) -> pd.Series:

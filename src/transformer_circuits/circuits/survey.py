@@ -1,8 +1,4 @@
-"""What chapter 17 needs to put the paper's questions to any model that TransformerLens bridges.
-
-Everything else that the chapter computes comes from `heads` and `measures`, as in chapters 5 to 8. All functions take a bridge as
-`load_model` returns it. Weights are read in single precision, whatever the model's own.
-"""
+"""What chapter 17 needs, besides `heads` and `measures`, to put the paper's questions to any model that TransformerLens bridges."""
 
 from typing import Any, NamedTuple
 
@@ -29,21 +25,19 @@ def check(model: Any, start: int | None = None) -> None:
     """
     n_layers, direction = model.cfg.n_layers, getattr(model.cfg, "attention_dir", None) or "causal"
     attending = sum(get_act_name("pattern", layer) in model.hook_dict for layer in range(n_layers))
-    if getattr(_config(model), "is_encoder_decoder", False):
-        got = "an encoder and a decoder"
-    elif direction != "causal":
-        got = f"{direction} attention, as in an encoder"
-    elif attending < max(1, n_layers):
-        got = f"attention in {attending} of its {n_layers} layers"
-    elif start is not None and not 0 <= start < model.cfg.d_vocab:
+    unfit = {
+        "an encoder and a decoder": getattr(_config(model), "is_encoder_decoder", False),
+        f"{direction} attention, as in an encoder": direction != "causal",
+        f"attention in {attending} of its {n_layers} layers": attending < max(1, n_layers),
+    }
+    if got := [what for what, holds in unfit.items() if holds]:
+        raise WeightsError(
+            f"{model.cfg.model_name!r} must be a decoder with attention heads in every layer, got {got[0]}; choose another model"
+        )
+    if start is not None and not 0 <= start < model.cfg.d_vocab:
         raise WeightsError(f"the start token must be 0 to {model.cfg.d_vocab - 1}, got {start}")
-    else:
-        model.cfg.start_token = start
-        start_token(model)
-        return
-    raise WeightsError(
-        f"{model.cfg.model_name!r} must be a decoder with attention heads in every layer, got {got}; choose another model"
-    )
+    model.cfg.start_token = start
+    start_token(model)
 
 
 def _config(model: Any) -> Any:
@@ -99,8 +93,7 @@ def windows(model: Any) -> list[int | None]:
 def text(model: Any, rows: int = ROWS) -> Int[Tensor, "row pos"]:
     """Return windows of held-out text in the model's own tokens behind its own start token; the last column is a target only.
 
-    Models with the book's tokenizer, or a smaller vocabulary inside it, get `held_out_windows`; others get the same text, tokenized by
-    their own tokenizer. A model without a tokenizer, or with one of more tokens than the model has, gets uniformly random tokens.
+    A model without a tokenizer, or with one of more tokens than the model has, gets uniformly random tokens.
     """
     n_ctx, d_vocab, device = row_length(model.cfg.n_ctx), len(model.W_E), model.W_E.device
     tokenizer, ours = model.tokenizer, load_tokenizer()
@@ -137,53 +130,43 @@ def read_weights(model: Any) -> Weights:
     except AttributeError:
         name = model.cfg.model_name
         raise WeightsError(f"{name!r} has attention without W_Q, W_K, and W_V; choose another model") from None
-    parts: dict[str, list[Tensor]] = {"Q": [], "K": [], "V": [], "O": []}
+    parts = []  # of each layer
     for block, W_Q, W_K, W_V, W_O in zip(model.blocks, QK.A, QK.B.mT, OV.A, OV.B):
         W_Q, W_K, W_V = (_folded(model, getattr(block, "ln1", None), W) for W in (W_Q, W_K, W_V))
-        parts["Q"].append(W_Q * _head_gain(model, getattr(block.attn, "q_norm", None)))
-        parts["K"].append(W_K * _head_gain(model, getattr(block.attn, "k_norm", None)))
-        parts["V"].append(W_V)
-        after = _gain(model, getattr(block, "ln1_post", None))
-        parts["O"].append(W_O.float() if after is None else W_O.float() * after)
-    Q, K, V, O = map(torch.stack, parts.values())
+        W_Q = W_Q * _head_gain(model, getattr(block.attn, "q_norm", None))
+        W_K = W_K * _head_gain(model, getattr(block.attn, "k_norm", None))
+        parts.append((W_Q, W_K, W_V, W_O.float() * _gain(model, getattr(block, "ln1_post", None), W_O.shape[-1])))
+    Q, K, V, O = map(torch.stack, zip(*parts))
     W_U = _folded(model, model.ln_final, model.W_U)
     return Weights(model.W_E.float(), FactoredMatrix(Q, K.mT), FactoredMatrix(V, O), W_U)
 
 
-def _gain(model: Any, norm: Any) -> Float[Tensor, " d_model"] | None:
-    """Return what a normalization multiplies each dimension by, after its division; None if there is nothing."""
+def _gain(model: Any, norm: Any, size: int) -> Float[Tensor, " size"]:
+    """Return what a normalization multiplies each dimension by, after its division; ones if there is nothing."""
     gain = getattr(norm, "w", None) if model.cfg.normalization_type else None
-    return None if gain is None else gain.float() + bool(getattr(model.cfg, "rmsnorm_uses_offset", False))
-
-
-def _head_gain(model: Any, norm: Any) -> Tensor | float:
-    """Return the gains of a normalization of queries or keys, [head or 1, 1, d_head]: of each head, or one for all."""
-    gain = _gain(model, norm)
     if gain is None:
-        return 1.0
-    gain = gain.view(-1, 1, model.cfg.d_head)
+        return torch.ones(size, device=model.W_E.device)
+    return gain.float() + bool(getattr(model.cfg, "rmsnorm_uses_offset", False))
+
+
+def _head_gain(model: Any, norm: Any) -> Float[Tensor, "head 1 d_head"]:
+    """Return the gains of a normalization of queries or keys: of each head, or one for all."""
+    gain = _gain(model, norm, model.cfg.d_head).view(-1, 1, model.cfg.d_head)
     return gain if len(gain) == 1 else gain.repeat_interleave(model.cfg.n_heads // len(gain), dim=0)
 
 
 def _folded(model: Any, norm: Any, W: Float[Tensor, "*batch d_model out"]) -> Float[Tensor, "*batch d_model out"]:
     """Return a matrix that reads after a normalization as one that reads before it, but for the division, as `fold_ln` does."""
-    W, gain = W.float(), _gain(model, norm)
-    if gain is not None:
-        W = W * gain[:, None]
+    W = W.float() * _gain(model, norm, W.shape[-2])[:, None]
     return W - W.mean(dim=-2, keepdim=True) if model.cfg.normalization_type in ("LN", "LNPre") else W
 
 
 def composition(W: Weights, reader: Head, chance: bool = False) -> Float[Tensor, "side=3 layer head"]:
     """Return the composition ratios of one head with all heads of all earlier layers (`weights.composition_ratios`).
 
-    `chance`: with a random rotation of the stream between the two heads, which keeps all singular values (`weights.turned`).
+    `chance`: with a random rotation of the stream between the two heads (`weights.turned`).
     """
     layer, head = reader
-    QK, OV = W.QK[layer, [head]], W.OV[layer, [head]]
+    measure = weights.turned if chance else weights.composition_ratios
     written = FactoredMatrix(W.OV.A[:layer].flatten(0, 1), W.OV.B[:layer].flatten(0, 1))
-    ratios = weights.composition_ratios(written, QK, OV)
-    if chance:
-        generator, sizes = torch.Generator().manual_seed(0), written.S.square()
-        sides = [weights.turned(sizes, read.S.square(), len(W.W_U), generator) for read in (QK, QK, OV)]
-        ratios = torch.stack(sides)
-    return ratios[:, 0].unflatten(1, (layer, -1))
+    return measure(written, W.QK[layer, [head]], W.OV[layer, [head]])[:, 0].unflatten(1, (layer, -1))

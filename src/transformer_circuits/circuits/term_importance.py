@@ -1,11 +1,9 @@
 """Losses with kinds of paths left out: how much each kind of term matters.
 
-Paper: "Term Importance Analysis" (two-layer models); claims T11 and T12. The terms of order n are the paths through n heads, with all
-attention patterns frozen.
+Paper: "Term Importance Analysis"; claims T11 and T12. All functions are for two-layer models.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,39 +14,18 @@ from tqdm.auto import tqdm
 from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits.factored import entries, row_blocks
-from transformer_circuits.circuits.heads import freeze
 from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.models.architecture import causal_attention
 
 ROWS = 512  # logits formed at a time: 8 MB at 4,096 tokens, which stay in the processor's cache
 
 
-def logits_up_to_order(model: Any, tokens: Int[Tensor, "row pos"], order: int) -> Float[Tensor, "row pos d_vocab"]:
-    """Return the logits of all paths through at most `order` heads, by the paper's algorithm, at any depth.
-
-    The model runs several times with frozen patterns. In every run each layer's output is noted, and the output noted in the run before is
-    put into the stream in its place; in the first run, nothing. Order 0 is the direct path, order n_layers the whole model.
-    """
-    frozen = freeze(model.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_pattern"))[1])
-    last = {f"blocks.{layer}.attn.hook_out": 0.0 for layer in range(model.cfg.n_layers)}
-    for _ in range(order + 1):
-        noted = {}
-
-        def swap(out: Tensor, hook: Any) -> Tensor:
-            noted[hook.name] = out
-            return torch.zeros_like(out) + last[hook.name]
-
-        logits = model.run_with_hooks(tokens, fwd_hooks=frozen + [(name, swap) for name in last])
-        last = noted
-    return logits
-
-
 def losses_by_terms(model: Any, windows: Int[Tensor, "window pos"]) -> dict[str, Float[Tensor, " window"]]:
-    """Return the mean loss (nats per token) of each window with terms of a two-layer model left out (claims T11, T12), with a progress bar.
+    """Return the mean loss (nats per token) of each window with terms left out (claims T11, T12), from one pass.
 
-    "order n": paths through at most n heads. "layer 1", "layer 2": the direct path and that layer's single heads, with patterns frozen.
+    "order n": paths through at most n heads, with patterns frozen. "layer 1", "layer 2": the direct path and that layer's single heads.
     "without K", "without Q": the whole model, except that the second layer's keys or queries are computed from the embedding and the position
-    alone. Everything comes from one pass: the direct path is looked up, because it sees one token only, and each projection is computed once.
+    alone. The direct path is looked up, because it sees one token only.
     """
     direct = FactoredMatrix(model.W_E, model.W_U)
     normalizer = torch.cat([block.logsumexp(dim=-1) for _, block in row_blocks(direct)])
@@ -59,7 +36,16 @@ def losses_by_terms(model: Any, windows: Int[Tensor, "window pos"]) -> dict[str,
         tokens, targets = windows[part, :-1], windows[part, 1:]
         pair = entries(direct, tokens.flatten(), targets.flatten()).view_as(tokens)
         found["order 0"][part] = (normalizer[tokens] - pair).mean(dim=-1)
-        for name, stream in _streams(model, tokens):
+        embedding = model.W_E[tokens]
+        seen = embedding + _write(model, 0, *_read(model, embedding, 0))  # what the second layer sees
+        (Q, K, V), (Q_0, K_0, V_0) = _read(model, seen, 1), _read(model, embedding, 1)
+        # The model's own patterns, computed once; the second values lack the first layer's output.
+        moved = causal_attention(Q, K, torch.cat([V, V_0], dim=-1)).chunk(2, dim=-1)
+        whole, single = (_out(model, 1, z) for z in moved)
+        streams = {"order 1": seen + single, "order 2": seen + whole, "layer 1": seen, "layer 2": embedding + single}
+        streams["without K"] = seen + _write(model, 1, Q, K_0, V)
+        streams["without Q"] = seen + _write(model, 1, Q_0, K, V)
+        for name, stream in streams.items():
             found[name][part] = _nats(stream, model.W_U, targets).mean(dim=-1)
     return dict(found)
 
@@ -68,8 +54,8 @@ def losses_by_ablation(model: Any, windows: Int[Tensor, "window pos"]) -> dict[s
     """Return the mean loss (nats per token) of each window if the second layer's keys or queries read something else than the first layer's output.
 
     "mean Q": its mean over these windows and positions. "other K", "other Q": its output at the same positions of the window before, in a
-    circle, so that windows should be far apart in the text. (There is no "mean K": a mean adds the same to all scores of a row, which equals
-    "without K" of `losses_by_terms`.) What other windows wrote is kept: 0.8 MB per window of 512 tokens at a width of 384.
+    circle, so that windows should be far apart in the text. (A "mean K" adds the same to all scores of a row: it equals "without K" above.)
+    What other windows wrote is kept: 0.8 MB per window of 512 tokens at a width of 384.
     """
     parts = [slice(at, at + BATCH) for at in range(0, len(windows), BATCH)]
     wrote = torch.cat([_write(model, 0, *_read(model, model.W_E[windows[part, :-1]], 0)) for part in parts])
@@ -87,26 +73,8 @@ def losses_by_ablation(model: Any, windows: Int[Tensor, "window pos"]) -> dict[s
     return dict(found)
 
 
-def _streams(model: Any, tokens: Int[Tensor, "row pos"]) -> Iterator[tuple[str, Float[Tensor, "row pos d_model"]]]:
-    """Yield the final residual stream with terms left out, one name at a time."""
-    embedding = model.W_E[tokens]
-    seen = embedding + _write(model, 0, *_read(model, embedding, 0))  # what the second layer sees
-    (Q, K, V), (Q_0, K_0, V_0) = _read(model, seen, 1), _read(model, embedding, 1)
-    # The model's own patterns, computed once; the second values lack the first layer's output.
-    whole, single = causal_attention(Q, K, torch.cat([V, V_0], dim=-1)).chunk(2, dim=-1)
-    whole, single = _out(model, 1, whole), _out(model, 1, single)
-    yield "order 1", seen + single
-    yield "order 2", seen + whole
-    yield "layer 1", seen
-    yield "layer 2", embedding + single
-    yield "without K", seen + _write(model, 1, Q, K_0, V)
-    yield "without Q", seen + _write(model, 1, Q_0, K, V)
-
-
-def _read(
-    model: Any, stream: Float[Tensor, "row pos d_model"], layer: int
-) -> list[Float[Tensor, "row head pos d_head"]]:
-    """Return queries, keys, and values: all heads in one product."""
+def _read(model: Any, stream: Float[Tensor, "row pos d_model"], layer: int) -> list[Tensor]:
+    """Return queries, keys, and values, [row, head, pos, d_head]: all heads in one product."""
     placed = stream + model.W_pos[: stream.shape[1]]
     sides = ((placed, model.W_Q), (placed, model.W_K), (stream, model.W_V))
     return [(x @ W[layer].transpose(0, 1).flatten(1)).unflatten(-1, W.shape[1::2]).transpose(1, 2) for x, W in sides]

@@ -1,4 +1,4 @@
-"""Tokens as words: which tokens are variants of one another, that is, the same word ignoring case, a leading space, or a plural ending.
+"""Which tokens are variants of one another: the same word ignoring case, a leading space, or a plural ending.
 
 Paper: "Copying / Primitive In-Context Learning", whose second pattern, [b] ... [a] -> [b'], is about such pairs.
 """

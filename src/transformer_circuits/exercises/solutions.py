@@ -9,7 +9,6 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.by_hand import induction_behavior
-from transformer_circuits.circuits.term_importance import logits_up_to_order
 from transformer_circuits.exercises import inputs
 from transformer_circuits.exercises.check import Wrong, exercise
 from transformer_circuits.models.bridge import from_matrices
@@ -139,7 +138,7 @@ def induction_without(
         return induction_scores(model, tokens, length)[1]
 
 
-@exercise(lambda: inputs.texts(2, 3), avoid=(logits_by_order, logits_up_to_order))
+@exercise(lambda: inputs.texts(2, 3), avoid=(logits_by_order,))
 def losses_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "order"]:
     """Return the mean loss of all paths through at most 0, 1, 2, ... heads."""
     _, cache = model.run_with_cache(tokens[:, :-1])

@@ -14,7 +14,6 @@ DUPLICATE_TOKEN_HEAD = 0.2  # mean attention to earlier occurrences of the curre
 SUCCESSOR_HEAD = 0.5  # fraction of digits, letters, and number words whose successor a head's OV circuit raises most
 TEXT_KIND_HEAD = 0.25  # fraction of the variance of a head's z that is between windows; 1% if positions are shuffled
 RESTING = 0.95  # mean attention to the start token: the head moves almost nothing
-RESTING_PARTLY = 0.3  # a looser condition (appendix 5)
 RECENT_TOKENS_HEAD = 0.5  # mean attention to the five tokens before the current one; uniform: 5%
 # Attention p to its target at which a head's softmax is open or saturated (claim T15). The slope p (1 - p) of the softmax is at least
 # half of its largest value, 1/4, between the first two, and at most a tenth of it from the third on.
@@ -22,10 +21,7 @@ OPEN, CERTAIN = (0.15, 0.85), 0.975
 
 
 def previous_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
-    """Return the mean attention to the previous token; average it over held-out text.
-
-    Destinations 0 and 1 are left out, because they can attend to little else.
-    """
+    """Return the mean attention to the previous token. Destinations 0 and 1 are left out, because they can attend to little else."""
     return patterns.diagonal(offset=-1, dim1=-2, dim2=-1)[..., 1:].mean(dim=-1)
 
 
@@ -34,14 +30,11 @@ def start_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tenso
     return patterns[..., 1:, 0].mean(dim=-1)
 
 
-def distance_sums(
-    scores: Float[Tensor, "row head pos pos"],
-) -> tuple[Float[Tensor, "row head"], Float[Tensor, "row head"]]:
+def distance_sums(scores: Float[Tensor, "row head pos pos"]) -> tuple[Tensor, Tensor]:
     """Return how much of the variance of attention scores the distance between destination and source explains, and all of that variance.
 
-    Both are sums of squares for each row and head; their ratio over all rows is a fraction (claim S5). Variance is that over the sources
-    of one destination, since softmax ignores what all of them have in common. What explains it is one number for each distance and head,
-    fitted to all rows by least squares. `scores`: before the softmax; what is above the diagonal is not read.
+    Both are sums of squares, [row, head]; their ratio over all rows is a fraction (claim S5). Variance is that over the sources of one destination. What
+    explains it is one number for each distance and head, fitted to all rows by least squares. What is above the diagonal is not read.
     """
     n = scores.shape[-1]
     place = torch.arange(n, device=scores.device)

@@ -10,9 +10,7 @@ def mean(values: Float[Tensor, "draw *rest"]) -> tuple[Tensor, Tensor]:
     return values.mean(dim=0), values.std(dim=0) / len(values) ** 0.5
 
 
-def ratio(
-    parts: Float[Tensor, "*batch n"], wholes: Float[Tensor, "*batch n"]
-) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+def ratio(parts: Float[Tensor, "*batch n"], wholes: Float[Tensor, "*batch n"]) -> tuple[Tensor, Tensor]:
     """Return the sum of `parts` divided by the sum of `wholes` over n independent windows, rows, or draws, and its standard error.
 
     With counts as `wholes` this is a mean over tokens. The error is that of `parts - ratio * wholes`, so that what varies in both cancels.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 BATCH = 2  # rows run together on a CPU: patterns of 12 heads at 512 tokens take 25 MB; the system zeroes larger tensors each time
@@ -27,13 +27,8 @@ def batch_size(device: torch.device) -> int:
 
 
 @torch.no_grad()
-def losses_and_guesses(
-    model: Model, rows: Int[Tensor, "row pos"]
-) -> tuple[Float[Tensor, "row pos-1"], Bool[Tensor, "row pos-1"]]:
-    """Return, at each token after the first, the loss (nats), and whether the model gives the token the highest probability.
-
-    Logits of half precision are read in single precision.
-    """
+def losses_and_guesses(model: Model, rows: Int[Tensor, "row pos"]) -> tuple[Tensor, Tensor]:
+    """Return, [row, pos-1], the loss (nats) at each token after the first, and whether it is the first guess, at least in single precision."""
     # Made beforehand, or with the first rows: small results between large temporary ones keep the heap from being reused.
     found, right = None, torch.empty(rows[:, 1:].shape, dtype=torch.bool, device=rows.device)
     size = batch_size(rows.device)
@@ -48,7 +43,7 @@ def losses_and_guesses(
         flat = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
         found[at : at + len(part)] = flat.view_as(targets)
         right[at : at + len(part)] = logits.argmax(dim=-1) == targets
-    return rows.new_empty(rows[:, 1:].shape, dtype=torch.float32) if found is None else found, right
+    return found, right
 
 
 def losses(model: Model, rows: Int[Tensor, "row pos"]) -> Float[Tensor, "row pos-1"]:
@@ -56,15 +51,10 @@ def losses(model: Model, rows: Int[Tensor, "row pos"]) -> Float[Tensor, "row pos
     return losses_and_guesses(model, rows)[0]
 
 
-def first_guesses(model: Model, rows: Int[Tensor, "row pos"]) -> Bool[Tensor, "row pos-1"]:
-    """Return, for each token after the first, whether the model gives it the highest probability."""
-    return losses_and_guesses(model, rows)[1]
-
-
 def in_context_score(losses_by_position: Float[Tensor, "row pos"]) -> float:
-    """Return the loss at token 500 minus the loss at token 50, in nats (Olsson et al. 2022): negative if a longer context helps.
+    """Return the loss at token 500 minus the loss at token 50, in nats (Olsson et al. 2022), each a mean over the positions within 10 of it.
 
-    Each is a mean over the positions within 10 of it. For contexts shorter than 512, all move in proportion.
+    For contexts shorter than 512, all move in proportion.
     """
     n = losses_by_position.shape[-1]
     early, late, around = (50, 500, 10) if n >= 511 else (50 * n // 512, 500 * n // 512, max(1, 10 * n // 512))

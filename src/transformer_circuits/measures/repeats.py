@@ -16,12 +16,12 @@ ROWS = 16  # rows of each draw
 
 
 def row_length(n_ctx: int) -> int:
-    """Return the tokens of a row on which a model is measured: its context, or 256 for contexts over 512, to save time in deep models."""
+    """Return the tokens of a row on which a model is measured: its context, or 256 for contexts over 512."""
     return n_ctx if n_ctx <= 512 else 256
 
 
 class Repeated(NamedTuple):
-    """Rows of `start token, before, segment, segment, after`. Lengths and offsets of the segment differ from row to row, so that a head that looks a fixed number of tokens back is right in few rows.
+    """Rows of `start token, before, segment, segment, after`. Lengths and offsets of the segment differ from row to row.
 
     Of random tokens, those before the segment and in it all differ, so that only the first copy predicts the second.
     """
@@ -53,10 +53,7 @@ class Repeated(NamedTuple):
         return position - self.length[row] + 1
 
     def by_copy(self, values: Float[Tensor, "row pos-1"]) -> Float[Tensor, "copy=2"]:
-        """Return the mean over each copy of a value per predicted token, such as a loss; the first token of a copy is left out.
-
-        `values[row, p]` belongs to the prediction of the token at position p + 1, as `prediction.losses` returns it.
-        """
+        """Return the mean over each copy of a value per predicted token (`prediction.losses`); the first token of a copy is left out."""
         copies = (self._inside(copy, skip=1) for copy in range(2))
         return torch.stack([values[row, position - 1].mean() for row, position in copies])
 
@@ -98,22 +95,20 @@ def repeated_random_tokens(
     # Noise alone at first; the copies follow below.
     tokens = torch.multinomial(weights.expand(rows, -1), n_ctx, replacement=True, generator=generator)
     tokens[:, 0] = BOS
-    starts, lengths = [], []
+    places = []  # of each row: where the first copy begins, and its length
     for row in tokens:
         length = int(torch.randint(shortest, longest + 1, (), generator=generator))
         free = min(n_ctx - 1 - 2 * length, different - length)
         before = int(torch.randint(free + 1, (), generator=generator))
         drawn = torch.multinomial(weights, before + length, generator=generator)
         row[1 : 1 + before + 2 * length] = torch.cat([drawn, drawn[before:]])
-        starts.append(1 + before)
-        lengths.append(length)
-    return Repeated(tokens, torch.tensor(starts), torch.tensor(lengths))
+        places.append((1 + before, length))
+    return Repeated(tokens, *torch.tensor(places).T)
 
 
 def repeated_text(text: Int[Tensor, "row pos"], shortest: int = SHORTEST, seed: int = 0) -> Repeated:
     """Write a segment of each row of text twice: `shortest` to (pos - 1) / 2 tokens at a random place. What follows moves on, and the end is cut off.
 
-    The start token comes first. Unlike random tokens, those of a segment may occur several times, and text predicts them the first time too.
     Raises ValueError if the rows are too short for two copies.
     """
     n_ctx = text.shape[1]
@@ -121,21 +116,13 @@ def repeated_text(text: Int[Tensor, "row pos"], shortest: int = SHORTEST, seed: 
     if longest < shortest:
         raise ValueError(f"two copies of {shortest} tokens must fit, got rows of {n_ctx}; lower `shortest`")
     generator = torch.Generator().manual_seed(seed)
-    rows, starts, lengths = [], [], []
+    rows, places = [], []
     for row in text:
         length = int(torch.randint(shortest, longest + 1, (), generator=generator))
         start = 1 + int(torch.randint(n_ctx - 2 * length, (), generator=generator))
         rows.append(torch.cat([row[: start + length], row[start : n_ctx - length]]))
-        starts.append(start)
-        lengths.append(length)
-    return Repeated(torch.stack(rows), torch.tensor(starts), torch.tensor(lengths)).to(text.device)
-
-
-def repeated_draws(d_vocab: int, n_ctx: int, device: torch.device | str = "cpu") -> list[Repeated]:
-    """Return the DRAWS draws of ROWS rows behind every induction score that the book reports, so that it is the same number everywhere."""
-    shortest = min(SHORTEST, (n_ctx - 1) // 2)
-    draws = (repeated_random_tokens(d_vocab, n_ctx, shortest=shortest, seed=seed) for seed in range(DRAWS))
-    return [draw.to(device) for draw in draws]
+        places.append((start, length))
+    return Repeated(torch.stack(rows), *torch.tensor(places).T).to(text.device)
 
 
 def after_earlier(tokens: Int[Tensor, "*row pos"]) -> Bool[Tensor, "*row dest src"]:

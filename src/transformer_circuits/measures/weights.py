@@ -1,7 +1,6 @@
 """Scores that are read from weights alone: positivity, composition ratios, and what chance gives for both.
 
-A head's circuits are products of two thin matrices, as TransformerLens's FactoredMatrix holds them: OV = `A @ B` with A = W_V and
-B = W_O, QK with A = W_Q and B = W_K^T. Only small products are formed.
+A head's circuits are products A @ B of two thin matrices: OV of W_V and W_O, QK of W_Q and W_K^T. Only small products are formed.
 """
 
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ RANDOM_HEADS = 400
 MOST = 8 / 12  # of the working heads: "most heads copy" (claim E1)
 
 SIDES = ("Q", "K", "V")  # what a later head can read with: queries, keys, values
+Embedding, Unembedding = Float[Tensor, "d_vocab d_model"], Float[Tensor, "d_model d_vocab"]
 
 
 class Product(NamedTuple):
@@ -32,37 +32,25 @@ class Product(NamedTuple):
 
 
 def positivity(eigenvalues: Complex[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    """Return the sum of the eigenvalues divided by the sum of their absolute values (claims E1, T10).
-
-    1 if all are positive, -1 if all are negative, about 0 for a random matrix.
-    """
+    """Return the sum of the eigenvalues divided by that of their absolute values (claims E1, T10): 1 if all are positive, about 0 at random."""
     return eigenvalues.real.sum(dim=-1) / eigenvalues.abs().sum(dim=-1)
 
 
-def factored_positivity(
-    first: Float[Tensor, "*batch large small"], second: Float[Tensor, "*batch small large"]
-) -> Float[Tensor, "*batch"]:
-    """Return the positivity of `first @ second` from the eigenvalues of the small `second @ first`, which are the same except for zeros."""
+def factored_positivity(first: Tensor, second: Tensor) -> Float[Tensor, "*batch"]:
+    """Return the positivity of `first @ second`, [*batch, large, small] by [*batch, small, large], from the eigenvalues of `second @ first`."""
     return positivity(torch.linalg.eigvals((second @ first).double())).float()
 
 
-def centered(
-    W_E: Float[Tensor, "d_vocab d_model"], W_U: Float[Tensor, "d_model d_vocab"]
-) -> tuple[Float[Tensor, "d_vocab d_model"], Float[Tensor, "d_model d_vocab"]]:
-    """Return the embedding minus its mean over tokens, and the unembedding minus its mean over out tokens (claim E1).
-
-    Softmax ignores what is added to all logits, and what all source tokens have in common does not depend on which one is attended to.
-    """
+def centered(W_E: Embedding, W_U: Unembedding) -> tuple[Embedding, Unembedding]:
+    """Return the embedding minus its mean over tokens, and the unembedding minus its mean over out tokens, which softmax ignores (claim E1)."""
     return W_E - W_E.mean(dim=0), W_U - W_U.mean(dim=1, keepdim=True)
 
 
-def random_positivities(
-    W_E: Float[Tensor, "d_vocab d_model"], W_U: Float[Tensor, "d_model d_vocab"], d_head: int
-) -> Float[Tensor, " head"]:
-    """Return the positivity of OV circuits with random W_V and W_O between these two matrices, a model's own embedding and unembedding.
+def random_positivities(W_E: Embedding, W_U: Unembedding, d_head: int) -> Float[Tensor, " head"]:
+    """Return the positivity of OV circuits with random W_V and W_O between a model's own embedding and unembedding; center both if the circuits are.
 
-    Center both (`centered`) if the circuits that are compared with chance are. This is chance for everything that goes through the vocabulary. Trained embeddings alone make positivity several times as wide as
-    random matrices do (the Ginibre ensemble has a standard deviation of about 1.5 / d_head).
+    This is chance for everything that goes through the vocabulary: trained embeddings make positivity several times as wide as random
+    matrices do (the Ginibre ensemble has a standard deviation of about 1.5 / d_head).
     """
     # What each direction of the stream becomes when read as tokens and embedded again.
     tokens = (W_U.double() @ W_E.double()).cpu()
@@ -70,7 +58,7 @@ def random_positivities(
     return positivity(torch.linalg.eigvals(O @ tokens @ V)).float()
 
 
-def random_match_positivities(W_E: Float[Tensor, "d_vocab d_model"], d_head: int) -> Float[Tensor, " head"]:
+def random_match_positivities(W_E: Embedding, d_head: int) -> Float[Tensor, " head"]:
     """Return the positivity of K-composition circuits W_E W_QK W_OV^T W_E^T with random heads and this model's own embedding (claim T10)."""
     tokens = (W_E.double().mT @ W_E.double()).cpu()
     Q, K = _random_heads(len(tokens), d_head, seed=0)
@@ -78,9 +66,7 @@ def random_match_positivities(W_E: Float[Tensor, "d_vocab d_model"], d_head: int
     return positivity(torch.linalg.eigvals(V.mT @ tokens @ Q @ (K @ O.mT))).float()
 
 
-def copying_threshold(
-    W_E: Float[Tensor, "d_vocab d_model"], W_U: Float[Tensor, "d_model d_vocab"], d_head: int
-) -> float:
+def copying_threshold(W_E: Embedding, W_U: Unembedding, d_head: int) -> float:
     """Return the positivity above which a head is a copying head: COPYING_DEVIATIONS standard deviations of `random_positivities`."""
     return COPYING_DEVIATIONS * float(random_positivities(W_E, W_U, d_head).std())
 
@@ -90,8 +76,7 @@ def composition_ratios(
 ) -> Float[Tensor, "side=3 reader writer"]:
     """Return how strongly each reader's queries, keys, and values (SIDES) read what each writer writes, as a multiple of chance (claims O5, T3).
 
-    |W_OV W_in| / (|W_OV| |W_in|) in Frobenius norms, times sqrt(d_model); 1 is the root mean square of random matrices.
-    Arguments have one batch dimension, the heads.
+    |W_OV W_in| / (|W_OV| |W_in|) in Frobenius norms, times sqrt(d_model). Arguments have one batch dimension, the heads.
     """
     sides = []
     for A, B in ((reader_QK.A, reader_QK.B), (reader_QK.B.mT, reader_QK.A.mT), (reader_OV.A, reader_OV.B)):
@@ -113,26 +98,24 @@ def _random_heads(d_model: int, d_head: int, seed: int) -> Product:
     return Product(*(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes))
 
 
-def turned_at_random(model: Any) -> Float[Tensor, "side reader writer"]:
+def turned_at_random(model: Any) -> Float[Tensor, "side=3 reader writer"]:
     """Return the ratios of the first two layers with a random rotation of the stream between the two heads of each pair."""
-    generator, d_model = torch.Generator().manual_seed(0), model.cfg.d_model
-    OV, QK, OV2 = (circuit.S.square() for circuit in (model.OV[0], model.QK[1], model.OV[1]))
-    return torch.stack([turned(OV, read, d_model, generator) for read in (QK, QK, OV2)])
+    return turned(model.OV[0], model.QK[1], model.OV[1])
 
 
-def turned(
-    written: Float[Tensor, "writer d_head"],
-    read: Float[Tensor, "reader d_head"],
-    d_model: int,
-    generator: torch.Generator,
-) -> Float[Tensor, "reader writer"]:
-    """Return the ratios of heads with these squared singular values and a random rotation of the stream between them.
+def turned(writer_OV: Any, reader_QK: Any, reader_OV: Any) -> Float[Tensor, "side=3 reader writer"]:
+    """Return `composition_ratios` of FactoredMatrix circuits with a random rotation between the two heads, which keeps all singular values.
 
     A rotation R enters |W_OV R W_in| through the squares of its corner alone: with u and w the squared singular values of both, scaled
     to sum 1, the squared norm is sum_ij u_i R_ij^2 w_j.
     """
-    shape = (len(read), len(written), d_model, written.shape[-1])
-    corner = torch.linalg.qr(torch.randn(shape, generator=generator)).Q[..., : written.shape[-1], :]
-    shares = [values / values.sum(-1, True) for values in (written, read)]
-    square = torch.einsum("wi,rwij,rj->rw", shares[0], corner.square().to(written), shares[1])
-    return (d_model * square).sqrt()
+    generator, d_model = torch.Generator().manual_seed(0), writer_OV.B.shape[-1]
+    squares = [circuit.S.square() for circuit in (writer_OV, reader_QK, reader_OV)]
+    written, QK, OV = (values / values.sum(-1, True) for values in squares)
+    n_writers, d_head = written.shape
+    ratios = []
+    for read in (QK, QK, OV):
+        drawn = torch.randn(len(read), n_writers, d_model, d_head, generator=generator)
+        corner = torch.linalg.qr(drawn).Q[..., :d_head, :].square().to(written)
+        ratios.append((d_model * torch.einsum("wi,rwij,rj->rw", written, corner, read)).sqrt())
+    return torch.stack(ratios)

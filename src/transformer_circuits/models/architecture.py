@@ -1,13 +1,11 @@
 """The paper's transformer in plain PyTorch (section "Transformer Overview").
 
-- attention only, any number of layers (zero included), no biases, no normalization
+- attention only, any number of layers (zero included), no biases, no normalization; separate W_E and W_U
 - sinusoidal positions added only to the inputs of W_Q and W_K (Shortformer, Press et al. 2021), so that positions never
   enter a value and never stay in the residual stream
-- separate embedding W_E and unembedding W_U
 
-Fields of `ModelConfig` add layer normalization and more for chapter 12. Module names (`tok_embed`, `pos`, `layers`, `attn.q`
-..., `head`) are those of TransformerLens's native model, so that `models.bridge` can wrap this very module: there is one
-implementation, trained and analyzed alike.
+Fields of `ModelConfig` add layer normalization and more for chapter 12. Module names are those of TransformerLens's native model, so
+that `models.bridge` can wrap this very module: there is one implementation, trained and analyzed alike.
 """
 
 import math
@@ -34,10 +32,7 @@ BEYOND = {
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class ModelConfig:
-    """Shape of a model. The defaults are the paper's main model, except for vocabulary and context length.
-
-    Raises ValueError for sizes and options that no model has.
-    """
+    """Shape of a model; by default the paper's main model, but for vocabulary and context. Raises ValueError for what no model has."""
 
     # No stored tensor has these two sizes, so they have limits: a manifest could make a model endless.
     n_layers: Annotated[int, Field(ge=0, le=1_000)]
@@ -58,10 +53,7 @@ class ModelConfig:
 
 
 def sinusoids(n_ctx: int, d_model: int) -> Tensor:
-    """Sinusoidal position embeddings, shape [n_ctx, d_model]: sines in the first half, cosines in the second.
-
-    Wavelengths run geometrically from 2 pi to 10,000 * 2 pi tokens (Vaswani et al. 2017). An odd width leaves out the last cosine.
-    """
+    """Sinusoidal position embeddings [n_ctx, d_model]: sines, then cosines, of wavelengths from 2 pi to 10,000 * 2 pi tokens (Vaswani et al. 2017)."""
     pairs = (d_model + 1) // 2
     rates = torch.exp(torch.arange(pairs, dtype=torch.float64) * (-2 * math.log(10_000) / d_model))
     angles = torch.arange(n_ctx, dtype=torch.float64)[:, None] * rates
@@ -76,8 +68,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 class Attention(nn.Module):
     """All heads of one layer: the sum over heads of A^h (x) W_O^h W_V^h.
 
-    With smeared keys, k_j <- s k_j + (1 - s) k_(j-1), one s a head: the simplest form of what the paper's discussion of Primer
-    (So et al. 2021) asks for, a key that holds the token before, without a head in an earlier layer (claim W4).
+    With smeared keys, k_j <- s k_j + (1 - s) k_(j-1), one s a head (the paper's discussion of Primer, So et al. 2021; claim W4).
     """
 
     def __init__(self, config: ModelConfig):
@@ -96,11 +87,10 @@ class Attention(nn.Module):
         pattern_fn: Callable[[Tensor], Tensor] | None = None,
         scores_fn: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """`residual` [batch, position, d_model]; `positions` [position, d_model] or with a batch dimension.
+        """Return what the heads add to the residual stream [batch, position, d_model], and the pattern [batch, head, destination, source].
 
-        Returns what the heads add to the residual stream, and the pattern [batch, head, destination, source] if `pattern_fn`
-        was given (it may replace the pattern), else None. Beside it, `scores_fn` may replace the scaled scores (-inf where
-        the source lies ahead), before the softmax.
+        `pattern_fn` may replace the pattern, and beside it, `scores_fn` the scaled scores (-inf where the source lies ahead); without a
+        `pattern_fn`, no pattern is formed, and None returned. `positions` [position, d_model], or with a batch dimension.
         """
         heads = (self.n_heads, self.d_head)
         with_positions = residual + positions
@@ -160,11 +150,7 @@ class Transformer(nn.Module):
         self.initialize()
 
     def initialize(self) -> None:
-        """Scales at which induction heads form early on a small budget.
-
-        The embedding must be comparable to the sinusoids (amplitude 1): with a smaller one positions drown content,
-        with smaller sinusoids no previous-token head forms.
-        """
+        """Scales at which induction heads form early; the embedding must be comparable to the sinusoids, whose amplitude is 1."""
         std = dict(tok_embed=0.3, q=0.5, k=0.5, v=0.5, o=0.3, head=0.02, fc_in=1.0, fc_out=0.3)
         relative_to_width = {"q", "k", "v", "o", "fc_in", "fc_out"}
         for name, module in self.named_modules():
@@ -189,10 +175,7 @@ class Transformer(nn.Module):
         return embedding, positions
 
     def residual_stream(self, tokens: Tensor) -> Tensor:
-        """The final residual stream [batch, position, d_model], before W_U.
-
-        Raises ValueError for an empty prompt or one longer than the context.
-        """
+        """The final residual stream [batch, position, d_model], before W_U. Raises ValueError for an empty prompt or one longer than the context."""
         n = tokens.shape[-1]
         if not 0 < n <= self.config.n_ctx:
             raise ValueError(f"a prompt must have 1 to {self.config.n_ctx} tokens, this one has {n}")

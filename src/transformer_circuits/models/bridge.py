@@ -1,22 +1,17 @@
 """Our transformer as a TransformerLens 4 `TransformerBridge`.
 
-`wrap` puts TransformerLens's components around our own module, so that the analyzed module is the trained one. It differs from other
-bridges where TransformerLens's defaults would give wrong numbers for these models:
+It differs from other bridges where TransformerLens's defaults would give wrong numbers for these models:
 
 - **Positions** enter queries and keys only. `bridge.W_pos` [n_ctx, d_model] and the hook `positions.hook_out` [1, pos, d_model] give them.
-  There is no `hook_pos_embed`, which `ActivationCache.decompose_resid` would add to the residual stream. A model with
-  `standard_positions` has `hook_pos_embed` instead, as other bridges do.
-- **`hook_attn_scores`** fires on the scores (scaled, masked with -inf) before the softmax, and edits take effect. TransformerLens fires it
-  on the pattern, afterward.
+  There is no `hook_pos_embed`, which `ActivationCache.decompose_resid` would add to the residual stream (there is with `standard_positions`).
+- **`hook_attn_scores`** fires on the scores (scaled, masked with -inf) before the softmax, and edits take effect.
 - **`hook_result`** [batch, pos, head, d_model] fires after `bridge.set_use_attn_result(True)`.
 - **Smeared keys** are mixed after `hook_k`, which shows each token's own key.
-- **Padding masks** are rejected (pad on the right), so that no masked batch is computed as if it had no mask. So is compatibility mode,
-  which rewrites weights.
+- **Padding masks** are rejected (pad on the right), and so is compatibility mode, which rewrites weights.
 - Every hook in `hook_dict` fires (`hook_result` and, with an MLP, `hook_mlp_in` once they are switched on).
 
-Three things to know about TransformerLens itself. It cuts prompts given as text to the context silently (token ids raise). Its loss of a
-list of prompts of unequal length counts the padding. On a model without layers `stop_at_layer=0` returns logits, and `accumulated_resid`
-raises KeyError (the residual stream is `cache["hook_embed"]`).
+TransformerLens itself cuts prompts given as text to the context silently (token ids raise), and its loss of a list of prompts of unequal
+length counts the padding. On a model without layers `stop_at_layer=0` returns logits, and `accumulated_resid` raises KeyError.
 """
 
 import copy
@@ -43,10 +38,7 @@ MATRICES = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_U")
 def wrap(
     model: Transformer, tokenizer: PreTrainedTokenizerFast | None = None, name: str = "transformer"
 ) -> TransformerBridge:
-    """Return a bridge around a copy of `model`, on the same device and with the same dtype; `model` does not change.
-
-    `tokenizer` should come from `as_pretrained`; without one the bridge takes token ids only.
-    """
+    """Return a bridge around a copy of `model`, on the same device and with the same dtype. Without a tokenizer it takes token ids only."""
     config = model.config
     bridge_config = TransformerBridgeConfig(
         **{size: getattr(config, size) for size in SIZES},
@@ -68,10 +60,7 @@ def wrap(
 
 
 def matrices(model: TransformerBridge) -> dict[str, Tensor]:
-    """Return all weights of an attention-only model, under TransformerLens's names, for `from_matrices`.
-
-    Raises ValueError if the model has more than that: biases, layer normalization, MLPs, smeared keys, or standard positions.
-    """
+    """Return all weights of an attention-only model, under TransformerLens's names, for `from_matrices`. Raises ValueError if it has more."""
     config, parameters = model.original_model.config, dict(model.original_model.named_parameters())
     biased = any(name.endswith("bias") and (".attn." in name or "head." in name) for name in parameters)
     if found := ["biases"] * biased + config.beyond:
@@ -176,24 +165,20 @@ def _adapt(adapter: ArchitectureAdapter) -> None:
 
 
 def start_token(model: TransformerBridge) -> int:
-    """Return the token that the model's texts begin with, the first one in every prompt of this book. GPT-2's is 50256.
+    """Return the token that the model's texts begin with: `model.cfg.start_token` if it was set, 0 for our own, 50256 for GPT-2.
 
-    It comes from the model's own configuration before its tokenizer, because transformers gives a GPT-2 folder without a tokenizer
-    an empty one, whose start token is 0. Old Shortformer checkpoints have token 0, as our own models do. A model that names no start
-    token has its texts separated by the end token. `model.cfg.start_token` is used instead if it was set.
-    Raises WeightsError if the vocabulary has neither.
+    Others name it, or the end token that separates their texts, in the model's own configuration or else the tokenizer's (transformers
+    gives a GPT-2 folder without a tokenizer an empty one, whose start token is 0). Raises WeightsError if the vocabulary has neither.
     """
     if (chosen := getattr(model.cfg, "start_token", None)) is not None:
         return chosen
-    inner = getattr(model, "original_model", None)
-    if isinstance(inner, Transformer):
+    if isinstance(model.original_model, Transformer):
         return BOS
     for name in ("bos_token_id", "eos_token_id"):
-        for source in (getattr(inner, "config", None), getattr(model, "tokenizer", None)):
+        for source in (getattr(model.original_model, "config", None), model.tokenizer):
             token = getattr(source, name, None)
             if isinstance(token, int) and 0 <= token < model.cfg.d_vocab:
                 return token
     raise WeightsError(
-        f"{model.cfg.model_name!r} names no start token; set model.cfg.start_token to the token that its texts begin with "
-        "(START in chapter 17)"
+        f"{model.cfg.model_name!r} names no start token; set model.cfg.start_token (START in chapter 17)"
     )

@@ -92,8 +92,7 @@ def read_settings(folder: Path, name: str) -> dict[str, Any]:
             raise WeightsError(f"{path} is not a readable configuration: {error}") from error
     if settings is None:
         raise WeightsError(
-            f"{folder} has no config.json, so its positions and normalization are unknown; write one with "
-            '"positional_embedding_type", "normalization_type" and "attn_only"'
+            f"{folder} has no config.json; write one with positional_embedding_type, normalization_type, and attn_only"
         )
     if "normalization" in settings:  # the training code's own names for the two
         settings["normalization_type"] = settings["normalization"]
@@ -104,8 +103,7 @@ def read_settings(folder: Path, name: str) -> dict[str, Any]:
     for name, values in supported.items():
         if name in settings and settings[name] not in values:
             raise WeightsError(
-                f"{folder} has {name} = {settings[name]!r}; the loader supports only causal attention-only Shortformer "
-                "models with no normalization or LN"
+                f"{folder} has {name} = {settings[name]!r}; the loader supports only causal attention-only Shortformer models with LN or none"
             )
     return settings
 

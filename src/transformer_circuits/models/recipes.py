@@ -1,4 +1,4 @@
-"""How models were trained, from their manifests: in what a comparison of two models compares more than it says."""
+"""How models were trained, from their manifests."""
 
 from typing import Any
 
@@ -20,10 +20,7 @@ def recipe(name: str) -> dict[str, Any]:
 
 
 def differing_settings(*names: str) -> dict[str, tuple[Any, ...]]:
-    """Return each setting in which these models' recipes differ, with its value for each model (None where it has none).
-
-    Empty for models that were trained alike, so that what differs between them is a matter of their shape or seed.
-    """
+    """Return each setting in which these models' recipes differ, with its value for each model (None where it has none)."""
     recipes = [recipe(name) for name in names]
     keys = dict.fromkeys(key for settings in recipes for key in settings)
     values = {key: tuple(settings.get(key) for settings in recipes) for key in keys}

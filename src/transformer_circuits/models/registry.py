@@ -1,7 +1,4 @@
-"""Names of models, and how their weights are found.
-
-TransformerLens is imported when a model is loaded, not before, so that machines that only train need not have it.
-"""
+"""Names of models, and how their weights are found. TransformerLens is imported when a model is loaded: machines that train need not have it."""
 
 from __future__ import annotations
 
@@ -34,13 +31,11 @@ def list_models() -> list[str]:
 def load_model(
     name: str | Path, device: str | torch.device | None = None, dtype: torch.dtype = torch.float32
 ) -> TransformerBridge:
-    """Return the model called `name` as a TransformerBridge with tokenizer, in eval mode, without gradients.
+    """Return the model called `name` as a TransformerBridge with tokenizer, in eval mode, without gradients; weights are as published.
 
-    `name` is that of a model in `weights/`, a folder, or a name on the Hugging Face hub ("gpt2", "owner/name"). There may be a manifest
-    with shards, which the trainer writes (`shards`), an old TransformerLens checkpoint (Shortformer ones: `legacy`), or a model in the
-    format of the transformers library. Weights are as published: no layer normalization is folded in, and nothing is centered. `device`:
-    None takes CUDA where there is one. The tokenizer of our own formats is the model's `tokenizer.json` if it has one, else the
-    repository's; it is None where neither fits (set `bridge.tokenizer`).
+    `name`: a model in `weights/`, a folder, or a name on the Hugging Face hub ("gpt2", "owner/name"), with a manifest and shards (`shards`),
+    an old TransformerLens checkpoint (Shortformer ones: `legacy`), or a model of the transformers library. `device`: None takes CUDA where
+    there is one. The tokenizer of our own formats is the model's or else the repository's; None where neither fits (set `bridge.tokenizer`).
 
     Raises WeightsError, in one sentence, for an unknown name, for missing, unexpected, damaged, or unsuitable weights, for NaN and
     infinity, and for a tokenizer that is not the model's; SHA-256 sums are checked before anything is built.
@@ -51,14 +46,12 @@ def load_model(
     from .bridge import wrap
 
     name, device = str(name), device or ("cuda" if torch.cuda.is_available() else "cpu")
-    folder = _folder(name)
-    local = folder.is_dir()
-    if not local:  # weights follow once it is known how to load them
-        folder = _fetched(name, MANIFEST, "config.json", TOKENIZER)
+    local = _folder(name).is_dir()
+    folder = _fetched(name, MANIFEST, "config.json", TOKENIZER)  # weights follow once it is known how to load them
     config, old_layout = folder / "config.json", not local and name.startswith(TL_LEGACY_PREFIXES)
 
     if (folder / MANIFEST).is_file():
-        model, about = read_model(folder if local else _fetched(name, "weights-*.safetensors"))
+        model, about = read_model(_fetched(name, "weights-*.safetensors"))
         title, tokenizer = about["name"], _tokenizer(folder, model.config.d_vocab)
     elif not old_layout and config.is_file() and b'"model_type"' in config.read_bytes():  # transformers'
         return _of_transformers(str(folder) if local else name, device, dtype)
@@ -77,7 +70,7 @@ def load_model(
             if not old_layout:
                 raise
             return _booted(TransformerBridge.boot_tl_legacy, name, device, dtype)
-        folder = folder if local else _fetched(name, *(f"*{suffix}" for suffix in legacy.SUFFIXES))
+        folder = _fetched(name, *(f"*{suffix}" for suffix in legacy.SUFFIXES))
         model, title = legacy.read_legacy(folder, settings["normalization_type"]), name
         tokenizer = _tokenizer(folder, model.config.d_vocab) or _named(settings.get("tokenizer_name"))
 
@@ -85,11 +78,7 @@ def load_model(
 
 
 def training_log(name: str) -> pd.DataFrame:
-    """Return the log of a model's training, a row for each snapshot; `Evaluation` in `training.evaluation` says what the columns contain.
-
-    Scores of heads are nested lists [layer][head]. A model without heads lacks their columns.
-    Raises WeightsError for an unknown name and for a model that came without its log.
-    """
+    """Return the log of a model's training (`training.evaluation.Evaluation`), a row for each snapshot. Raises WeightsError if there is none."""
     import pandas as pd  # not needed to load a model
 
     path = _folder(name) / "training.jsonl"
@@ -104,14 +93,10 @@ def manifest(name: str) -> dict[str, Any]:
 
 
 def training_film(name: str) -> dict[str, np.ndarray] | None:
-    """Return what the training of a model recorded at each snapshot, by name (`training.film` says what); None if it has no film.
-
-    Raises WeightsError for an unknown name and for a film that is missing or damaged.
-    """
-    folder = _folder(name)
+    """Return what a model's training recorded at each snapshot (`training.film`); None without a film. Raises WeightsError for a damaged one."""
     if not (expected := manifest(name).get("film")):
         return None
-    with np.load(io.BytesIO(verified(folder / FILM, expected["sha256"]))) as file:
+    with np.load(io.BytesIO(verified(_folder(name) / FILM, expected["sha256"]))) as file:
         return dict(file)
 
 
@@ -122,7 +107,9 @@ def _folder(name: str) -> Path:
 
 
 def _fetched(name: str, *patterns: str) -> Path:
-    """Return the folder of a hub repository, with these files if it has them; those in subfolders are other checkpoints."""
+    """Return a model's folder; that of a hub repository with these files if it has them (in subfolders are other checkpoints)."""
+    if (folder := _folder(name)).is_dir():
+        return folder
     from huggingface_hub import snapshot_download
 
     try:
@@ -152,10 +139,7 @@ def _booted(
 
 
 def _of_transformers(name: str, device: str | torch.device, dtype: torch.dtype) -> TransformerBridge:
-    """Return a model in the format of the transformers library. A folder without a tokenizer gives a model without one.
-
-    Raises WeightsError if the file's tensors are not exactly the model's: what is missing would be random.
-    """
+    """Return a model of the transformers library. Raises WeightsError if the file's tensors are not exactly the model's."""
     from transformer_lens.model_bridge import TransformerBridge
     from transformer_lens.model_bridge.sources import transformers as source
 
@@ -194,8 +178,7 @@ def _tokenizer(source: Path, d_vocab: int) -> PreTrainedTokenizerFast | None:
     expected = read_manifest(source).get(TOKENIZER) if (source / MANIFEST).is_file() else None
     if expected and sha256(file.read_bytes()) != expected["sha256"]:
         raise WeightsError(
-            f"{file} is not the tokenizer that {source} was trained with: its SHA-256 is another; "
-            f"fetch it again, or put the right one into the model's folder as {TOKENIZER}"
+            f"{file} is not the tokenizer that {source} was trained with; fetch it again, or put the right one into that folder"
         )
     if own and len(tokenizer) > d_vocab:
         raise WeightsError(

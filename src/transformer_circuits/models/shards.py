@@ -3,9 +3,9 @@
     <folder>/manifest.json
     <folder>/weights-00001-of-0000n.safetensors ...
 
-The manifest has the model's name, its `ModelConfig`, the stored dtype, for each shard its file, size, SHA-256 and tensors, and the SHA-256
-of the model's `tokenizer.json`, which is in the folder or is the repository's. `training` contains what the trainer reports. Tensor names
-are those of `Transformer.state_dict()` without `pos.weight`, which is computed.
+The manifest has the model's name, its `ModelConfig`, the stored dtype, for each shard its file, size, SHA-256 and tensors, the SHA-256 of
+the model's `tokenizer.json`, which is in the folder or is the repository's, and what the trainer reports. Tensor names are those of
+`Transformer.state_dict()` without `pos.weight`, which is computed.
 """
 
 import dataclasses
@@ -46,13 +46,11 @@ def save_model(
     own_tokenizer: bool = True,
     film: bytes | None = None,
 ) -> None:
-    """Write `model` in float16 to `folder`; a tensor that is larger than a shard may be has one to itself.
+    """Write `model` in float16 to `folder`. Raises ValueError if a weight is not finite in float16.
 
     `tokenizer`: the content of its `tokenizer.json`, which is written too, unless `own_tokenizer` is False (it is the repository's).
     `film`: the content of its `film.npz`. The same weights always give the same bytes. Another process finds in `folder`, even after a
     kill, the old model, none, or the new one, never a mixture. Other files in there (a training log) stay.
-
-    Positions must be the sinusoids, which reading computes. Raises ValueError if a weight is not finite in float16.
     """
     folder = Path(folder)
     shards: list[dict[str, Tensor]] = []
@@ -104,9 +102,8 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
-    """Return the model in `folder`, in float32 on the CPU, and its manifest.
+    """Return the model in `folder`, in float32 on the CPU, and its manifest; every shard's SHA-256 is checked before anything is built.
 
-    Every shard's SHA-256 is checked before anything is built. The state of the random number generator does not change.
     Raises WeightsError for a manifest or shard that is missing or damaged, tensors that do not fit the manifest, and NaN or infinity.
     """
     folder = Path(folder)
@@ -137,7 +134,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def build(config: ModelConfig, tensors: dict[str, Tensor], where: str) -> Transformer:
-    """Return a Transformer with these tensors (not copies), biases of projections included. `where` is their origin, for the error message.
+    """Return a Transformer with these tensors (not copies), biases of projections included, which come from `where`.
 
     Raises WeightsError if names or shapes do not fit `config`, or if a weight is NaN or infinite.
     """
@@ -168,8 +165,7 @@ def verified(path: Path, expected: str) -> bytes:
         raise WeightsError(f"{path} cannot be read ({error.strerror}); fetch it again") from error
     if (found := sha256(content)) != expected:
         raise WeightsError(
-            f"{path} is damaged: its SHA-256 is {found} ({len(content):,} bytes), expected {expected}; "
-            "fetch it again (git checkout, or download)"
+            f"{path} is damaged: its SHA-256 is {found} ({len(content):,} bytes), expected {expected}; fetch it again"
         )
     return content
 

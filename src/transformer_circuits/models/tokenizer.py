@@ -1,8 +1,7 @@
 """A smaller vocabulary inside a byte-level BPE tokenizer: its first tokens, which are a tokenizer by themselves.
 
-BPE learns its merges one after the other, so the first `d_vocab` tokens are what training to that size would have given.
-A merge only ever joins older tokens, and encoding applies older merges first: so text in the smaller vocabulary is text in
-the larger one with every later token undone into its parts, again and again. No text needs to be read a second time.
+BPE learns its merges one after the other, so these are what training to that size would have given. A merge only ever joins older tokens, and
+encoding applies older merges first: text in the smaller vocabulary is text in the larger one with every later token undone into its parts.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ START = "<|start|>"  # the text of token BOS
 
 
 def as_pretrained(path: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once. Never looks on the network.
+    """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once; that is its bos, eos and pad token. Never looks on the network.
 
-    `<|start|>` also separates documents and pads, so it is the bos, eos and pad token; a byte-level vocabulary needs no
-    unknown token. Raises ValueError if token 0 is not `<|start|>`, and WeightsError for a file that is missing or holds no tokenizer.
+    Raises ValueError if token 0 is not `<|start|>`, and WeightsError for a file that is missing or holds no tokenizer.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -56,10 +54,7 @@ def as_pretrained(path: Path) -> PreTrainedTokenizerFast:
 
 
 def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
-    """The content of `tokenizer.json` with its first `d_vocab` tokens only.
-
-    Raises ValueError unless these are the whole alphabet and merges of it, in the order in which they were learned.
-    """
+    """The content of `tokenizer.json` with its first `d_vocab` tokens only. Raises ValueError unless these are a tokenizer by themselves."""
     _parts(tokenizer, d_vocab)
     model = tokenizer["model"]
     vocab = {token: i for token, i in model["vocab"].items() if i < d_vocab}
@@ -90,12 +85,10 @@ def narrow(tokens: np.ndarray, table: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def packed(folder: Path, side: str, d_vocab: int) -> Path:
-    """The file of packed tokens in a corpus folder, `side` "train" or "held_out", for a model of `d_vocab` tokens.
-
-    Where the folder's tokenizer has more tokens than that, the file is made from the other and kept beside it, until that is a newer one.
-    """
-    whole, tokenizer = folder / f"{side}.npy", _larger(folder, d_vocab)
-    if tokenizer is None or not whole.exists():
+    """The file of packed tokens in a corpus folder, `side` "train" or "held_out", for a model of `d_vocab` tokens; made from that of the
+    folder's tokenizer, where this has more tokens, and kept until that is a newer one."""
+    whole, tokenizer = folder / f"{side}.npy", _read(folder)
+    if tokenizer is None or len(tokenizer["model"]["vocab"]) <= d_vocab or not whole.exists():
         return whole
     path, made_of = folder / f"{side}-{d_vocab}.npy", (whole, folder / "tokenizer.json")
     if not path.exists() or path.stat().st_mtime_ns < max(file.stat().st_mtime_ns for file in made_of):
@@ -114,20 +107,17 @@ def compact(tokenizer: dict[str, Any]) -> str:
 def tokenizer_of(folder: Path, d_vocab: int) -> tuple[str | None, bool]:
     """Return the `tokenizer.json` of a model of `d_vocab` tokens (None if its corpus folder has none), and whether the model needs it
     in its own folder, because it is not the repository's."""
-    if larger := _larger(folder, d_vocab):
-        return compact(first_tokens(larger, d_vocab)), True
-    path = folder / "tokenizer.json"
-    if not path.exists():
+    if (tokenizer := _read(folder)) is None:
         return None, False
-    text = compact(json.loads(path.read_text(encoding="utf8")))
+    if len(tokenizer["model"]["vocab"]) > d_vocab:
+        tokenizer = first_tokens(tokenizer, d_vocab)
+    text = compact(tokenizer)
     return text, text != (DATA / "tokenizer.json").read_text(encoding="utf8")
 
 
-def _larger(folder: Path, d_vocab: int) -> dict[str, Any] | None:
-    """The folder's tokenizer, if it has one of more tokens than `d_vocab`."""
+def _read(folder: Path) -> dict[str, Any] | None:
     path = folder / "tokenizer.json"
-    content = json.loads(path.read_text(encoding="utf8")) if path.exists() else None
-    return content if content and len(content["model"]["vocab"]) > d_vocab else None
+    return json.loads(path.read_text(encoding="utf8")) if path.exists() else None
 
 
 def _parts(tokenizer: dict[str, Any], d_vocab: int) -> dict[int, tuple[int, int]]:
@@ -141,7 +131,7 @@ def _parts(tokenizer: dict[str, Any], d_vocab: int) -> dict[int, tuple[int, int]
             continue  # a second way to the same string; the first is the one that made the token
         if following not in (None, token) or max(vocab[left], vocab[right]) >= token:
             raise ValueError(
-                "this tokenizer's tokens are not numbered in the order of its merges: it has no smaller vocabulary inside"
+                "this tokenizer's tokens are not numbered in the order of its merges: it has no smaller one"
             )
         parts[token], following = (vocab[left], vocab[right]), token + 1
     smallest = min(parts, default=len(vocab))
