@@ -248,7 +248,8 @@
     ui.target.replaceChildren(
       "Below each head: what it adds to the logit of ", make("code", { className: "play-word" }, name), " after ",
         make("code", { className: "play-word" }, result.names[i]),
-      ` (${i}), minus its mean over all tokens. The embedding alone adds ${signed(direct)}. Choose a prediction to see another token.`,
+      ` (${i}), minus its mean over all tokens. The largest numbers are underlined. The embedding alone adds ${signed(direct)}. `,
+      "Click a head to see where it attends, or a prediction to see another token.",
     );
     const loss = i < result.losses.length ? ` Loss ${nats(result.losses[i])} nats${changed ? `, intact ${nats(result.intactLosses[i])}` : ""}.` : "";
     ui.loss.textContent = next === null ? "The text ends here." : loss;

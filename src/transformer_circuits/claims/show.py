@@ -145,8 +145,9 @@ def required_count(condition: ast.Compare, required: float, values: Mapping[str,
 
 
 def subscripts(text: str) -> markupsafe.Markup:
-    """Return a sentence as HTML in which the names of matrices have subscripts."""
-    return markupsafe.Markup(re.sub(r"\bW_(\w+)", r"W<sub>\1</sub>", str(markupsafe.escape(text))))
+    """Return a sentence as HTML: the names of matrices and vectors with subscripts (W_E, r_h), longer names such as d_head in code font."""
+    escaped = re.sub(r"(?<![\w*])(?!W_|r_)[\w*]*_[\w.]*\w", r"<code>\g<0></code>", str(markupsafe.escape(text)))
+    return markupsafe.Markup(re.sub(r"\b([Wr])_(\w+)", r"\1<sub>\2</sub>", escaped))
 
 
 def css_class(verdict: Verdict) -> str:

@@ -25,9 +25,10 @@ TOLERANCE, SINGLE = 1e-5, 1e-3
 @dataclasses.dataclass(eq=False)
 class Exercise:
     solution: Callable[..., Any]
-    cases: Callable[[], Iterable[tuple]]  # arguments of each trial
+    cases: Iterable[tuple]  # arguments of each trial
     hints: list[str]
     mistakes: list[dict[str, Any]]  # a message, and parts of the solution with what a reader wrote instead
+    afterward: str = ""  # the answer to the exercise's last question, if it contains no numbers
     measure: Callable[..., Tensor] = lambda result, *args: result  # returns what is compared
     labels: tuple[str, ...] = ()  # of what `measure` returns: each is near 0, in between, or near 1
     avoid: tuple[Callable, ...] = ()  # functions that it must not call
@@ -41,7 +42,7 @@ class Exercise:
 
     @functools.cached_property
     def trials(self) -> list[tuple]:
-        return list(self.cases())
+        return list(self.cases)
 
     @functools.cached_property
     def mistaken(self) -> list[tuple[str, Callable[..., Any]]]:
@@ -60,7 +61,7 @@ EXERCISES: dict[str, Exercise] = {}
 PASSED: set[str] = set()
 
 
-def exercise(cases: Callable[[], Iterable[tuple]], **parts: Any) -> Callable[[Callable], Callable]:
+def exercise(cases: Iterable[tuple], **parts: Any) -> Callable[[Callable], Callable]:
     """Register the decorated function as the solution of an exercise."""
 
     def register(solution: Callable) -> Callable:
@@ -243,10 +244,15 @@ def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
 def helped(name: str) -> Markdown:
     """Return an exercise's hints and its solution, each folded."""
     hints = {f"Hint {i}": hint for i, hint in enumerate(EXERCISES[name].hints, start=1)}
-    return answered("", **hints, Solution=f"```python\n{EXERCISES[name].code}```")
+    return folded(hints | {"Solution": f"```python\n{EXERCISES[name].code}```"})
 
 
 def answered(name: str, **texts: str) -> Markdown:
-    """Return texts under their titles, each folded until the check of an exercise has passed."""
-    fold = f"<details{' open' * (name in PASSED)}><summary>{{}}</summary>\n\n{{}}\n\n</details>"
-    return Markdown("\n\n".join(fold.format(*title_and_text) for title_and_text in texts.items()))
+    """Return texts under their titles, and what exercises.yml answers, each folded until the check of the exercise has passed."""
+    fixed = EXERCISES[name].afterward
+    return folded(texts | ({"Afterward": fixed} if fixed else {}), unfolded=name in PASSED)
+
+
+def folded(texts: dict[str, str], unfolded: bool = False) -> Markdown:
+    fold = f"<details{' open' * unfolded}><summary>{{}}</summary>\n\n{{}}\n\n</details>"
+    return Markdown("\n\n".join(fold.format(title, text) for title, text in texts.items()))

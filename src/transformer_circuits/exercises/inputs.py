@@ -4,6 +4,7 @@ import functools
 from collections.abc import Iterator
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -63,10 +64,14 @@ def tables() -> Iterator[tuple[Tensor, Tensor]]:
         yield drawn < share, drawn > 1 - share
 
 
+def repeated_tokens(model: TransformerBridge, rows: int, length: int, seed: int = 0) -> Int[Tensor, "row pos"]:
+    """Return rows of the start token and `length` different random tokens that occur twice."""
+    drawn = torch.rand(rows, model.cfg.d_vocab - 1, generator=torch.Generator().manual_seed(seed))
+    copy = drawn.argsort(dim=1)[:, :length] + 1
+    return torch.cat([torch.zeros_like(copy[:, :1]), copy, copy], dim=1).to(model.W_E.device)
+
+
 def repeats(*layers: int) -> Iterator[tuple[TransformerBridge, Tensor, int]]:
-    """Yield models, rows of the start token and different random tokens that occur twice, and the length of one copy."""
+    """Yield models, repeated tokens, and the length of one copy."""
     for seed, (model,) in enumerate(models(*layers)):
-        rows, length, generator = 7 - seed, 11 - seed, torch.Generator().manual_seed(seed)
-        copy = torch.rand(rows, model.cfg.d_vocab - 1, generator=generator).argsort(dim=1)[:, :length] + 1
-        row = torch.cat([torch.zeros_like(copy[:, :1]), copy, copy], dim=1)
-        yield model, row.to(model.W_E.device), length
+        yield model, repeated_tokens(model, 7 - seed, 11 - seed, seed), 11 - seed

@@ -14,7 +14,7 @@ from transformer_circuits.exercises.check import Wrong, exercise
 from transformer_circuits.models.bridge import from_matrices
 
 
-@exercise(lambda: inputs.texts(2, 1, 2))
+@exercise(inputs.texts(2, 1, 2))
 def residual_parts(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "part row pos d_model"]:
     """Return what the embedding, and then each head in order, adds to the stream."""
     _, cache = model.run_with_cache(tokens)
@@ -25,7 +25,7 @@ def residual_parts(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "part
     return torch.stack(parts)
 
 
-@exercise(lambda: inputs.texts(2, 3, 1))
+@exercise(inputs.texts(2, 3, 1))
 def logits_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "order row pos d_vocab"]:
     """Return the logits from all paths through 0, 1, 2, ... heads, with frozen patterns."""
     _, cache = model.run_with_cache(tokens)
@@ -37,7 +37,7 @@ def logits_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "ord
     return torch.stack(terms) @ model.W_U
 
 
-@exercise(lambda: inputs.texts(2, 1, 2))
+@exercise(inputs.texts(2, 1, 2))
 def logit_lens(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "stage row pos-1"]:
     """Return the log-probability of the next token, read at each stage of the stream."""
     _, cache = model.run_with_cache(tokens[:, :-1])
@@ -48,20 +48,20 @@ def logit_lens(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "stage ro
     return log_probs.gather(-1, targets[..., None])[..., 0]
 
 
-@exercise(lambda: inputs.with_more(inputs.models(2, 3), (0, 2, 5), (2, 4, 11), (1, 3, 300)))
+@exercise(inputs.with_more(inputs.models(2, 3), (0, 2, 5), (2, 4, 11), (1, 3, 300)))
 def ov_row(model, layer: int, head: int, token: int) -> Float[Tensor, "d_vocab"]:
     """Return what attending to this token adds to the logit of every token."""
     return model.W_E[token] @ model.W_V[layer, head] @ model.W_O[layer, head] @ model.W_U
 
 
-@exercise(lambda: inputs.with_more(inputs.models(2, 3), (0, 2, 5), (2, 4, 11), (1, 3, 300)))
+@exercise(inputs.with_more(inputs.models(2, 3), (0, 2, 5), (2, 4, 11), (1, 3, 300)))
 def qk_column(model, layer: int, head: int, token: int) -> Float[Tensor, "d_vocab"]:
     """Return every destination's attention score with this source, without positions."""
     key = model.W_E[token] @ model.W_K[layer, head]
     return model.W_E @ model.W_Q[layer, head] @ key / model.cfg.d_head**0.5
 
 
-@exercise(lambda: inputs.with_more(inputs.texts(2, 1), (1,), (2,), (3,)), avoid=(TransformerBridge.forward,))
+@exercise(inputs.with_more(inputs.texts(2, 1), (1,), (2,), (3,)), avoid=(TransformerBridge.forward,))
 def first_layer_pattern(model, tokens: Int[Tensor, "row pos"], head: int) -> Float[Tensor, "row dest src"]:
     """Return a first-layer head's attention pattern, computed from its weights."""
     x = model.W_E[tokens] + model.W_pos[: tokens.shape[1]]
@@ -71,7 +71,7 @@ def first_layer_pattern(model, tokens: Int[Tensor, "row pos"], head: int) -> Flo
     return scores.masked_fill(ahead, -torch.inf).softmax(dim=-1)
 
 
-@exercise(lambda: inputs.models(2, 1))
+@exercise(inputs.models(2, 1))
 def copying_positivity(model) -> Float[Tensor, "layer head"]:
     """Return the positivity of each head's OV circuit, from its eigenvalues."""
     small = model.W_O @ (model.W_U @ model.W_E) @ model.W_V  # [layer, head, d_head, d_head]
@@ -79,7 +79,7 @@ def copying_positivity(model) -> Float[Tensor, "layer head"]:
     return values.real.sum(-1) / values.abs().sum(-1)
 
 
-@exercise(inputs.tables, calls=3_600)  # 12 heads with 300 sources each
+@exercise(inputs.tables(), calls=3_600)  # 12 heads with 300 sources each
 def forced_bugs(right: Bool[Tensor, "dest out"], wrong: Bool[Tensor, "dest out"]) -> Bool[Tensor, "dest out"]:
     """Return which wrong pairs are part of at least one bug."""
     # right (d, o'), wrong (d', o'), right (d', o)
@@ -87,7 +87,7 @@ def forced_bugs(right: Bool[Tensor, "dest out"], wrong: Bool[Tensor, "dest out"]
     return wrong & (ways > 0)
 
 
-@exercise(lambda: inputs.texts(2, 1, 2))
+@exercise(inputs.texts(2, 1, 2))
 def previous_token_scores(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
     """Return each head's mean attention to the previous token, starting at position 2."""
     _, cache = model.run_with_cache(tokens)
@@ -96,7 +96,7 @@ def previous_token_scores(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor
     return one_back[..., 1:].mean(dim=(1, 3))
 
 
-@exercise(lambda: inputs.repeats(2, 3))
+@exercise(inputs.repeats(2, 3))
 def induction_scores(model, tokens: Int[Tensor, "row pos"], length: int) -> Float[Tensor, "layer head"]:
     """Return each head's mean attention to the token after the first occurrence."""
     scores = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
@@ -109,7 +109,7 @@ def induction_scores(model, tokens: Int[Tensor, "row pos"], length: int) -> Floa
     return scores
 
 
-@exercise(lambda: inputs.with_more(inputs.texts(2, 3), (0,), (1,), (1,)))
+@exercise(inputs.with_more(inputs.texts(2, 3), (0,), (1,), (1,)))
 def value_weighted(model, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "row head dest src"]:
     """Return each head's attention times the length of the source's value vector."""
     _, cache = model.run_with_cache(tokens)
@@ -117,7 +117,7 @@ def value_weighted(model, tokens: Int[Tensor, "row pos"], layer: int) -> Float[T
     return cache["pattern", layer] * size.mT[:, :, None, :]
 
 
-@exercise(lambda: inputs.with_more(inputs.models(2, 2, 2, 3), *"QKVKK"))
+@exercise(inputs.with_more(inputs.models(2, 2, 2, 3), *"QKVKK"))
 def composition(model, side: str) -> Float[Tensor, "reader writer"]:
     """Return how strongly one side ("Q", "K", or "V") of each reader reads each writer."""
     OV, QK, norm = model.OV[0].AB, model.QK[1].AB, torch.linalg.matrix_norm
@@ -126,7 +126,7 @@ def composition(model, side: str) -> Float[Tensor, "reader writer"]:
     return product / norm(OV) / norm(reads)[:, None] * model.cfg.d_model**0.5
 
 
-@exercise(lambda: inputs.with_more(inputs.repeats(2, 2, 2), (3, "k"), (1, "q"), (4, "v"), (2, "k")))
+@exercise(inputs.with_more(inputs.repeats(2, 2, 2), (3, "k"), (1, "q"), (4, "v"), (2, "k")))
 def induction_without(
     model, tokens: Int[Tensor, "row pos"], length: int, writer: int, side: str
 ) -> Float[Tensor, "head"]:
@@ -138,7 +138,7 @@ def induction_without(
         return induction_scores(model, tokens, length)[1]
 
 
-@exercise(lambda: inputs.texts(2, 3), avoid=(logits_by_order,))
+@exercise(inputs.texts(2, 3), avoid=(logits_by_order,))
 def losses_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "order"]:
     """Return the mean loss of all paths through at most 0, 1, 2, ... heads."""
     _, cache = model.run_with_cache(tokens[:, :-1])
@@ -166,7 +166,7 @@ def levels(matrices: dict[str, Tensor], d_vocab: int, n_ctx: int) -> Float[Tenso
     return (fractions > 0.05) / 2 + (fractions > 0.95) / 2
 
 
-@exercise(lambda: [(20, 24), (30, 16)], measure=levels)
+@exercise([(20, 24), (30, 16)], measure=levels)
 def induction_by_hand(d_vocab: int, n_ctx: int) -> dict[str, Tensor]:
     """Return the weights of an induction circuit, as arguments of `from_matrices`."""
     d_head = max(d_vocab, n_ctx)
@@ -184,7 +184,7 @@ def induction_by_hand(d_vocab: int, n_ctx: int) -> dict[str, Tensor]:
     return dict(W_E=token.T, W_pos=place.T, W_Q=W_Q, W_K=W_K, W_V=W_V, W_O=W_O, W_U=out)
 
 
-@exercise(lambda: inputs.texts(2, 1))
+@exercise(inputs.texts(2, 1))
 def logit_attribution(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "part row pos-1"]:
     """Return what each part adds to the next token's logit, relative to the mean logit."""
     parts = residual_parts(model, tokens[:, :-1])
@@ -192,7 +192,7 @@ def logit_attribution(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "p
     return torch.einsum("prtm,mrt->prt", parts, directions[:, tokens[:, 1:]])
 
 
-@exercise(lambda: inputs.models(2, 1))
+@exercise(inputs.models(2, 1))
 def copying_accuracy(model) -> Float[Tensor, "layer head"]:
     """Return the fraction of tokens whose own logit each head's OV circuit raises most."""
     accuracy = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
@@ -203,7 +203,7 @@ def copying_accuracy(model) -> Float[Tensor, "layer head"]:
     return accuracy
 
 
-@exercise(lambda: inputs.texts(2, 3))
+@exercise(inputs.texts(2, 3))
 def ablation_costs(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
     """Return how much the mean loss rises if each head's z is replaced by its mean."""
 
@@ -223,7 +223,7 @@ def ablation_costs(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "laye
     return costs
 
 
-@exercise(lambda: inputs.with_more(inputs.twins(2, 2, 2), (3, 1, "k"), (0, 4, "q"), (2, 2, "k")))
+@exercise(inputs.with_more(inputs.twins(2, 2, 2), (3, 1, "k"), (0, 4, "q"), (2, 2, "k")))
 def path_patch(
     model, tokens: Int[Tensor, "row pos"], other: Int[Tensor, "row pos"], writer: int, reader: int, side: str
 ) -> Float[Tensor, "row dest src"]:
