@@ -1,20 +1,20 @@
 """Processes forked from one that has already imported what chapters import, which note the files that they read.
 
-A kernel spends most of its start on imports. Tried, in processor time for an empty chapter: a new interpreter for each kernel; a pool of
-kernels that are reset between chapters (names, hooks, and random states leak from one to the next); forks, which start from the same clean state.
-Where forking a process with loaded libraries is not safe (everywhere but on Linux), each process starts anew.
+A kernel spends most of its start on imports. (A pool of kernels that are reset between chapters leaks names, hooks, and random states.) Where
+forking a process with loaded libraries is not safe (everywhere but on Linux), each process starts anew.
 
 No module of the package is imported before the fork, so that what a process reads of it is noted too.
 """
 
+import importlib
 import importlib.util
 import multiprocessing
 import multiprocessing.forkserver
 import os
-import runpy
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jupyter_client import AsyncKernelManager
@@ -31,11 +31,9 @@ def start_server(variables: Mapping[str, str]) -> None:
         CONTEXT.set_forkserver_preload(PRELOADED)
         before = dict(os.environ)
         os.environ.update(variables)
-        try:
-            multiprocessing.forkserver.ensure_running()
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+        multiprocessing.forkserver.ensure_running()
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def start(target: Callable[..., None], *arguments: Any) -> multiprocessing.process.BaseProcess:
@@ -48,7 +46,7 @@ def start(target: Callable[..., None], *arguments: Any) -> multiprocessing.proce
 
 
 def enter(variables: Mapping[str, str], folder: str, watched: Sequence[str], log: str) -> None:
-    """Take the place of a new interpreter in `folder`: a session and variables of its own, and a note of each watched file that it reads."""
+    """Take the place of a new interpreter in `folder`; `log` gets each watched file that it reads."""
     os.setsid()
     threading.Thread(target=end_with_parent, daemon=True).start()
     os.environ.clear()
@@ -96,18 +94,17 @@ def kernel(command: Sequence[str], *place: Any) -> None:
     IPKernelApp.launch_instance()
 
 
-def module(name: str, arguments: Sequence[str], *place: Any) -> None:
-    """Run a module as `python -m NAME ARGUMENTS` would."""
+def make_page(module: str, out: str, *place: Any) -> None:
+    """Write a page, and what belongs to it, to and beside the file `out`: what the module's `main` does."""
     enter(*place)
-    sys.argv = [name, *arguments]
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
+    importlib.import_module(module).main(Path(out))
 
 
 # ---- in the process that waits ------------------------------------------------------------------------------------------
 
 
 class Handle:
-    """A process of multiprocessing with the names of subprocess, which Jupyter calls."""
+    """A process with the names of subprocess, which Jupyter calls."""
 
     stdin = stdout = stderr = None
 
