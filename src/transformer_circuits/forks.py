@@ -36,8 +36,24 @@ def start_server(variables: Mapping[str, str]) -> None:
         os.environ.update(before)
 
 
-def start(target: Callable[..., None], *arguments: Any) -> multiprocessing.process.BaseProcess:
-    process = CONTEXT.Process(target=target, args=arguments)
+class Fork(CONTEXT.Process):
+    """A process with the names of subprocess too, which Jupyter calls."""
+
+    stdin = stdout = stderr = None
+
+    def poll(self) -> int | None:
+        return self.exitcode
+
+    def wait(self) -> int | None:
+        self.join()
+        return self.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+def start(target: Callable[..., None], *arguments: Any) -> Fork:
+    process = Fork(target=target, args=arguments)
     process.start()
     return process
 
@@ -103,25 +119,6 @@ def make_page(module: str, out: str, *place: Any) -> None:
 # ---- in the process that waits ------------------------------------------------------------------------------------------
 
 
-class Handle:
-    """A process with the names of subprocess, which Jupyter calls."""
-
-    stdin = stdout = stderr = None
-
-    def __init__(self, process: multiprocessing.process.BaseProcess) -> None:
-        self.process, self.pid = process, process.pid
-
-    def poll(self) -> int | None:
-        return self.process.exitcode
-
-    def wait(self) -> int | None:
-        self.process.join()
-        return self.process.exitcode
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-
 class Manager(AsyncKernelManager):
     """Starts a kernel as a fork, which appends to `reads` what it reads below `watched`."""
 
@@ -131,7 +128,7 @@ class Manager(AsyncKernelManager):
 
     async def _async_launch_kernel(self, kernel_cmd: list[str], *, env: Mapping[str, str], cwd: str, **_: Any) -> None:
         provisioner = self.provisioner
-        provisioner.process = Handle(start(kernel, kernel_cmd, dict(env), cwd, self.watched, self.reads))
+        provisioner.process = start(kernel, kernel_cmd, dict(env), cwd, self.watched, self.reads)
         # The new process makes itself the leader of a group; until then, signals for the group reach it alone.
         provisioner.pid = provisioner.pgid = provisioner.process.pid
         provisioner.cwd = cwd

@@ -6,15 +6,14 @@ import re
 import pytest
 from small_book import soup
 
-from transformer_circuits.build import Book, Cache, records
+from transformer_circuits.build import Store, records
 from transformer_circuits.claims import Verdict, ledger, show
 from transformer_circuits.paths import ROOT
 
 
 @pytest.fixture(scope="module")
 def recorded(html):
-    book = Book(ROOT)
-    return {record.id: record for found in records(book, Cache(book)).values() for record in found}
+    return {record.id: record for found in records(Store(ROOT)).values() for record in found}
 
 
 @pytest.fixture(scope="module")

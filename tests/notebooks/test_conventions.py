@@ -8,7 +8,7 @@ import yaml
 from conventions import notebooks, problems, stubs
 from found import entries, now, to_rewrite, unfounded, unfounded_on_the_page_of_failures
 
-from transformer_circuits.build import Book, is_generated
+from transformer_circuits import build
 from transformer_circuits.claims import Verdict
 from transformer_circuits.claims.ledger import load_claims
 from transformer_circuits.exercises import EXERCISES
@@ -36,9 +36,8 @@ def test_every_exercise_has_one_stub():
 
 
 def test_table_of_contents_lists_every_notebook():
-    book = Book(ROOT)
-    assert sorted(book.notebooks()) == list(NOTEBOOKS)
-    assert [f for f in book.files() if not is_generated(f) and not list(ROOT.glob(f"{f}.*"))] == []
+    assert sorted(build.notebooks(ROOT)) == list(NOTEBOOKS)
+    assert build.missing_files(ROOT) == []
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

@@ -3,6 +3,7 @@
 The tables are plain HTML that needs no script; `book/_static/head_dump.js` adds search and sorting.
 """
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,17 +73,11 @@ def head_page(model: str, rows: pd.DataFrame, worth: Worth, names: Sequence[str]
     return render("head.md", head=head, model=model, worth=worth, shown=len(rows), d_vocab=len(names), table=cells)
 
 
-def example(dump: pd.DataFrame, names: Sequence[str]) -> str:
-    """Return one row as a sentence: the highest score among words whose first out token is the word itself (among all rows if there is none)."""
+def example(dump: pd.DataFrame, names: Sequence[str]) -> pd.Series:
+    """Return the row with the highest score among words whose first out token is the word itself (among all rows if there is none)."""
     is_word = pd.Series([word_of(name) is not None for name in names])
     own = dump[(dump["outs"].str[0] == dump["source"]) & dump["source"].map(is_word)]
-    row = (dump if own.empty else own).nlargest(1, "score").iloc[0]
-    source = as_code(names[row["source"]])
-    return (
-        f'<p class="tex2jax_ignore mathjax_ignore">For example, at rank {row["rank"]} of head 0.{row["head"]} is the source {source}. Its first '
-        f"destinations are {tokens(row['destinations'][:3], names)} and its first out tokens {tokens(row['outs'][:3], names)}. When one of these "
-        f"destinations occurs some time after {source}, the head makes these out tokens more likely to come next.</p>"
-    )
+    return (dump if own.empty else own).nlargest(1, "score").iloc[0]
 
 
 def overview(model: str, dump: pd.DataFrame, worth: Worth, names: Sequence[str], akin: Akin) -> str:
@@ -143,6 +138,7 @@ def write_pages(
         "head_dump.md",
         models=list(dumps),
         example=example(next(iter(shown.values())), names),
+        tokens=functools.partial(tokens, names=names),
         overviews=[overview(model, shown[model], worths[model], names, akin) for model in dumps],
         listed=paper_table(listed),
         n_sources=N_SOURCES,

@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from matplotlib.figure import Figure
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -55,21 +55,16 @@ def roles(film: Film, log: pd.DataFrame, copying: float) -> Int[np.ndarray, "sna
     return np.select(holds, [4, 3, 2, 1]).astype(np.uint8)
 
 
-def formed(holds: Bool[np.ndarray, "snapshot layer head"]) -> list[tuple[int, list[str]]]:
-    """Return the heads for which something holds until the end, by the snapshot from which on it does; earliest first."""
-    to_the_end = np.logical_and.accumulate(holds[::-1])[::-1]
-    found: dict[int, list[str]] = {}
-    for layer, head in np.argwhere(holds[-1]):
-        found.setdefault(int(to_the_end[:, layer, head].argmax()), []).append(f"{layer}.{head}")
-    return sorted(found.items())
-
-
 def marks(film: Film, log: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the moments that are marked on the time axis: snapshot, tokens, kind, and what happens."""
     tokens, found = film["tokens"], []
     for kind, threshold in (("previous-token", PREVIOUS_TOKEN_HEAD), ("induction", INDUCTION_HEAD)):
-        for at, names in formed(film[kind.replace("-", "_")] >= threshold)[:1]:
-            found.append((at, kind, f"first {kind} head: {' and '.join(names)}"))
+        holds = film[kind.replace("-", "_")] >= threshold
+        if holds[-1].any():
+            until_the_end = np.logical_and.accumulate(holds[::-1])[::-1]
+            since = np.where(holds[-1], until_the_end.argmax(axis=0), len(holds))  # [layer, head]
+            names = " and ".join(f"{layer}.{head}" for layer, head in np.argwhere(since == since.min()))
+            found.append((int(since.min()), kind, f"first {kind} head: {names}"))
     fall = in_context.steepest_fall(log.set_index("tokens")["in_context"])
     if not np.isnan(fall.tokens):
         middle = (fall.tokens * fall.before) ** 0.5
