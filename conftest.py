@@ -46,7 +46,7 @@ def results(session: pytest.Session) -> build.Store:
 def setup(file: IPyNbFile) -> None:
     """Find the notebook as the build ran it, or as far as it got."""
     notebook = build.executed(results(file.session), file.path)
-    failed = build.failed(ROOT) / file.path.name
+    failed = ROOT / build.FAILED / file.path.name
     if notebook is None and failed.is_file():
         notebook = nbformat.read(failed, as_version=4)
     if notebook is None:

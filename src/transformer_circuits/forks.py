@@ -78,10 +78,7 @@ def end_with_parent() -> None:
 
 
 def note_reads(watched: Sequence[str], log: str) -> None:
-    """Append to `log` the path of each file below `watched` that this process opens to read, and of each folder that it lists.
-
-    Python's own files of compiled code count as their sources. What a library opens without Python is not seen.
-    """
+    """Append to `log` the path of each file below `watched` that this process opens to read in Python, and of each folder that it lists."""
     notes = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     seen = set()
 
@@ -93,7 +90,7 @@ def note_reads(watched: Sequence[str], log: str) -> None:
         path = os.path.abspath(arguments[0])
         if f"{path}/".startswith(tuple(watched)) and path not in seen:
             seen.add(path)
-            compiled = path.endswith(".pyc") and "__pycache__" in path
+            compiled = path.endswith(".pyc") and "__pycache__" in path  # counts as its source
             os.write(notes, f"{importlib.util.source_from_cache(path) if compiled else path}\n".encode())
 
     sys.addaudithook(note)

@@ -237,30 +237,20 @@ def test_a_file_that_changes_while_it_is_in_use_fails_the_build(traced):
         build.run(traced)
 
 
-def test_a_chapter_depends_on_its_own_claims(book, monkeypatch, capfd):
-    present, entry = store.entries_of_claims(), f"{store.CLAIMS}#O1"
-    monkeypatch.setattr(store, "entries_of_claims", lambda: present | {entry: "another criterion"})
-    assert rerun(book, capfd) == ["01_one"]
-
-
-def test_chapters_depend_on_modules_that_they_use_and_not_on_what_makes_pages(book, monkeypatch, capfd):
+def test_chapters_depend_on_modules_and_claims_that_they_use_and_not_on_what_makes_pages(book, monkeypatch, capfd):
     uses = "from transformer_circuits.figures import tokens"
     write(book / "notebooks" / "01_one.ipynb", COUNT, uses, CLAIM.format("O1", 1e-7))
     assert rerun(book, capfd) == ["01_one"]
-    real = store.digests
-
-    def touched(name: str) -> list[str]:
-        """Build as if a module of the package had been changed."""
-
-        def changed(root, names=(".",)):
-            return real(root, names) | ({name: "changed"} if root == store.PACKAGE.parent else {})
-
-        monkeypatch.setattr(store, "digests", changed)
-        return rerun(book, capfd)
-
-    assert touched("transformer_circuits/pages/scoreboard.py") == []
-    assert touched("transformer_circuits/figures/tokens.py") == ["01_one"]
-    assert touched("transformer_circuits/claims/ledger.py") == ["01_one", "02_two"]
+    real = store.Store.snapshot
+    for name, ran in {
+        "pages/scoreboard.py": [],
+        "figures/tokens.py": ["01_one"],
+        "claims/claims.yml#O1": ["01_one"],
+        "claims/ledger.py": ["01_one", "02_two"],
+    }.items():
+        change = {f"transformer_circuits/{name}": "changed"}
+        monkeypatch.setattr(store.Store, "snapshot", lambda self, change=change: real(self) | change)
+        assert rerun(book, capfd) == ran, name
 
 
 def test_a_kernel_begins_like_a_new_interpreter(book):

@@ -5,7 +5,6 @@ import importlib.metadata
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,45 +13,41 @@ from transformer_circuits.paths import ROOT
 
 # The rooms of the package, lowest first: none imports one that comes after it.
 ORDER = "paths models data measures training circuits exercises figures notebook claims pages forks build".split()
-MODULES = sorted((ROOT / "src" / "transformer_circuits").rglob("*.py"))
+SRC = ROOT / "src"
+MODULES = {".".join(path.relative_to(SRC).with_suffix("").parts): path for path in sorted(SRC.rglob("*.py"))}
+# Parts of Jupyter, and of jinja2.
+PARTS = {"ipython", "matplotlib-inline", "markupsafe", "ipykernel"}
 
 
-def imports(path: Path, everywhere: bool = True) -> set[str]:
-    """Return the full name of everything that a file of `src` imports; `everywhere`: inside functions too."""
-    package = path.relative_to(ROOT / "src").parts[:-1]
+def imports(module: str, everywhere: bool = True) -> set[str]:
+    """Return the full name of everything that a module of the package imports; `everywhere`: inside functions too."""
     names = set()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     for node in ast.walk(tree) if everywhere else tree.body:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            module = ".".join([*above, *([node.module] if node.module else [])])
-            names |= {f"{module}.{alias.name}" for alias in node.names}
+            above = module.split(".")[: -node.level] if node.level else []
+            names |= {".".join([*above, *filter(None, [node.module]), alias.name]) for alias in node.names}
     return names
 
 
-def own_imports(path: Path) -> list[list[str]]:
-    """Return what a file imports from this package, as parts of dotted names without the package's."""
-    return [name.split(".")[1:] for name in imports(path) if name.startswith("transformer_circuits.")]
+def own_imports(module: str) -> list[list[str]]:
+    """Return what a module imports from this package, as parts of dotted names without the package's."""
+    return [name.split(".")[1:] for name in imports(module) if name.startswith("transformer_circuits.")]
 
 
 def test_no_room_imports_one_above_it():
-    for path in MODULES:
-        room = path.relative_to(ROOT / "src" / "transformer_circuits").parts[0].removesuffix(".py")
-        if room != "__init__":
-            wrong = [".".join(name) for name in own_imports(path) if ORDER.index(name[0]) > ORDER.index(room)]
-            assert not wrong, f"{path.relative_to(ROOT)} imports {', '.join(wrong)}"
+    for module in MODULES.keys() - {"transformer_circuits.__init__"}:
+        room = module.split(".")[1]
+        wrong = [".".join(name) for name in own_imports(module) if ORDER.index(name[0]) > ORDER.index(room)]
+        assert not wrong, f"{module} imports {', '.join(wrong)}"
 
 
 def test_no_module_imports_a_private_name_and_no_two_share_a_name():
-    assert not [name for path in MODULES for name in own_imports(path) if name[-1].startswith("_")]
-    names = [path.stem for path in MODULES if not path.stem.startswith("__")]
+    assert not [name for module in MODULES for name in own_imports(module) if name[-1].startswith("_")]
+    names = [path.stem for path in MODULES.values() if not path.stem.startswith("__")]
     assert len(set(names)) == len(names)
-
-
-# Parts of Jupyter, and of jinja2.
-PARTS = {"ipython", "matplotlib-inline", "markupsafe", "ipykernel"}
 
 
 def undeclared(stamp, names: set[str], extras: list[str]) -> list[str]:
@@ -74,20 +69,17 @@ def of_notebooks() -> set[str]:
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("*.ipynb"))
     named = re.findall(r"from (transformer_circuits[\w.]*) import ([\w, ]+)", text)
     found = {f"{module}.{name.strip()}" for module, names in named for name in names.split(",")}
-    files = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in MODULES}
-    return (found | {module for module, _ in named}) & files
+    return (found | {module for module, _ in named}) & MODULES.keys()
 
 
 def with_all_that_they_import(modules: set[str]) -> set[str]:
     """Return the full names of everything that is imported along with modules of the package."""
-    files = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts): path for path in MODULES}
-    files |= {name.removesuffix(".__init__"): path for name, path in files.items()}
     found, waiting = set(), set(modules)
     while waiting:
         name = waiting.pop()
         found.add(name)
-        if name in files:
-            named = imports(files[name], everywhere=False)
+        for module in MODULES.keys() & {name, f"{name}.__init__"}:
+            named = imports(module, everywhere=False)
             waiting |= (named | {one.rpartition(".")[0] for one in named}) - found - {""}
     return found
 
@@ -95,8 +87,7 @@ def with_all_that_they_import(modules: set[str]) -> set[str]:
 @pytest.mark.parametrize("extra, rooms", [([], []), (["train"], ["training"]), (["book"], ["build", "pages"])])
 def test_each_extra_alone_brings_what_its_modules_import(stamp, extra, rooms):
     """The workflow `test` installs each one in an environment of its own."""
-    names = [path.relative_to(ROOT / "src").with_suffix("").parts for path in MODULES]
-    modules = {".".join(parts) for parts in names if parts[1] in rooms} or of_notebooks()
+    modules = {module for module in MODULES if module.split(".")[1] in rooms} or of_notebooks()
     assert modules and undeclared(stamp, with_all_that_they_import(modules), extra) == []
 
 
@@ -119,7 +110,6 @@ def test_workflows_fit_the_official_schema_and_run_what_exists():
 
 
 def test_the_root_is_the_repository_or_what_the_environment_says(tmp_path, monkeypatch):
-    assert ROOT / "src" / "transformer_circuits" / "paths.py" in MODULES
     monkeypatch.setenv("TRANSFORMER_CIRCUITS_ROOT", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="TRANSFORMER_CIRCUITS_ROOT"):
         paths.find_root()

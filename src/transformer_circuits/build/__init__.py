@@ -4,14 +4,9 @@
     python -m transformer_circuits.build --store-outputs     also put the outputs that nbval compares into the notebooks, and remove all others
     python -m transformer_circuits.build --run [NOTEBOOK …]  run what has not run yet, write no pages
 
-A page shows what its notebook computed:
-
-1. `store` keeps what each notebook and each maker of pages gave, together with everything that it read: modules of the package, weights,
-   data, installed releases. A result counts while all of it is the same, so that a change runs again what it touches and nothing else.
-2. Records of claims are outputs of the notebooks. The scoreboard and the front page's tables are made from the records.
-3. jupyter-book always writes all pages, with every warning an error, into a folder that replaces the old one when it is complete.
-
-A lock makes builds and tests of one folder wait for each other. The next build repeats whatever was interrupted.
+`store` keeps what each notebook and each maker of pages gave, so that a change runs again what it touches and nothing else. Records of claims
+are outputs of the notebooks. jupyter-book always writes all pages, with every warning an error, into a folder that replaces the old one when it
+is complete. A lock makes builds and tests of one folder wait for each other. The next build repeats whatever was interrupted.
 """
 
 import argparse
@@ -60,6 +55,7 @@ SCOREBOARD = "book/scoreboard"  # made from the records, as is what the front pa
 HEADLINES = "book/headlines"
 FIGURES = "book/figures"  # made from the executed notebooks, the records and book/figures.yml
 CONTENTS = "book/_toc.yml"
+FAILED = "_build/failed"  # notebooks in which a cell failed in the last run, with outputs up to there
 COMPLETE = "_build/toc.yml"  # the table of contents, with the pages that generated pages added
 TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared
 WORKERS = 2  # notebooks and pages that are made at the same time: more would need more than 6 GB
@@ -126,11 +122,6 @@ def executed(store: Store, path: Path) -> NotebookNode | None:
     return notebook
 
 
-def failed(root: Path) -> Path:
-    """Return the folder of notebooks in which a cell failed in the last run, with outputs up to there."""
-    return root / "_build" / "failed"
-
-
 def variables(root: Path) -> dict[str, str]:
     """Return the environment of notebooks and makers of pages."""
     threads = max(1, (os.cpu_count() or 1) // WORKERS)
@@ -146,10 +137,7 @@ def variables(root: Path) -> dict[str, str]:
 
 
 def execute(store: Store, path: Path, log: Path) -> tuple[NotebookNode, str]:
-    """Run one notebook without its stored outputs. Returns it with outputs, and the traceback of what failed, else "".
-
-    `log` gets the watched files that it read.
-    """
+    """Run one notebook. Returns it with outputs, and the traceback of what failed, else ""; `log` gets the watched files that it read."""
     notebook = nbformat.read(path, as_version=4)
     cells = code_cells(notebook)
     for cell in cells:
@@ -180,7 +168,7 @@ def execute(store: Store, path: Path, log: Path) -> tuple[NotebookNode, str]:
 def make(store: Store, path: Path) -> str:
     """Run a notebook, or make a page of GENERATED with all that belongs to it, and keep the result.
 
-    A notebook in which a cell failed is kept in `failed`; returns its name, else "". Raises BuildError if a page could not be made.
+    A notebook in which a cell failed is kept in FAILED; returns its name, else "". Raises BuildError if a page could not be made.
     """
     start, source = time.monotonic(), ""
     with own_folder(store.results / path.stem, ".new-") as own:
@@ -189,8 +177,8 @@ def make(store: Store, path: Path) -> str:
         if path.suffix == ".ipynb":
             notebook, trouble = execute(store, path, log)
             if trouble:
-                failed(store.root).mkdir(exist_ok=True)
-                nbformat.write(notebook, failed(store.root) / path.name)
+                (store.root / FAILED).mkdir(exist_ok=True)
+                nbformat.write(notebook, store.root / FAILED / path.name)
                 print(f"FAILED {path.name}\n{trouble}", flush=True)
                 return path.name
             source = source_of(notebook)
@@ -215,7 +203,7 @@ def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
     if missing := missing_files(root):
         raise BuildError(f"The table of contents lists files that do not exist: {', '.join(missing)}.")
     store, chosen = Store(root), chosen or notebooks(root)
-    shutil.rmtree(failed(root), ignore_errors=True)
+    shutil.rmtree(root / FAILED, ignore_errors=True)
     todo = [path for path in chosen if executed(store, path) is None]
     wanted = [root / f"{name}.md" for name in files(root) if pages and name in GENERATED]
     jobs = [*todo, *(page for page in wanted if store.find(page.stem) is None)]
@@ -271,17 +259,14 @@ def records(store: Store) -> dict[str, list[ledger.Record]]:
 
 
 def write_results(store: Store, recorded: dict[str, list[ledger.Record]]) -> None:
-    """Write the scoreboard, the front page's tables, and the page of figures; list verdicts that differ from the accepted ones.
-
-    Raises BuildError if a claim was not recorded.
-    """
+    """Write the pages made from records, and list verdicts that are not the accepted ones. Raises BuildError if a claim was not recorded."""
     root = store.root
     owner = {record.id: notebook for notebook, found in recorded.items() for record in found}
     if missing := ledger.missing(owner):
         claims = ", ".join(f"{claim.id} (chapter {claim.chapter})" for claim in missing)
         raise BuildError(f"No notebook shows the verdict on {claims}.")
     now = {record.id: record.verdict for found in recorded.values() for record in found}
-    write_whole(root / "_build" / "verdicts.yml", ledger.as_file(now))
+    write_whole(root / "_build" / "verdicts.yml", ledger.as_file(now))  # for `make accept`
     for id, old, new in ledger.changed(now, root / "book" / "verdicts.yml"):
         notebook = owner.get(id, "…")
         print(f"{id} is now '{new}', accepted was '{old}': read notebooks/{notebook}.ipynb again", flush=True)
@@ -331,10 +316,7 @@ def copy_scripts(root: Path) -> None:
 
 
 def write_pages(store: Store) -> Path:
-    """Write the pages, unless those of the present sources and results are there, byte for byte. Returns the first page.
-
-    Raises BuildError if jupyter-book reports a warning or an error.
-    """
+    """Write the pages, unless those of the present sources and results are there, byte for byte. Returns the first page."""
     root, build = store.root, store.build
     html, old = build / "html", build / "pages.old"
     shutil.rmtree(build / "executed", ignore_errors=True)

@@ -69,10 +69,7 @@ class Results:
         return self.records[id].verdict if id in self.records else Verdict.NOT_RUN
 
     def tallies(self) -> list[tuple[str, int, list[tuple[Verdict, int]], Claim]]:
-        """Count the outcomes of each group of claims: all that are possible, failures too, and "not run" if there is any.
-
-        A row is the group's name, its size, the counts, and one of its claims, which has the words for verdicts.
-        """
+        """Return a row for each group of claims: its name, its size, the counts of its outcomes, and one of its claims, which has their words."""
         found = []
         for group, (name, outcomes) in TALLIES.items():
             claims = claims_of(group)
