@@ -18,6 +18,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -227,10 +228,10 @@ def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
 def kill_forks() -> None:
     """Kill the kernels and makers of pages that this process started, with all below them, and nothing else: a test's browser lives on."""
     for fork in multiprocessing.active_children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # it may have just ended
-            for process in (*psutil.Process(fork.pid).children(recursive=True), psutil.Process(fork.pid)):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+        try:
+            os.killpg(fork.pid, signal.SIGKILL)
+        except ProcessLookupError:  # it leads no group yet, or has just ended
+            fork.kill()
 
 
 def store_outputs(store: Store) -> None:
