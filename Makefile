@@ -44,8 +44,8 @@ stamp: $(READY)
 outputs: $(READY)   ## put the outputs that nbval compares into the notebooks
 	$(RUN) -m transformer_circuits.build --store-outputs
 
-accept: $(READY)    ## take the verdicts of the last build for the accepted ones
-	$(RUN) -m transformer_circuits.claims accept
+accept:             ## take the verdicts of the last build for the accepted ones
+	cp _build/verdicts.yml book/verdicts.yml
 
 clean:
 	rm -rf _build book/scoreboard.md book/headlines.md book/models.md book/head_dump.md book/head_dump book/play.md book/_static/play/model.js book/_static/play/planted.js book/every_head.md book/watch.md book/_static/watch/films book/grow.md book/_static/circuitsvis/iife.js book/_static/datatables

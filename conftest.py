@@ -24,29 +24,29 @@ from nbval.plugin import IPyNbCell, IPyNbFile
 from transformer_circuits import build
 from transformer_circuits.paths import ROOT
 
-BOOK = build.Book(ROOT)
+BUILD = ROOT / "_build"
 
 
 @functools.cache
-def executed(session: pytest.Session) -> build.Cache:
-    """Return the build's cache after every notebook that this session tests has run: once, in the first of pytest-xdist's workers that asks."""
+def results(session: pytest.Session) -> build.Store:
+    """Return the build's results after every notebook that this session tests has run: once, in the first of pytest-xdist's workers that asks."""
     chosen = sorted({str(item.path) for item in session.items if isinstance(item, IPyNbCell)})
     this = getattr(session.config, "workerinput", {}).get("testrunuid", uuid.uuid4().hex)
-    done = BOOK.build / "tested"
+    done = BUILD / "tested"
     done.parent.mkdir(exist_ok=True)
-    with filelock.FileLock(BOOK.build / ".tests.lock"):
+    with filelock.FileLock(BUILD / ".tests.lock"):
         if not (done.is_file() and done.read_text() == this):
             with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
                 print()
                 subprocess.run([sys.executable, "-m", "transformer_circuits.build", "--run", *chosen], cwd=ROOT)
             done.write_text(this)
-    return build.Cache(BOOK)
+    return build.Store(ROOT)
 
 
 def setup(file: IPyNbFile) -> None:
     """Find the notebook as the build ran it, or as far as it got."""
-    notebook = executed(file.session).get(file.path)
-    failed = BOOK.failed / file.path.name
+    notebook = build.executed(results(file.session), file.path)
+    failed = ROOT / build.FAILED / file.path.name
     if notebook is None and failed.is_file():
         notebook = nbformat.read(failed, as_version=4)
     if notebook is None:

@@ -45,11 +45,10 @@ def finish(root: Path) -> dict[str, str]:
 
 
 def content(root: Path) -> dict[str, str]:
-    html, book = root / "_build" / "html", build.Book(root)
+    html = root / "_build" / "html"
     files = [path for path in html.rglob("*") if path.is_file() and path.name != ".complete"]
     found = {str(path.relative_to(html)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    recorded = build.records(book, build.Cache(book))
-    return found | {"the records": repr(recorded)}
+    return found | {"the records": repr(build.records(build.Store(root)))}
 
 
 def differences(one: dict[str, str], other: dict[str, str]) -> list[str]:

@@ -1,5 +1,5 @@
 """Add to pages what their text lacks: a description and a preview picture in the head; on a notebook's page also an anchor at each cell and
-a name for each folded one. The headline figure moves below the first paragraph."""
+a name for each folded one. The headline figure moves below the first paragraph. Thebe is left out: it would come from a public server."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ def lift_headline(app, doctree) -> None:
     for node, cell in notebook_cells(app, doctree):
         if "headline" not in cell["metadata"].get("tags", []):
             continue
-        found = list(node.findall(nodes.figure)) or [
-            part for output in node.findall(is_output) for part in markdown(output)
-        ]
+        found = list(node.findall(nodes.figure)) or markdown(node)
         if not found:
             trouble = "this cell is tagged `headline`, but shows no figure and no Markdown"
             logger.warning(trouble, location=node)
@@ -77,14 +75,11 @@ def lift_headline(app, doctree) -> None:
     page.insert(first + 1, lifted)
 
 
-def is_output(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.container) and node.get("nb_element") == "mime_bundle"
-
-
-def markdown(output: nodes.container) -> list[nodes.Node]:
-    """Return the Markdown of one output."""
-    found = (node for node in output if node.get("mime_type") == "text/markdown")
-    return [child for node in found for child in node.children]
+def markdown(cell: nodes.container) -> list[nodes.Node]:
+    """Return the Markdown that a cell shows."""
+    outputs = [node for node in cell.findall(nodes.container) if node.get("nb_element") == "mime_bundle"]
+    found = [part for output in outputs for part in output if part.get("mime_type") == "text/markdown"]
+    return [child for part in found for child in part.children]
 
 
 def link_to(app, figure: nodes.figure) -> nodes.paragraph:
@@ -143,10 +138,18 @@ def add_metadata(app, pagename: str, templatename: str, context: dict, doctree) 
     context["metatags"] = "\n".join([context.get("metatags", ""), *tags])
 
 
+def drop_thebe(app, pagename: str, templatename: str, context: dict, doctree) -> None:
+    def wanted(script) -> bool:
+        return "thebe" not in f"{script.filename} {script.attributes.get('body')}".lower()
+
+    context["script_files"] = [script for script in context["script_files"] if wanted(script)]
+
+
 def setup(app) -> dict[str, bool]:
     app.connect("source-read", with_outputs)
     for change in (add_anchors, name_folded_cells, lift_headline):
         app.connect("doctree-read", change)
     app.connect("env-check-consistency", number_by_page)
     app.connect("html-page-context", add_metadata)
+    app.connect("html-page-context", drop_thebe, priority=999)  # after all others have added their scripts
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,20 +1,20 @@
 """Processes forked from one that has already imported what chapters import, which note the files that they read.
 
-A kernel spends most of its start on imports. Tried, in processor time for an empty chapter: a new interpreter for each kernel; a pool of
-kernels that are reset between chapters (names, hooks, and random states leak from one to the next); forks, which start from the same clean state.
-Where forking a process with loaded libraries is not safe (everywhere but on Linux), each process starts anew.
+A kernel spends most of its start on imports. (A pool of kernels that are reset between chapters leaks names, hooks, and random states.) Where
+forking a process with loaded libraries is not safe (everywhere but on Linux), each process starts anew.
 
 No module of the package is imported before the fork, so that what a process reads of it is noted too.
 """
 
+import importlib
 import importlib.util
 import multiprocessing
 import multiprocessing.forkserver
 import os
-import runpy
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jupyter_client import AsyncKernelManager
@@ -31,15 +31,29 @@ def start_server(variables: Mapping[str, str]) -> None:
         CONTEXT.set_forkserver_preload(PRELOADED)
         before = dict(os.environ)
         os.environ.update(variables)
-        try:
-            multiprocessing.forkserver.ensure_running()
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+        multiprocessing.forkserver.ensure_running()
+        os.environ.clear()
+        os.environ.update(before)
 
 
-def start(target: Callable[..., None], *arguments: Any) -> multiprocessing.process.BaseProcess:
-    process = CONTEXT.Process(target=target, args=arguments)
+class Fork(CONTEXT.Process):
+    """A process with the names of subprocess too, which Jupyter calls."""
+
+    stdin = stdout = stderr = None
+
+    def poll(self) -> int | None:
+        return self.exitcode
+
+    def wait(self) -> int | None:
+        self.join()
+        return self.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+def start(target: Callable[..., None], *arguments: Any) -> Fork:
+    process = Fork(target=target, args=arguments)
     process.start()
     return process
 
@@ -48,7 +62,7 @@ def start(target: Callable[..., None], *arguments: Any) -> multiprocessing.proce
 
 
 def enter(variables: Mapping[str, str], folder: str, watched: Sequence[str], log: str) -> None:
-    """Take the place of a new interpreter in `folder`: a session and variables of its own, and a note of each watched file that it reads."""
+    """Take the place of a new interpreter in `folder`; `log` gets each watched file that it reads."""
     os.setsid()
     threading.Thread(target=end_with_parent, daemon=True).start()
     os.environ.clear()
@@ -64,10 +78,7 @@ def end_with_parent() -> None:
 
 
 def note_reads(watched: Sequence[str], log: str) -> None:
-    """Append to `log` the path of each file below `watched` that this process opens to read, and of each folder that it lists.
-
-    Python's own files of compiled code count as their sources. What a library opens without Python is not seen.
-    """
+    """Append to `log` the path of each file below `watched` that this process opens to read in Python, and of each folder that it lists."""
     notes = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     seen = set()
 
@@ -79,7 +90,7 @@ def note_reads(watched: Sequence[str], log: str) -> None:
         path = os.path.abspath(arguments[0])
         if f"{path}/".startswith(tuple(watched)) and path not in seen:
             seen.add(path)
-            compiled = path.endswith(".pyc") and "__pycache__" in path
+            compiled = path.endswith(".pyc") and "__pycache__" in path  # counts as its source
             os.write(notes, f"{importlib.util.source_from_cache(path) if compiled else path}\n".encode())
 
     sys.addaudithook(note)
@@ -96,33 +107,13 @@ def kernel(command: Sequence[str], *place: Any) -> None:
     IPKernelApp.launch_instance()
 
 
-def module(name: str, arguments: Sequence[str], *place: Any) -> None:
-    """Run a module as `python -m NAME ARGUMENTS` would."""
+def make_page(module: str, out: str, *place: Any) -> None:
+    """Write a page, and what belongs to it, to and beside the file `out`: what the module's `main` does."""
     enter(*place)
-    sys.argv = [name, *arguments]
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
+    importlib.import_module(module).main(Path(out))
 
 
 # ---- in the process that waits ------------------------------------------------------------------------------------------
-
-
-class Handle:
-    """A process of multiprocessing with the names of subprocess, which Jupyter calls."""
-
-    stdin = stdout = stderr = None
-
-    def __init__(self, process: multiprocessing.process.BaseProcess) -> None:
-        self.process, self.pid = process, process.pid
-
-    def poll(self) -> int | None:
-        return self.process.exitcode
-
-    def wait(self) -> int | None:
-        self.process.join()
-        return self.process.exitcode
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
 
 
 class Manager(AsyncKernelManager):
@@ -134,7 +125,7 @@ class Manager(AsyncKernelManager):
 
     async def _async_launch_kernel(self, kernel_cmd: list[str], *, env: Mapping[str, str], cwd: str, **_: Any) -> None:
         provisioner = self.provisioner
-        provisioner.process = Handle(start(kernel, kernel_cmd, dict(env), cwd, self.watched, self.reads))
+        provisioner.process = start(kernel, kernel_cmd, dict(env), cwd, self.watched, self.reads)
         # The new process makes itself the leader of a group; until then, signals for the group reach it alone.
         provisioner.pid = provisioner.pgid = provisioner.process.pid
         provisioner.cwd = cwd

@@ -10,7 +10,7 @@ TESTED = {"torch": "2.13", "transformer-lens": "4.3"}  # releases that the book'
 
 
 def setup() -> None:
-    """Set what every chapter needs: the book's figure style and no gradients. Print a line only where a library differs from the tested one."""
+    """Use the book's figure style and no gradients. Print a line only where a library differs from the tested one."""
     use_style()
     torch.set_grad_enabled(False)
     here = {name: importlib.metadata.version(name) for name in TESTED}

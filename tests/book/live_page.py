@@ -34,10 +34,27 @@ def opened(page: Page, address: str) -> Page:
     return page
 
 
-class LivePage:
-    """The tests that all share; the fixture `site` is a page as `make_site` returns it."""
+class OnAPhone:
+    """The test that all share; the fixture `site` is a page as `make_site` returns it."""
 
-    data = ""  # the file that the page loads
+    def test_on_a_phone_nothing_is_wider_than_the_screen_or_too_small_for_a_finger(self, page):
+        page.set_viewport_size({"width": 400, "height": 800})
+        self.use(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        small = page.evaluate(  # in one go: a page may draw them anew between two calls
+            """() => [...document.querySelectorAll('[class$=-app] :is(button, input, select)')].filter(b => b.checkVisibility()
+                && Math.max(b.offsetHeight, b.closest('label')?.offsetHeight ?? 0) < 22).map(b => b.outerHTML)"""
+        )
+        assert not small, small
+
+    def use(self, page: Page) -> None:
+        """Bring the page to where it needs most room."""
+
+
+class LivePage(OnAPhone):
+    """The tests of pages that load a file."""
+
+    data = ""  # the file
     says = ""  # without it, or if it is damaged
 
     @pytest.mark.parametrize("harm", ["missing", "cut short", "one letter changed"])
@@ -58,16 +75,3 @@ class LivePage:
         unscripted.goto(site.as_uri())
         expect(unscripted.locator("noscript img")).to_be_visible()
         assert unscripted.evaluate("document.querySelector('noscript img').naturalWidth") > 1000
-
-    def test_on_a_phone_nothing_is_wider_than_the_screen_or_too_small_for_a_finger(self, page):
-        page.set_viewport_size({"width": 400, "height": 800})
-        self.use(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 400
-        small = page.evaluate(  # in one go: a page may draw them anew between two calls
-            """() => [...document.querySelectorAll('[class$=-app] :is(button, input, select)')].filter(b => b.checkVisibility()
-                && Math.max(b.offsetHeight, b.closest('label')?.offsetHeight ?? 0) < 22).map(b => b.outerHTML)"""
-        )
-        assert not small, small
-
-    def use(self, page: Page) -> None:
-        """Bring the page to where it needs most room."""

@@ -1,9 +1,7 @@
 """The build fails when anything fails, runs again what has to be run again, and nothing else. On a small book in its own folder."""
 
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -43,8 +41,7 @@ SHOWN = "1.0e\N{MINUS SIGN}7"
 
 
 def ids(book) -> list[str]:
-    small = build.Book(book)
-    return [record.id for found in build.records(small, build.Cache(small)).values() for record in found]
+    return [record.id for found in build.records(store.Store(book)).values() for record in found]
 
 
 def text_of(book, name: str) -> str:
@@ -95,11 +92,9 @@ def test_the_headline_moves_below_the_first_paragraph_and_folded_cells_say_what_
 
 
 def test_a_number_that_is_edited_and_reverted_never_stays_on_a_page(book):
-    small, notebook = build.Book(book), book / "notebooks" / "02_two.ipynb"
     for error in (0.5, 1e-7):
-        write(notebook, COUNT, CLAIM.format("P1", error))
-        recorded = build.records(small, build.run(small))
-        assert recorded["02_two"][0].values == {"error": error}
+        write(book / "notebooks" / "02_two.ipynb", COUNT, CLAIM.format("P1", error))
+        assert build.records(build.run(book))["02_two"][0].values == {"error": error}
     assert runs(book) == 3
 
 
@@ -125,9 +120,8 @@ def test_a_warning_fails_the_build_every_time(book, capfd):
 
 def test_a_claim_that_is_recorded_twice_fails_the_build(book):
     write(book / "notebooks" / "02_two.ipynb", CLAIM.format("O1", 1e-7))
-    small = build.Book(book)
     with pytest.raises(build.BuildError, match="O1 is recorded by both 01_one and 02_two"):
-        build.records(small, build.run(small))
+        build.records(build.run(book))
 
 
 def test_a_scoreboard_needs_every_claim_and_a_chapter_must_exist(book, capfd):
@@ -149,18 +143,21 @@ def test_a_damaged_result_is_made_again(book, capfd, damage):
     assert code == 0 and ids(book) == ["O1", "P1"] and runs(book) == 3 and "damaged" in printed
 
 
-def test_a_killed_build_leaves_nothing_that_counts_as_done(book, capfd):
+def test_a_killed_build_leaves_nothing_that_counts_as_done_and_no_kernel(book, capfd):
     command = [sys.executable, "-m", "transformer_circuits.build", "--root", str(book)]
-    write(book / "notebooks" / "02_two.ipynb", COUNT, "import time; time.sleep(3)", CLAIM.format("P1", 1e-7))
     shutil.rmtree(book / "_build")
     (book / "runs").unlink()
-    for until in ("runs", "_build/pages-*/html"):
+    for until, seconds in (("runs", 600), ("_build/pages-*/_build/html", 0)):
+        sleep = f"import time; time.sleep({seconds})"
+        write(book / "notebooks" / "02_two.ipynb", COUNT, sleep, CLAIM.format("P1", 1e-7))
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while not list(book.glob(until)) and process.poll() is None:
             time.sleep(0.05)
-        os.kill(process.pid, signal.SIGKILL)
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
         process.wait()
-        assert not (book / "_build" / "html").exists()
+        assert below and not (book / "_build" / "html").exists()
+        assert seconds == 0 or not psutil.wait_procs(below, timeout=60)[1]
     assert make(book, capfd)[0] == 0 and ids(book) == ["O1", "P1"]
     assert SHOWN in text_of(book, "02_two")
 
@@ -199,15 +196,15 @@ def traced(book, monkeypatch):
     monkeypatch.syspath_prepend(book / "src")
     cell = "import used\n_ = Path('../data/read.txt').read_text(), [*Path('../weights').iterdir()]"
     write(book / "notebooks" / "01_one.ipynb", COUNT, cell, CLAIM.format("O1", 1e-7))
-    build.run(build.Book(book))
+    build.run(book)
     return book
 
 
 def rerun(book, capfd) -> list[str]:
     """Build; return the notebooks that ran."""
     capfd.readouterr()
-    build.run(build.Book(book))
-    return sorted(re.findall(r"^ran (\w+)", capfd.readouterr().out, re.MULTILINE))
+    build.run(book)
+    return sorted(re.findall(r"^made (\w+)\.ipynb", capfd.readouterr().out, re.MULTILINE))
 
 
 READ = ["src/used.py", "src/deeper.py", "data/read.txt", "weights/new"]
@@ -227,7 +224,7 @@ def test_a_change_runs_what_reads_it_and_taken_back_runs_nothing(traced, capfd):
 def test_other_releases_run_everything_and_only_the_latest_results_are_kept(traced, capfd, monkeypatch):
     for number in range(store.KEPT + 1):
         (traced / "data" / "read.txt").write_text(str(number))
-        build.run(build.Book(traced))
+        build.run(traced)
     assert len([*traced.glob("_build/results/01_one/*")]) == store.KEPT
     monkeypatch.setattr(store.importlib.metadata, "distributions", lambda: [])
     assert rerun(traced, capfd) == ["01_one", "02_two"]
@@ -237,33 +234,23 @@ def test_a_file_that_changes_while_it_is_in_use_fails_the_build(traced):
     change = "Path('../data/read.txt').write_text('2')"
     write(traced / "notebooks" / "01_one.ipynb", COUNT, "Path('../data/read.txt').read_text()", change)
     with pytest.raises(build.BuildError, match="data/read.txt changed while notebooks ran"):
-        build.run(build.Book(traced))
+        build.run(traced)
 
 
-def test_a_chapter_depends_on_its_own_claims(book, monkeypatch, capfd):
-    present, entry = store.entries_of_claims(), f"{store.CLAIMS}#O1"
-    monkeypatch.setattr(store, "entries_of_claims", lambda: present | {entry: "another criterion"})
-    assert rerun(book, capfd) == ["01_one"]
-
-
-def test_chapters_depend_on_modules_that_they_use_and_not_on_what_makes_pages(book, monkeypatch, capfd):
+def test_chapters_depend_on_modules_and_claims_that_they_use_and_not_on_what_makes_pages(book, monkeypatch, capfd):
     uses = "from transformer_circuits.figures import tokens"
     write(book / "notebooks" / "01_one.ipynb", COUNT, uses, CLAIM.format("O1", 1e-7))
     assert rerun(book, capfd) == ["01_one"]
-    real = store.digests
-
-    def touched(name: str) -> list[str]:
-        """Build as if a module of the package had been changed."""
-
-        def changed(root, names=(".",)):
-            return real(root, names) | ({name: "changed"} if root == store.PACKAGE.parent else {})
-
-        monkeypatch.setattr(store, "digests", changed)
-        return rerun(book, capfd)
-
-    assert touched("transformer_circuits/pages/scoreboard.py") == []
-    assert touched("transformer_circuits/figures/tokens.py") == ["01_one"]
-    assert touched("transformer_circuits/claims/ledger.py") == ["01_one", "02_two"]
+    real = store.Store.snapshot
+    for name, ran in {
+        "pages/scoreboard.py": [],
+        "figures/tokens.py": ["01_one"],
+        "claims/claims.yml#O1": ["01_one"],
+        "claims/ledger.py": ["01_one", "02_two"],
+    }.items():
+        change = {f"transformer_circuits/{name}": "changed"}
+        monkeypatch.setattr(store.Store, "snapshot", lambda self, change=change: real(self) | change)
+        assert rerun(book, capfd) == ran, name
 
 
 def test_a_kernel_begins_like_a_new_interpreter(book):
@@ -274,7 +261,7 @@ def test_a_kernel_begins_like_a_new_interpreter(book):
     )
     path = book / "notebooks" / "01_one.ipynb"
     write(path, *cells)
-    forked = [cell.outputs for cell in build.code_cells(build.run(build.Book(book), [path]).get(path))]
+    forked = [cell.outputs for cell in build.code_cells(build.executed(build.run(book, [path]), path))]
     anew = nbformat.read(path, as_version=4)
     NotebookClient(anew, resources={"metadata": {"path": str(path.parent)}}).execute()
     for one, other in zip(forked, [cell.outputs for cell in build.code_cells(anew)]):
@@ -282,26 +269,11 @@ def test_a_kernel_begins_like_a_new_interpreter(book):
         assert texts[0] == texts[1]
 
 
-def test_a_kernel_ends_with_its_build(book):
-    """Even with one that is killed."""
-    write(book / "notebooks" / "01_one.ipynb", COUNT, "import time\ntime.sleep(600)")
-    (book / "runs").unlink()
-    command = [sys.executable, "-m", "transformer_circuits.build", "--root", str(book), "--run"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not (book / "runs").exists():
-        time.sleep(0.05)
-    below = psutil.Process(process.pid).children(recursive=True)
-    assert len(below) >= 2
-    process.kill()
-    process.wait()
-    assert not psutil.wait_procs(below, timeout=60)[1]
-
-
 def test_a_build_that_fails_ends_what_it_started_and_nothing_else(book, monkeypatch):
     """The browser of the tests of pages may live in the same worker of pytest-xdist."""
     started = []
 
-    def make_notebook(book, store, path) -> str:
+    def make(store, path) -> str:
         if path.stem == "01_one":
             started.append(forks.start(time.sleep, 600))
             started[0].join()
@@ -310,11 +282,11 @@ def test_a_build_that_fails_ends_what_it_started_and_nothing_else(book, monkeypa
             time.sleep(0.01)
         raise build.BuildError("no")
 
-    monkeypatch.setattr(build, "make_notebook", make_notebook)
-    monkeypatch.setattr(build.Cache, "get", lambda self, path: None)
+    monkeypatch.setattr(build, "make", make)
+    monkeypatch.setattr(build, "executed", lambda store, path: None)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         with pytest.raises(build.BuildError, match="no"):
-            build.run(build.Book(book))
+            build.run(book)
         assert started[0].exitcode and other.poll() is None
         other.kill()
 
@@ -335,19 +307,21 @@ def test_outputs_are_stored_for_nbval_and_all_others_removed(book, capfd):
 
 
 MAKER = """\
-import os, sys
+import os
 from pathlib import Path
-out = Path(sys.argv[1])
-_ = Path(os.environ["TRANSFORMER_CIRCUITS_ROOT"], "weights", "w.safetensors").read_bytes()
-here = Path(__file__).parent
-with (here / "made").open("a") as made:
-    made.write("x")
-names = (here / "names").read_text().split()
-(out.with_suffix("") / "more").mkdir(parents=True)
-for name in names:
-    (out.with_suffix("") / "more" / name).write_text(f"# {name}")
-out.write_text("# Made")
-sys.exit(not names)
+
+
+def main(out):
+    Path(os.environ["TRANSFORMER_CIRCUITS_ROOT"], "weights", "w.safetensors").read_bytes()
+    here = Path(__file__).parent
+    with (here / "made").open("a") as made:
+        made.write("x")
+    names = (here / "names").read_text().split()
+    (out.with_suffix("") / "more").mkdir(parents=True)
+    for name in names:
+        (out.with_suffix("") / "more" / name).write_text(f"# {name}")
+    out.write_text("# Made")
+    assert names
 """
 
 
@@ -358,17 +332,16 @@ def test_a_module_makes_pages_once_and_the_contents_list_them(book, capfd, monke
     monkeypatch.syspath_prepend(tools)
     monkeypatch.setattr(build, "GENERATED", {"book/made": "a_maker"})
     list_pages(book, "book/made")
-    small = build.Book(book)
 
     def made(names: str) -> list[str]:
         (tools / "names").write_text(names)
-        build.write_generated(small, build.run(small, pages=True), {})
+        build.write_generated(build.run(book, pages=True))
         return sorted(path.name for path in (book / "book" / "made").rglob("*") if path.is_file())
 
     with pytest.raises(build.BuildError, match="book/made.md could not be made"):
         made("")
     assert made("b_10.md b_2.md data.bin") == ["b_10.md", "b_2.md", "data.bin"] == made("")
-    assert small.files(build.COMPLETE)[2:] == ["book/made/more/b_2", "book/made/more/b_10"]
+    assert build.files(book, build.COMPLETE)[2:] == ["book/made/more/b_2", "book/made/more/b_10"]
     assert len((tools / "made").read_text()) == 2
     (book / "weights" / "w.safetensors").write_bytes(b"0124")
     assert made("a.md") == ["a.md"]  # what is no longer made is gone

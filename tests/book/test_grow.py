@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from live_page import make_site, opened
+from live_page import OnAPhone, make_site, opened
 from playwright.sync_api import expect
 from torch.nn.functional import cross_entropy
 
@@ -23,7 +23,7 @@ SECONDS = 600  # for a training that takes half a minute on a free core
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     root = tmp_path_factory.mktemp("site")
-    (root / "grow.md").write_text(grow.page())
+    grow.main(root / "grow.md")
     return make_site(root, "grow", "train.js", "../play/engine.js", "../watch/watch.css")
 
 
@@ -178,13 +178,8 @@ def test_hostile_addresses_change_nothing(site, watched, hostile):
     assert page.locator("#grow img").count() == 0
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen_or_too_small_for_a_finger(page):
-    page.set_viewport_size({"width": 400, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    small = page.locator(".watch-app :is(button, input, select)").evaluate_all(
-        "all => all.filter(b => b.offsetHeight < 22).map(b => b.outerHTML)"
-    )
-    assert not small, small
+class TestGrow(OnAPhone):
+    pass
 
 
 def test_without_scripts_a_link_leads_to_the_chapter(site, unscripted):

@@ -6,7 +6,7 @@ from urllib.parse import unquote, urldefrag
 import pytest
 from small_book import soup
 
-from transformer_circuits.build import COMPLETE, Book
+from transformer_circuits.build import COMPLETE, files, notebooks
 from transformer_circuits.paths import ROOT
 
 # What a reader must never see: unfinished maths, roles and directives, an object's name in place of the thing, a traceback.
@@ -43,7 +43,7 @@ NONE_BLANK = """() => [...document.querySelectorAll('.circuits-widget canvas')].
 })"""
 
 
-@pytest.mark.parametrize("name", Book(ROOT).files())  # those of single heads are read without a browser
+@pytest.mark.parametrize("name", files(ROOT))  # those of single heads are read without a browser
 def test_page_reads_offline_and_fits_a_phone(html, name, watched):
     page = watched.open(html / f"{name}.html")
     assert page.locator("article h1").count() >= 1
@@ -70,8 +70,8 @@ def test_page_reads_offline_and_fits_a_phone(html, name, watched):
 
 
 def test_every_page_is_light_with_links_that_lead_somewhere_and_asks_for_nothing_elsewhere(html):
-    files = [(html / f"{name}.html").resolve() for name in Book(ROOT).files(COMPLETE)]
-    pages = {path: soup(path) for path in files}
+    paths = [(html / f"{name}.html").resolve() for name in files(ROOT, COMPLETE)]
+    pages = {path: soup(path) for path in paths}
     anchors = {
         path: {tag.get(key) for tag in page.find_all(True) for key in ("id", "name")} for path, page in pages.items()
     }
@@ -98,7 +98,7 @@ def test_every_page_is_light_with_links_that_lead_somewhere_and_asks_for_nothing
 
 def test_every_page_has_a_title_a_description_of_its_own_and_a_preview_picture_in_its_head(html):
     seen = {}
-    for name in Book(ROOT).files():
+    for name in files(ROOT):
         head = soup(html / f"{name}.html").head
         tags = {tag.get("property") or tag.get("name"): tag["content"] for tag in head.select("meta[content]")}
         about = tags["description"]
@@ -164,7 +164,7 @@ def test_a_page_is_printed_without_sidebars_and_folded_code(html, watched):
 
 def test_every_figure_has_a_number_of_its_own_a_caption_and_every_chapter_a_button_for_colab(html):
     numbers = []
-    for path in Book(ROOT).notebooks():
+    for path in notebooks(ROOT):
         page = soup(html / "notebooks" / f"{path.stem}.html")
         for image in page.select("article .cell_output img"):
             assert image.find_parent("figure"), f"{image['src']} has no caption"

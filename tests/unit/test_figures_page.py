@@ -30,9 +30,9 @@ def test_the_list_is_complete_names_cells_and_claims_that_exist_and_shows_every_
     listed, there = figures.load(paths.ROOT / "book" / "figures.yml"), set()
     for path in (paths.ROOT / "notebooks").glob("*.ipynb"):
         there |= {f"{path.stem}/{cell.id}" for cell in nbformat.read(path, as_version=4).cells}
-    named = {place for figure in listed.figures() for place in figure.cell} | set(listed.also.values())
+    named = {place for figure in listed.figures for place in figure.cell} | set(listed.also.values())
     assert named - there == set()
-    for figure in listed.figures():
+    for figure in listed.figures:
         assert figure.cell or figure.page, figure.title
         assert bool(figure.ours) != bool(figure.none), f"{figure.title} needs either `ours` or `none`"
         assert set(figure.claims) <= ledger.load_claims().keys(), figure.title

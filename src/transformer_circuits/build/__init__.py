@@ -4,26 +4,21 @@
     python -m transformer_circuits.build --store-outputs     also put the outputs that nbval compares into the notebooks, and remove all others
     python -m transformer_circuits.build --run [NOTEBOOK …]  run what has not run yet, write no pages
 
-A page shows what its notebook computed:
-
-1. `store` keeps what each notebook and each maker of pages gave, together with everything that it read: modules of the package, weights,
-   data, installed releases. A result counts while all of it is the same, so that a change runs again what it touches and nothing else.
-2. Records of claims are outputs of the notebooks. The scoreboard and the front page's tables are made from the records.
-3. jupyter-book always writes all pages, with every warning an error, into a folder that replaces the old one when it is complete.
-
-A lock makes builds and tests of one folder wait for each other. The next build repeats whatever was interrupted.
+`store` keeps what each notebook and each maker of pages gave, so that a change runs again what it touches and nothing else. Records of claims
+are outputs of the notebooks. jupyter-book always writes all pages, with every warning an error, into a folder that replaces the old one when it
+is complete. A lock makes builds and tests of one folder wait for each other. The next build repeats whatever was interrupted.
 """
 
 import argparse
 import base64
 import concurrent.futures
 import contextlib
-import dataclasses
 import importlib.resources
 import json
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -41,13 +36,13 @@ from nbclient.exceptions import CellControlSignal
 from nbformat import NotebookNode
 
 from transformer_circuits import forks
-from transformer_circuits.build.store import NEEDS, PACKAGE, BuildError, Store, digest, own_folder, write_whole
+from transformer_circuits.build.store import PACKAGE, BuildError, Store, digest, own_folder, write_whole
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.pages import paper_figures, scoreboard
 from transformer_circuits.paths import ROOT
 
 PAGES = ("book", "notebooks", "_config.yml")  # what the pages depend on, besides results
-GENERATED = {  # pages that are made from watched files, and the modules that make them: `python -m MODULE PAGE.md`
+GENERATED = {  # pages that are made from watched files, and the modules whose `main` makes them
     "book/models": "transformer_circuits.pages.model_cards",
     "book/head_dump": "transformer_circuits.pages.dump_pages",
     "book/every_head": "transformer_circuits.pages.every_head",
@@ -60,36 +55,13 @@ LONGEST = "models 16_every_head 15_grow_one 08_term_importance 07_induction_head
 SCOREBOARD = "book/scoreboard"  # made from the records, as is what the front page includes
 HEADLINES = "book/headlines"
 FIGURES = "book/figures"  # made from the executed notebooks, the records and book/figures.yml
+CONTENTS = "book/_toc.yml"
+FAILED = "_build/failed"  # notebooks in which a cell failed in the last run, with outputs up to there
 COMPLETE = "_build/toc.yml"  # the table of contents, with the pages that generated pages added
 TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared
 WORKERS = 2  # notebooks and pages that are made at the same time: more would need more than 6 GB
 CHECKED = "nbval-check-output"  # tag of cells whose outputs are kept in git, for nbval to compare
-
-
-@dataclasses.dataclass(frozen=True)
-class Book:
-    """The folders of a book whose sources are in `root` (the repository, or a small book made by a test)."""
-
-    root: Path
-
-    @property
-    def build(self) -> Path:
-        return self.root / "_build"
-
-    @property
-    def failed(self) -> Path:
-        """Notebooks of the last run in which a cell failed, with outputs up to there."""
-        return self.build / "failed"
-
-    def contents(self, file: str = "book/_toc.yml") -> dict[str, Any]:
-        return yaml.safe_load((self.root / file).read_text(encoding="utf-8"))
-
-    def files(self, file: str = "book/_toc.yml") -> list[str]:
-        """Return every file that a table of contents lists, without suffix, in reading order; COMPLETE lists the generated pages too."""
-        return [entry.get("root") or entry["file"] for entry in entries(self.contents(file))]
-
-    def notebooks(self) -> list[Path]:
-        return [path for name in self.files() if (path := self.root / f"{name}.ipynb").is_file()]
+JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 
 
 def entries(contents: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -101,13 +73,25 @@ def entries(contents: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from entries(child)
 
 
-def is_generated(name: str) -> bool:
-    return name in (SCOREBOARD, FIGURES) or name in GENERATED
+def files(root: Path, contents: str = CONTENTS) -> list[str]:
+    """Return every file that a table of contents lists, without suffix, in reading order; COMPLETE lists the generated pages too."""
+    listed = yaml.safe_load((root / contents).read_text(encoding="utf-8"))
+    return [entry.get("root") or entry["file"] for entry in entries(listed)]
 
 
-def locked(book: Book) -> contextlib.AbstractContextManager:
+def missing_files(root: Path) -> list[str]:
+    """Return what the table of contents lists though it neither exists nor is generated."""
+    generated = {SCOREBOARD, FIGURES, *GENERATED}
+    return [name for name in files(root) if name not in generated and not list(root.glob(f"{name}.*"))]
+
+
+def notebooks(root: Path) -> list[Path]:
+    return [path for name in files(root) if (path := root / f"{name}.ipynb").is_file()]
+
+
+def locked(root: Path) -> contextlib.AbstractContextManager:
     """Wait while another process builds or tests the same book. Returns the lock, to be held in a `with` block."""
-    lock = filelock.FileLock(book.build / ".lock")
+    lock = filelock.FileLock(root / "_build" / ".lock")
     try:
         return lock.acquire(timeout=0)
     except filelock.Timeout:
@@ -115,26 +99,11 @@ def locked(book: Book) -> contextlib.AbstractContextManager:
         return lock.acquire()
 
 
-class Cache:
-    """What was made from the book's present files: executed notebooks, and the pages of GENERATED."""
+# ---- the notebooks ------------------------------------------------------------------------------------------------------
 
-    def __init__(self, book: Book) -> None:
-        self.store = Store(book.root, book.build / "results")
 
-    def get(self, path: Path) -> NotebookNode | None:
-        """Return a notebook in its present state with outputs; None if it has not run to its end on the present files."""
-        notebook = nbformat.read(path, as_version=4)
-        if (folder := self.store.find(path.stem, source_of(notebook))) is None:
-            return None
-        executed = nbformat.read(folder / path.name, as_version=4)
-        for cell, ran in zip(code_cells(notebook), code_cells(executed), strict=True):
-            cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
-        notebook.metadata.language_info = executed.metadata.language_info
-        return notebook
-
-    def made(self, name: str) -> Path | None:
-        """Return the folder with the page of one of GENERATED, and what its module made with it, in the folder of the same name or _static."""
-        return self.store.find(Path(name).name, "")
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def source_of(notebook: NotebookNode) -> str:
@@ -142,18 +111,23 @@ def source_of(notebook: NotebookNode) -> str:
     return json.dumps([cell.source for cell in code_cells(notebook)])
 
 
-def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+def executed(store: Store, path: Path) -> NotebookNode | None:
+    """Return a notebook in its present state with outputs; None if it has not run to its end on the present files."""
+    notebook = nbformat.read(path, as_version=4)
+    if (folder := store.find(path.stem, source_of(notebook))) is None:
+        return None
+    result = nbformat.read(folder / path.name, as_version=4)
+    for cell, ran in zip(code_cells(notebook), code_cells(result), strict=True):
+        cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
+    notebook.metadata.language_info = result.metadata.language_info
+    return notebook
 
 
-# ---- the notebooks ------------------------------------------------------------------------------------------------------
-
-
-def variables(book: Book) -> dict[str, str]:
+def variables(root: Path) -> dict[str, str]:
     """Return the environment of notebooks and makers of pages."""
     threads = max(1, (os.cpu_count() or 1) // WORKERS)
     own = {
-        "TRANSFORMER_CIRCUITS_ROOT": str(book.root),
+        "TRANSFORMER_CIRCUITS_ROOT": str(root),
         "TRANSFORMER_CIRCUITS_BOOK": "1",
         "TQDM_DISABLE": "1",  # progress bars are for people who wait, not for pages
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
@@ -163,22 +137,17 @@ def variables(book: Book) -> dict[str, str]:
     return os.environ | own
 
 
-def execute(book: Book, path: Path, watched: Sequence[str], log: Path) -> tuple[NotebookNode, str]:
-    """Run one notebook without its stored outputs. Returns it with outputs, and the traceback of what failed, else "".
-
-    `log` gets the watched files that it read.
-    """
+def execute(store: Store, path: Path, log: Path) -> tuple[NotebookNode, str]:
+    """Run one notebook. Returns it with outputs, and the traceback of what failed, else ""; `log` gets the watched files that it read."""
     notebook = nbformat.read(path, as_version=4)
     cells = code_cells(notebook)
     for cell in cells:
         cell.outputs, cell.execution_count = [], None
-    manager = forks.Manager(watched, str(log), kernel_name="python3")
     client = NotebookClient(
         notebook,
-        manager,
+        forks.Manager(store.watched, str(log), kernel_name="python3"),
         timeout=TIMEOUT,
-        startup_timeout=TIMEOUT
-        // 6,  # a kernel takes a second to start, and a minute on a machine with twenty other programs
+        startup_timeout=300,  # a second, or a minute on a machine with twenty other programs
         shutdown_kernel="immediate",  # nothing that a chapter leaves needs tidying
         coalesce_streams=True,  # how printing is cut into pieces differs from run to run
         record_timing=False,  # times would differ from run to run
@@ -188,7 +157,7 @@ def execute(book: Book, path: Path, watched: Sequence[str], log: Path) -> tuple[
     client.owns_km = True  # it ends the kernel that it started
     trouble = ""
     try:
-        client.execute(env=variables(book))
+        client.execute(env=variables(store.root))
     except (CellControlSignal, RuntimeError) as error:  # a failed cell, one that took too long, a dead kernel
         trouble = str(error)
         if not any(output.output_type == "error" for cell in cells for output in cell.outputs):
@@ -197,96 +166,82 @@ def execute(book: Book, path: Path, watched: Sequence[str], log: Path) -> tuple[
     return notebook, trouble
 
 
-def make_notebook(book: Book, store: Store, path: Path) -> str:
-    """Run a notebook, and keep it if no cell failed, else in `book.failed`. Returns the traceback of what failed, else ""."""
-    start = time.monotonic()
-    with own_folder(store.folder / path.stem, ".new-") as own:
-        notebook, trouble = execute(book, path, store.watched, own / "log")
-        seconds = time.monotonic() - start
-        if trouble:
-            book.failed.mkdir(exist_ok=True)
-            nbformat.write(notebook, book.failed / path.name)
-            print(f"FAILED {path.name}\n{trouble}", flush=True)
-        else:
-            source, made = source_of(notebook), own / "made"
-            made.mkdir()
-            nbformat.write(notebook, made / path.name)
-            store.keep(path.stem, source, store.needs(own / "log", source), made, seconds)
-            print(f"ran {path.name} in {seconds:.1f} s", flush=True)
-    return trouble
+def make(store: Store, path: Path) -> str:
+    """Run a notebook, or make a page of GENERATED with all that belongs to it, and keep the result.
 
-
-def make_page(book: Book, store: Store, name: str) -> str:
-    """Make one of GENERATED with all that belongs to it, and keep it. Raises BuildError if its module fails."""
-    short, start = Path(name).name, time.monotonic()
-    with own_folder(store.folder / short, ".new-") as own:
+    A notebook in which a cell failed is kept in FAILED; returns its name, else "". Raises BuildError if a page could not be made.
+    """
+    start, source = time.monotonic(), ""
+    with own_folder(store.results / path.stem, ".new-") as own:
         made, log = own / "made", own / "log"
         made.mkdir()
-        place = (variables(book), str(book.root), store.watched, str(log))
-        process = forks.start(forks.module, GENERATED[name], [str(made / f"{short}.md")], *place)
-        process.join()
-        if process.exitcode:
-            raise BuildError(f"{name}.md could not be made: see the message above.")
+        if path.suffix == ".ipynb":
+            notebook, trouble = execute(store, path, log)
+            if trouble:
+                (store.root / FAILED).mkdir(exist_ok=True)
+                nbformat.write(notebook, store.root / FAILED / path.name)
+                print(f"FAILED {path.name}\n{trouble}", flush=True)
+                return path.name
+            source = source_of(notebook)
+            nbformat.write(notebook, made / path.name)
+        else:
+            place = (variables(store.root), str(store.root), store.watched, str(log))
+            process = forks.start(forks.make_page, GENERATED[f"book/{path.stem}"], str(made / path.name), *place)
+            process.join()
+            if process.exitcode:
+                raise BuildError(f"book/{path.name} could not be made: see the message above.")
         seconds = time.monotonic() - start
-        store.keep(short, "", store.needs(log, ""), made, seconds)
-        print(f"made {name}.md in {seconds:.1f} s", flush=True)
+        store.keep(path.stem, source, store.needs(log, source), made)
+        print(f"made {path.name} in {seconds:.1f} s", flush=True)
     return ""
 
 
-def run(book: Book, chosen: Sequence[Path] | None = None, pages: bool = False) -> Cache:
+def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
     """Run all notebooks, or the chosen ones, that have not run on the present files, two at a time. Returns where the results are.
 
-    `pages`: make the pages of GENERATED as well, in the same way. BuildError names every notebook with a failed cell; it is kept in
-    `book.failed`.
+    `pages`: make the pages of GENERATED as well. BuildError names every notebook with a failed cell.
     """
-    if missing := [f for f in book.files() if not is_generated(f) and not list(book.root.glob(f"{f}.*"))]:
+    if missing := missing_files(root):
         raise BuildError(f"The table of contents lists files that do not exist: {', '.join(missing)}.")
-    cache, chosen = Cache(book), chosen or book.notebooks()
-    cache.store.folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(book.failed, ignore_errors=True)
-    todo = [path for path in chosen if cache.get(path) is None]
-    wanted = [name for name in book.files() if pages and name in GENERATED and cache.made(name) is None]
-    jobs = {path.stem: (make_notebook, path) for path in todo}
-    jobs |= {Path(name).name: (make_page, name) for name in wanted}
-    order = dict.fromkeys([*LONGEST, *jobs])
-    failed = []
+    store, chosen = Store(root), chosen or notebooks(root)
+    shutil.rmtree(root / FAILED, ignore_errors=True)
+    todo = [path for path in chosen if executed(store, path) is None]
+    wanted = [root / f"{name}.md" for name in files(root) if pages and name in GENERATED]
+    jobs = [*todo, *(page for page in wanted if store.find(page.stem) is None)]
+    jobs.sort(key=lambda path: LONGEST.index(path.stem) if path.stem in LONGEST else len(LONGEST))
     if jobs:
-        forks.start_server(variables(book))
+        forks.start_server(variables(root))
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-        futures = {}
-        for make, what in (jobs[name] for name in order if name in jobs):
-            futures[pool.submit(make, book, cache.store, what)] = what
+        futures = [pool.submit(make, store, path) for path in jobs]
         try:
-            for future in concurrent.futures.as_completed(futures):
-                if future.result():
-                    failed.append(futures[future].name)
+            names = [future.result() for future in concurrent.futures.as_completed(futures)]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             kill_forks()
             raise
     print(f"{len(todo)} notebooks run, {len(chosen) - len(todo)} taken from the cache", flush=True)
-    if failed:
-        raise BuildError(f"A cell failed in {', '.join(sorted(failed))}: see the traceback above.")
-    return cache
+    if any(names):
+        raise BuildError(f"A cell failed in {', '.join(sorted(filter(None, names)))}: see the traceback above.")
+    return store
 
 
 def kill_forks() -> None:
     """Kill the kernels and makers of pages that this process started, with all below them, and nothing else: a test's browser lives on."""
     for fork in multiprocessing.active_children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # it may have just ended
-            for process in (*psutil.Process(fork.pid).children(recursive=True), psutil.Process(fork.pid)):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+        try:
+            os.killpg(fork.pid, signal.SIGKILL)
+        except ProcessLookupError:  # it leads no group yet, or has just ended
+            fork.kill()
 
 
-def store_outputs(book: Book, cache: Cache) -> None:
+def store_outputs(store: Store) -> None:
     """Put what cells tagged for nbval printed into the notebooks in git, and remove all other outputs."""
-    for path in book.notebooks():
-        notebook, executed = nbformat.read(path, as_version=4), cache.get(path)
-        pairs = zip(code_cells(notebook), code_cells(executed), strict=True)
-        for number, (cell, ran) in enumerate(pairs, start=1):
+    for path in notebooks(store.root):
+        notebook = executed(store, path)
+        for number, cell in enumerate(code_cells(notebook), start=1):
             kept = CHECKED in cell.metadata.get("tags", [])
-            cell.outputs, cell.execution_count = (ran.outputs, number) if kept else ([], None)
+            cell.outputs, cell.execution_count = (cell.outputs, number) if kept else ([], None)
+        notebook.metadata = nbformat.read(path, as_version=4).metadata
         text = nbformat.writes(notebook) + "\n"
         if text != path.read_text(encoding="utf-8"):
             write_whole(path, text)
@@ -296,116 +251,94 @@ def store_outputs(book: Book, cache: Cache) -> None:
 # ---- records, and the pages that are generated ----------------------------------------------------------------------------
 
 
-def records(book: Book, cache: Cache) -> dict[str, list[ledger.Record]]:
+def records(store: Store) -> dict[str, list[ledger.Record]]:
     """Return the records of claims in the executed notebooks, by notebook. Raises BuildError if a claim is recorded twice."""
-    found = {path.stem: list(show.records_in(cache.get(path))) for path in book.notebooks()}
+    found = {path.stem: list(show.records_in(executed(store, path))) for path in notebooks(store.root)}
     if wrong := ledger.problems(found):
         raise BuildError(" ".join(wrong))
     return found
 
 
-def report_changes(book: Book, recorded: dict[str, list[ledger.Record]]) -> None:
-    """Keep the verdicts for `python -m transformer_circuits.claims`, and list what differs from the accepted ones."""
-    notebooks = {record.id: notebook for notebook, found in recorded.items() for record in found}
+def write_results(store: Store, recorded: dict[str, list[ledger.Record]]) -> None:
+    """Write the pages made from records, and list verdicts that are not the accepted ones. Raises BuildError if a claim was not recorded."""
+    root = store.root
+    owner = {record.id: notebook for notebook, found in recorded.items() for record in found}
+    if missing := ledger.missing(owner):
+        claims = ", ".join(f"{claim.id} (chapter {claim.chapter})" for claim in missing)
+        raise BuildError(f"No notebook shows the verdict on {claims}.")
     now = {record.id: record.verdict for found in recorded.values() for record in found}
-    write_whole(book.build / "verdicts.json", json.dumps(now))
-    for id, old, new in ledger.changed(now, ledger.read_accepted(book.root / "book" / "verdicts.yml")):
-        notebook = notebooks.get(id, "…")
+    write_whole(root / "_build" / "verdicts.yml", ledger.as_file(now))  # for `make accept`
+    for id, old, new in ledger.changed(now, root / "book" / "verdicts.yml"):
+        notebook = owner.get(id, "…")
         print(f"{id} is now '{new}', accepted was '{old}': read notebooks/{notebook}.ipynb again", flush=True)
+    contents = yaml.safe_load((root / CONTENTS).read_text(encoding="utf-8"))
+    titles = {Path(entry["file"]).name: entry.get("title", "") for entry in entries(contents) if "file" in entry}
+    cells = paper_figures.Cells({path.stem: executed(store, path) for path in notebooks(root)}, titles)
+    listed = paper_figures.load(root / f"{FIGURES}.yml")
+    shown = {id: (cells.link(place), cells.what(place)) for id, place in listed.places().items()}
+    results = scoreboard.Results(recorded, shown)
+    write_whole(root / f"{FIGURES}.md", paper_figures.page(listed, cells, results))
+    write_whole(root / f"{SCOREBOARD}.md", scoreboard.page(results))
+    write_whole(root / f"{HEADLINES}.md", scoreboard.headlines(results))
 
 
-def write_generated(book: Book, cache: Cache, recorded: dict[str, list[ledger.Record]]) -> None:
-    """Write the generated pages next to the others, and COMPLETE, which lists them all."""
-    contents = book.contents()
-    if SCOREBOARD in book.files():
-        if missing := ledger.missing({record.id for found in recorded.values() for record in found}):
-            claims = ", ".join(f"{claim.id} (chapter {claim.chapter})" for claim in missing)
-            raise BuildError(f"No notebook shows the verdict on {claims}.")
-        report_changes(book, recorded)
-        results = scoreboard.Results(recorded, write_figures(book, cache, recorded))
-        write_whole(book.root / f"{SCOREBOARD}.md", scoreboard.page(results))
-        write_whole(book.root / f"{HEADLINES}.md", scoreboard.headlines(results))
+def write_generated(store: Store) -> None:
+    """Write the pages of GENERATED next to the others, and COMPLETE, which lists them all."""
+    root = store.root
+    contents = yaml.safe_load((root / CONTENTS).read_text(encoding="utf-8"))
     for entry in list(entries(contents)):
         name = entry.get("file")
         if name in GENERATED:
-            source, parent = cache.made(name), Path(name).parent
-            shutil.rmtree(book.root / name, ignore_errors=True)
-            unneeded = shutil.ignore_patterns(NEEDS)
-            shutil.copytree(source, book.root / parent, dirs_exist_ok=True, ignore=unneeded)
+            source, parent = store.find(Path(name).name), Path(name).parent
+            shutil.rmtree(root / name, ignore_errors=True)
+            shutil.copytree(source, root / parent, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
             pages = [path.relative_to(source) for path in (source / Path(name).name).rglob("*.md")]
             if pages:
                 pages.sort(key=lambda page: (page.parent, len(page.name), page))  # 0_2 comes before 0_10
                 entry["sections"] = [{"file": str((parent / page).with_suffix(""))} for page in pages]
-    write_whole(book.root / COMPLETE, yaml.safe_dump(contents, sort_keys=False))
+    write_whole(root / COMPLETE, yaml.safe_dump(contents, sort_keys=False))
 
 
-def write_figures(book: Book, cache: Cache, recorded: dict[str, list[ledger.Record]]) -> dict[str, tuple[str, str]]:
-    """Write the page of the paper's figures. Returns for each claim where it is shown, and what is shown there."""
-    chapters = entries(book.contents())
-    titles = {Path(entry["file"]).name: entry.get("title", "") for entry in chapters if "file" in entry}
-    cells = paper_figures.Cells({path.stem: cache.get(path) for path in book.notebooks()}, titles)
-    listed = paper_figures.load(book.root / f"{FIGURES}.yml")
-    write_whole(book.root / f"{FIGURES}.md", paper_figures.page(listed, cells, scoreboard.Results(recorded)))
-    return {id: (cells.link(place), cells.what(place)) for id, place in listed.places().items()}
-
-
-def copy_scripts(book: Book) -> None:
+def copy_scripts(root: Path) -> None:
     """Copy the scripts of CircuitsVis and DataTables from the installed packages to the static files, once for the whole book."""
     from transformer_circuits.figures import widgets
 
     shipped = importlib.resources.files("itables") / "html"
     module = base64.b64encode((shipped / "dt_bundle.js").read_bytes()).decode()
-    files = {
-        "circuitsvis/iife.js": widgets.bundle(),
-        # Browsers refuse to import a module from disk, but not from an address that contains it.
-        "datatables/datatables.js": f'window.itables = import("data:text/javascript;base64,{module}");\n',
-        "datatables/datatables.css": (shipped / "dt_bundle.css").read_text(encoding="utf-8"),
-    }
-    for name, text in files.items():
-        write_whole(book.root / "book" / "_static" / name, text)
+    static = root / "book" / "_static"
+    write_whole(static / "circuitsvis" / "iife.js", widgets.bundle())
+    # Browsers refuse to import a module from disk, but not from an address that contains it.
+    script = f'window.itables = import("data:text/javascript;base64,{module}");\n'
+    write_whole(static / "datatables" / "datatables.js", script)
+    write_whole(static / "datatables" / "datatables.css", (shipped / "dt_bundle.css").read_text(encoding="utf-8"))
 
 
 # ---- the pages ----------------------------------------------------------------------------------------------------------
 
-JUPYTER_BOOK = """\
-import sys
-from pathlib import Path
-from jupyter_book.sphinx import build_sphinx
-root, toc, out = sys.argv[1:]
-overrides = {"external_toc_path": toc, "nitpicky": True, "latex_individualpages": False}
-sys.exit(bool(build_sphinx(root, out, noconfig=True, path_config=Path(root, "_config.yml"), confoverrides=overrides,
-                           warningiserror=True, keep_going=True, quiet=True)))
-"""
 
-
-def write_pages(book: Book, cache: Cache) -> Path:
-    """Write the pages, unless those of the present sources and results are there, byte for byte. Returns the first page.
-
-    Raises BuildError if jupyter-book reports a warning or an error.
-    """
-    html, old, executed = book.build / "html", book.build / "pages.old", book.build / "executed"
-    shutil.rmtree(executed, ignore_errors=True)
-    for path in book.notebooks():
+def write_pages(store: Store) -> Path:
+    """Write the pages, unless those of the present sources and results are there, byte for byte. Returns the first page."""
+    root, build = store.root, store.build
+    html, old = build / "html", build / "pages.old"
+    shutil.rmtree(build / "executed", ignore_errors=True)
+    for path in notebooks(root):
         # book/_ext/pages.py shows these.
-        write_whole(executed / path.name, nbformat.writes(cache.get(path)))
-    sources = digest(book.root, PAGES) + digest(book.build, ["toc.yml", "executed"]) + cache.store.environment
-
-    def state(folder: Path) -> str:
-        return f"{sources} {digest(folder)}"
-
+        write_whole(build / "executed" / path.name, nbformat.writes(executed(store, path)))
+    sources = digest(root, PAGES) + digest(build, ["toc.yml", "executed"]) + store.environment
     stamp = html / ".complete"
-    if stamp.is_file() and stamp.read_text() == state(html):
+    if stamp.is_file() and stamp.read_text() == f"{sources} {digest(html)}":
         print("the pages are up to date", flush=True)
         return html / "index.html"
     shutil.rmtree(old, ignore_errors=True)
-    with own_folder(book.build, "pages-") as own:
-        fresh = own / "html"
-        paths = [book.root, book.root / COMPLETE, fresh]
-        command = [sys.executable, "-c", JUPYTER_BOOK, *map(str, paths)]
-        variables = os.environ | {"TRANSFORMER_CIRCUITS_BOOK": "1"}
-        if subprocess.run(command, cwd=book.root, env=variables).returncode:
+    with own_folder(build, "pages-") as own:
+        command = [sys.executable, "-c", JUPYTER_BOOK, "build", root, "--toc", root / COMPLETE, "--path-output", own]
+        strict = ["--nitpick", "--warningiserror", "--keep-going", "--quiet"]
+        environment = os.environ | {"TRANSFORMER_CIRCUITS_BOOK": "1"}
+        done = subprocess.run([*command, *strict], cwd=root, env=environment, stdout=subprocess.DEVNULL)
+        if done.returncode:
             raise BuildError("jupyter-book reported warnings or errors: fix each one that is listed above.")
-        (fresh / ".complete").write_text(state(fresh))
+        fresh = own / "_build" / "html"
+        (fresh / ".complete").write_text(f"{sources} {digest(fresh)}")
         if html.exists():
             html.rename(old)
         fresh.rename(html)
@@ -435,23 +368,24 @@ def measured() -> Iterator[None]:
         print(f"{time.monotonic() - start:.0f} s wall time, {peak / 2**30:.1f} GiB peak memory", flush=True)
 
 
-def build(book: Book) -> Path:
+def build(root: Path) -> Path:
     """Build the book. Returns the first page; raises BuildError if anything is wrong."""
-    cache = run(book, pages=True)
-    recorded = records(book, cache)
+    store = run(root, pages=True)
+    recorded = records(store)
     print(f"{sum(map(len, recorded.values()))} claims recorded", flush=True)
-    write_generated(book, cache, recorded)
-    copy_scripts(book)
-    return write_pages(book, cache)
+    if SCOREBOARD in files(root):
+        write_results(store, recorded)
+    write_generated(store)
+    copy_scripts(root)
+    return write_pages(store)
 
 
 def check_place(here: Path) -> None:
     """Raise BuildError if `here` is a clone of the book and the running package belongs to another one."""
-    package = PACKAGE
-    other = here.resolve() / "src" / package.name
-    if other.is_dir() and other != package:
+    other = here.resolve() / "src" / PACKAGE.name
+    if other.is_dir() and other != PACKAGE:
         raise BuildError(
-            f"This .venv runs the package in {package}, not the one in {other} (was the folder copied or moved?): "
+            f"This .venv runs the package in {PACKAGE}, not the one in {other} (was the folder copied or moved?): "
             "run `make` here, which makes a new .venv, or `python -m pip install --editable .`."
         )
 
@@ -463,18 +397,18 @@ def main(arguments: list[str] | None = None) -> int:
     add("--run", nargs="*", type=Path, metavar="NOTEBOOK", help="only run these notebooks (default: all)")
     add("--store-outputs", action="store_true", help="put the outputs that nbval compares into the notebooks")
     options = parser.parse_args(arguments)
-    book = Book(options.root.resolve())
+    root = options.root.resolve()
     try:
         check_place(Path.cwd())
-        if {"%", "?"} & set(str(book.root)):  # addresses of pages on disk would misread it
-            raise BuildError(f"The path {book.root} contains % or ?: rename that folder.")
-        with locked(book), measured():
+        if {"%", "?"} & set(str(root)):  # addresses of pages on disk would misread it
+            raise BuildError(f"The path {root} contains % or ?: rename that folder.")
+        with locked(root), measured():
             if options.run is not None:
-                run(book, [path.resolve() for path in options.run])
+                run(root, [path.resolve() for path in options.run])
             elif options.store_outputs:
-                store_outputs(book, run(book))
+                store_outputs(run(root))
             else:
-                print(f"The book: {build(book)}")
+                print(f"The book: {build(root)}")
     except (BuildError, KeyboardInterrupt) as error:
         reason = str(error) or "Interrupted: the same command continues from here."
         print(f"The book was not built. {reason}", file=sys.stderr)

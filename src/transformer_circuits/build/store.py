@@ -1,6 +1,6 @@
 """What notebooks and makers of pages gave, kept with everything that it depends on.
 
-    _build/results/NAME/KEY/needs.json and the result's own files
+    _build/results/NAME/KEY/.needs.json and the result's own files
 
 A result counts while the code cells, the installed releases, and each file that was read (modules of the package, weights, data) are the
 same. Of each name several results are kept, so that a change that is taken back runs nothing.
@@ -27,7 +27,7 @@ WATCHED = ("src", "weights", "data")  # folders of the book whose files results 
 CLAIMS = f"{PACKAGE.name}/claims/claims.yml"
 ALWAYS = [f"{PACKAGE.name}/{name}" for name in ("__init__.py", "forks.py")]  # in every process
 KEPT = 6  # results of one name
-NEEDS = "needs.json"
+NEEDS = ".needs.json"
 
 
 class BuildError(Exception):
@@ -58,54 +58,42 @@ def digest(root: Path, names: Iterable[str] = (".",)) -> str:
     return sha256(json.dumps(digests(root, names)))
 
 
-def environment() -> str:
-    """Return the SHA-256 of what every result depends on besides files: Python and the installed releases."""
-    installed = sorted({f"{found.name}=={found.version}" for found in importlib.metadata.distributions()})
-    return sha256("\n".join([sys.version, *installed]))
-
-
 def entries_of_claims() -> dict[str, str]:
     """Return the SHA-256 of each entry of the ledger by CLAIMS#id: a chapter depends on those that it names."""
     sections = yaml.safe_load((PACKAGE.parent / CLAIMS).read_text(encoding="utf-8"))["sections"]
-    claims = [claim for section in sections for claim in section["claims"]]
-    return {f"{CLAIMS}#{claim['id']}": sha256(json.dumps(claim)) for claim in claims}
+    return {f"{CLAIMS}#{claim['id']}": sha256(json.dumps(claim)) for part in sections for claim in part["claims"]}
+
+
+def state(name: str, files: dict[str, str]) -> str | None:
+    """Return what a result depends on of a file, or of a folder's list of files; None if there is no such file."""
+    inside = sorted(file for file in files if file.startswith(f"{name}/"))
+    return sha256("\n".join(inside)) if inside else files.get(name)
 
 
 class Store:
-    """Results of a book, as far as they are those of its present files. `folder`: where they are kept; `root`: the book's sources."""
+    """The results of a book whose sources are in `root`, as far as they are those of its present files."""
 
-    def __init__(self, root: Path, folder: Path) -> None:
-        self.root, self.folder = root, folder
-        self.environment = environment()
-        self.present = self._present()
+    def __init__(self, root: Path) -> None:
+        self.root, self.build = root, root / "_build"
+        self.results = self.build / "results"
+        self.watched = [f"{folder}{os.sep}" for folder in (PACKAGE, *(root / name for name in WATCHED))]
+        installed = sorted({f"{found.name}=={found.version}" for found in importlib.metadata.distributions()})
+        self.environment = sha256("\n".join([sys.version, *installed]))
+        self.present = self.snapshot()
 
-    @property
-    def watched(self) -> list[str]:
-        return [f"{folder}{os.sep}" for folder in (PACKAGE, *(self.root / name for name in WATCHED))]
+    def snapshot(self) -> dict[str, str]:
+        """Return the SHA-256 of every file that results may depend on: by its path in the folder of the package, or in the book."""
+        return digests(PACKAGE.parent, [PACKAGE.name]) | digests(self.root, WATCHED) | entries_of_claims()
 
-    def _present(self) -> dict[str, str]:
-        package = digests(PACKAGE.parent, [PACKAGE.name])
-        return package | digests(self.root, WATCHED) | entries_of_claims()
-
-    def name_of(self, path: Path) -> str:
-        """Return how results call a watched file: by its path in the book, or in the folder of the package."""
-        inside = path.is_relative_to(PACKAGE)
-        return path.relative_to(PACKAGE.parent if inside else self.root).as_posix()
-
-    def state(self, name: str, files: dict[str, str]) -> str | None:
-        """Return what a result depends on of a file, or of a folder's list of files; None if there is no such file."""
-        inside = sorted(file for file in files if file.startswith(f"{name}/"))
-        return sha256("\n".join(inside)) if inside else files.get(name)
-
-    def find(self, name: str, source: str) -> Path | None:
+    def find(self, name: str, source: str = "") -> Path | None:
         """Return the folder with the result of `source` on the present files; None if there is none. A damaged one is removed."""
-        known = (self.folder / name).glob(f"[!.]*/{NEEDS}")
+        known = (self.results / name).glob(f"[!.]*/{NEEDS}")
         for needs in sorted(known, key=lambda path: path.stat().st_mtime_ns, reverse=True):
             try:
                 found = json.loads(needs.read_text(encoding="utf-8"))
                 same = (found["source"], found["environment"]) == (sha256(source), self.environment)
-                if same and all(self.state(n, self.present) == was for n, was in found["files"].items()):
-                    if found["content"] != self._content(needs.parent):
+                if same and all(state(n, self.present) == was for n, was in found["files"].items()):
+                    if found["content"] != digest(needs.parent):
                         raise ValueError
                     os.utime(needs)
                     return needs.parent
@@ -118,41 +106,32 @@ class Store:
         """Return the state of each file that a log of `forks.note_reads` names. Raises BuildError if one changed since the store was opened."""
         names = set()
         for path in map(Path, log.read_text(encoding="utf-8").splitlines() if log.is_file() else ()):
-            name = self.name_of(path)
+            name = path.relative_to(PACKAGE.parent if path.is_relative_to(PACKAGE) else self.root).as_posix()
             # Each import lists the folder of the module, whose other files do not matter.
             of_code = path.is_dir() and name.startswith((PACKAGE.name, "src"))
             if not of_code and not any(map(ignored, Path(name).parts)):
                 names.add(name)
-        named = [f"{CLAIMS}#{id}" for id in set(re.findall(r"\b[A-Z]\d+\b", source))]
+        named = [f"{CLAIMS}#{id}" for id in re.findall(r"\b[A-Z]\d+\b", source)]
         if CLAIMS in names and (chosen := self.present.keys() & named):
             names = (names - {CLAIMS}) | chosen
-        names.update(ALWAYS)
-        now = self._present()
-        if changed := [n for n in sorted(names) if self.state(n, now) != self.state(n, self.present)]:
+        now = self.snapshot()
+        needed = {name: state(name, now) for name in sorted(names.union(ALWAYS))}
+        if changed := [name for name, found in needed.items() if found != state(name, self.present)]:
             raise BuildError(f"{changed[0]} changed while notebooks ran: build again.")
-        return {name: self.state(name, now) for name in sorted(names)}
+        return needed
 
-    def keep(self, name: str, source: str, files: dict[str, str | None], made: Path, seconds: float) -> Path:
-        """Move the folder `made`, the result of `source`, to the others, and forget the oldest. Returns where it is."""
+    def keep(self, name: str, source: str, files: dict[str, str | None], made: Path) -> None:
+        """Move the folder `made`, the result of `source`, to the others, and forget the oldest."""
         about = {"source": sha256(source), "environment": self.environment, "files": files}
-        key = sha256(json.dumps(about))[:16]
-        about |= {"seconds": round(seconds, 1), "content": self._content(made)}
-        (made / NEEDS).write_text(json.dumps(about, indent=1), encoding="utf-8")
-        folder = self.folder / name / key
+        folder = self.results / name / sha256(json.dumps(about))[:16]
+        (made / NEEDS).write_text(json.dumps(about | {"content": digest(made)}, indent=1), encoding="utf-8")
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
         made.rename(folder)
-        others = sorted(folder.parent.glob("[!.]*"), key=lambda path: (path / NEEDS).stat().st_mtime_ns)
-        for old in others[:-KEPT]:
-            (old / NEEDS).unlink()  # first: after a kill it does not count as a result
-            shutil.rmtree(old)
-        return folder
-
-    @staticmethod
-    def _content(folder: Path) -> str:
-        files = digests(folder)
-        files.pop(NEEDS, None)
-        return sha256(json.dumps(files))
+        others = sorted(folder.parent.glob(f"[!.]*/{NEEDS}"), key=lambda path: path.stat().st_mtime_ns)
+        for needs in others[:-KEPT]:
+            needs.unlink()  # first: after a kill it does not count as a result
+            shutil.rmtree(needs.parent)
 
 
 @contextlib.contextmanager

@@ -3,9 +3,8 @@
     from transformer_circuits.claims import judge, verdicts
     verdicts(judge("O5", largest_ratio=2.7, spread=0.3, spread_random=0.01, detail="head 0.7 to key of 1.4"), ...)
 
-`verdicts`, the last value of a cell, shows the claims of a chapter as one list. Its output also contains them as JSON, and the build
-reads a book's records from the outputs of its notebooks and from nowhere else. The criteria are in claims.yml; nothing here depends on
-any single claim.
+`verdicts`, the last value of a cell, shows the claims of a chapter. Its output also contains them as JSON, from which the build reads a
+book's records. The criteria are in claims.yml; nothing here depends on any single claim.
 """
 
 import ast
@@ -20,11 +19,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from simpleeval import simple_eval
 
-from transformer_circuits.paths import ROOT
-
 CLAIMS_FILE = Path(__file__).with_name("claims.yml")
-ACCEPTED_FILE = ROOT / "book" / "verdicts.yml"
-FUNCTIONS = {"min": min, "max": max, "abs": abs}
+FUNCTIONS = {"min": min, "max": max, "abs": abs}  # of criteria
+Number = float | tuple[float, float]  # a value, or an estimate and its standard error
 ERRORS = 2  # standard errors within which a value counts as being at its threshold
 
 
@@ -50,10 +47,7 @@ class Strict(BaseModel):
 
 
 class Quantity(Strict):
-    """One named number of a claim: what it is, its unit ("share": a fraction, shown in percent), whether it is what chance gives.
-
-    `over`: of an estimate, what its standard error is taken over (windows, draws ...); `exact`: a count, a setting, or read from weights.
-    """
+    """One named number of a claim; claims.yml explains the fields of this and the following."""
 
     what: str
     unit: str = ""
@@ -70,11 +64,7 @@ class Case(Strict):
 
 
 class Amendment(Strict):
-    """A criterion that was replaced: the old one, its result on the models of the time, and the reason.
-
-    `now`: the verdict of the new criterion on the same models. `after_result`: the new criterion was first applied to models on which
-    the old one's result was known; otherwise it was committed before the next models were judged.
-    """
+    """A criterion that was replaced, with its result and the reason."""
 
     was: str
     result: str
@@ -84,7 +74,7 @@ class Amendment(Strict):
 
 
 class Claim(Strict):
-    """One entry of claims.yml; the fields are explained there."""
+    """One entry of claims.yml."""
 
     id: Annotated[str, Field(pattern=r"^[A-Z]\d{1,2}$")]
     title: str
@@ -113,16 +103,16 @@ class Claim(Strict):
 
     @property
     def judged(self) -> bool:
-        """Whether the claim has criteria: a finding or a question, not an identity or a note."""
+        """Whether the claim has criteria."""
         return self.kind in ("number", "qualitative")
 
     @property
     def group(self) -> Literal["identity", "finding", "question", "note"]:
-        """The tally that counts the claim; notes are in none."""
+        """The tally that counts the claim, or "note"."""
         return self.tally if self.judged else self.kind  # type: ignore[return-value]
 
     def words(self, verdict: Verdict) -> str:
-        """Return a verdict as pages show it: a question of readers is answered, a finding of the paper is reproduced or not."""
+        """Return a verdict as pages show it: a question is answered."""
         return ANSWERS.get(verdict, verdict) if self.group == "question" else verdict
 
     @property
@@ -155,10 +145,7 @@ class Claim(Strict):
 
 
 class Record(Strict):
-    """What a chapter measured for one claim, with the verdict.
-
-    `within_error`: the verdict would change if one of the values moved by two standard errors.
-    """
+    """What a chapter measured for one claim, with the verdict. `within_error`: see the function of this name."""
 
     id: str
     values: dict[str, FiniteFloat]
@@ -212,20 +199,16 @@ def claim_of(id: str) -> Claim:
 
 
 def measured(claim: Claim, given: Mapping[str, float]) -> dict[str, float]:
-    """Return what was measured as finite numbers, in the order of claims.yml; for an identity its errors, by model.
-
-    Raises LedgerError for names that are missing or unknown, and for numbers that are not finite.
-    """
+    """Return what was measured as finite numbers, in the order of claims.yml. Raises LedgerError for names and numbers that do not fit."""
     numbers = {str(name): float(number) for name, number in given.items()}
     if infinite := [name for name, number in numbers.items() if not math.isfinite(number)]:
         raise LedgerError(f"{claim.id}: {', '.join(infinite)} must be finite")
     if claim.kind == "identity":
         return numbers
-    if missing := [name for name in claim.values if name not in numbers]:
-        raise LedgerError(f"{claim.id} is missing {', '.join(missing)}; claims.yml describes each value")
-    if missing := [error for name, error in claim.errors.items() if name in numbers and error not in numbers]:
-        raise LedgerError(f"{claim.id} is missing {', '.join(missing)}: an estimate comes with its standard error")
     known = [*claim.quantities, *claim.errors.values()]
+    needed = [*claim.values, *(error for name, error in claim.errors.items() if name in numbers)]
+    if missing := [name for name in needed if name not in numbers]:
+        raise LedgerError(f"{claim.id} is missing {', '.join(missing)}; an estimate comes with its standard error")
     if unknown := [name for name in numbers if name not in known]:
         raise LedgerError(f"{claim.id} has no value {', '.join(unknown)}; claims.yml describes each value")
     return {name: numbers[name] for name in known if name in numbers}
@@ -244,27 +227,18 @@ def verdict_on(claim: Claim, numbers: Mapping[str, float]) -> Verdict:
 
 def within_error(claim: Claim, numbers: Mapping[str, float]) -> bool:
     """Return whether moving one value by ERRORS of its standard errors, up or down, changes the verdict."""
-    verdict = verdict_on(claim, numbers)
+    verdicts = {verdict_on(claim, numbers)}
     for name, error in claim.errors.items():
-        if error in numbers:
-            for shift in (-ERRORS * numbers[error], ERRORS * numbers[error]):
-                if verdict_on(claim, {**numbers, name: numbers[name] + shift}) is not verdict:
-                    return True
-    return False
+        for sign in (-1, 1) if error in numbers else ():
+            verdicts.add(verdict_on(claim, {**numbers, name: numbers[name] + sign * ERRORS * numbers[error]}))
+    return len(verdicts) > 1
 
 
-def judge(
-    id: str,
-    value: float | Mapping[str, float] | None = None,
-    *,
-    detail: str = "",
-    **values: float | tuple[float, float],
-) -> Record:
+def judge(id: str, value: Number | Mapping[str, Number] | None = None, *, detail: str = "", **values: Number) -> Record:
     """Judge what a chapter measured for a claim, by the criterion in claims.yml.
 
-    `value` or keywords: the numbers that claims.yml names; for an identity its error, or errors by model. Tensors of one element are
-    numbers, and a pair of them is an estimate and its standard error. `detail`: a sentence for the reader, such as which heads. Pass the results of a chapter to `verdicts`.
-    Raises LedgerError for an unknown id and for values that cannot be judged.
+    `value` or keywords: the numbers that claims.yml names, a pair being an estimate and its standard error; for an identity its error, or
+    errors by model. `detail`: a sentence for the reader. Raises LedgerError for an unknown id and for values that cannot be judged.
     """
     claim = claim_of(id)
     if isinstance(value, Mapping):
@@ -275,14 +249,8 @@ def judge(
     values |= {name: estimate for name, (estimate, _) in pairs.items()}
     values |= {f"{name}_error": error for name, (_, error) in pairs.items()}
     numbers = measured(claim, values)
-    return Record(
-        id=id,
-        values=numbers,
-        verdict=verdict_on(claim, numbers),
-        within_error=within_error(claim, numbers),
-        criterion=claim.criterion,
-        detail=detail,
-    )
+    verdict, within = verdict_on(claim, numbers), within_error(claim, numbers)
+    return Record(id=id, values=numbers, verdict=verdict, within_error=within, criterion=claim.criterion, detail=detail)
 
 
 # ---- the records of a whole book ----------------------------------------------------------------------------------------
@@ -310,13 +278,14 @@ def missing(recorded: Collection[str]) -> list[Claim]:
     return [claim for id, claim in load_claims().items() if id not in recorded and not claim.needs_network]
 
 
-def read_accepted(path: Path = ACCEPTED_FILE) -> dict[str, Verdict]:
-    """Read the verdict last accepted for each claim."""
-    stored = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    return {id: Verdict(verdict) for id, verdict in stored.items()}
+def as_file(now: Mapping[str, Verdict]) -> str:
+    """Return the verdict on every claim as the content of book/verdicts.yml."""
+    lines = [f"{id}: {now.get(id, Verdict.NOT_RUN)}\n" for id in load_claims()]
+    return "".join(["# The verdict on every claim as last accepted: make accept\n", *lines])
 
 
-def changed(now: Mapping[str, Verdict], accepted: Mapping[str, Verdict]) -> list[tuple[str, str, str]]:
-    """Return (claim, accepted verdict, verdict now) wherever they differ; "none" for a claim that was never accepted."""
-    verdicts = {id: (accepted.get(id, "none"), now.get(id, Verdict.NOT_RUN)) for id in load_claims()}
+def changed(now: Mapping[str, Verdict], accepted: Path) -> list[tuple[str, str, str]]:
+    """Return (claim, accepted verdict, verdict now) wherever a verdict differs from that in a file of `as_file`."""
+    before = yaml.safe_load(accepted.read_text(encoding="utf-8"))
+    verdicts = {id: (before.get(id, "none"), now.get(id, Verdict.NOT_RUN)) for id in load_claims()}
     return [(id, old, new) for id, (old, new) in verdicts.items() if old != new]

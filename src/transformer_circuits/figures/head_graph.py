@@ -21,11 +21,9 @@ def network(
     faded: Collection[tuple[int, int]],
     one_scale: bool = True,
 ) -> Figure:
-    """Draw the writers of layer 0 and the readers of layer 1, joined by lines as wide as their ratio is above chance, which is 1; blue
-    from COMPOSES on.
+    """Draw the writers of layer 0 and the readers of layer 1, joined by lines as wide as their ratio is above 1, chance; blue from COMPOSES on.
 
-    `kinds`: heads to mark, (layer, head) to a word of MARKS. `faded`: heads without effect, which are pale and have no lines. `one_scale`: widths
-    compare between panels.
+    `kinds`: (layer, head) to a word of MARKS. `faded`: pale heads, without lines. `one_scale`: widths compare between panels.
     """
     looks = {kind: MARKS[kind] for kind in dict.fromkeys(kinds.values())}
     arrays = {title: panel.numpy(force=True).copy() for title, panel in panels.items()}

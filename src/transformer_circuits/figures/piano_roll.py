@@ -11,6 +11,8 @@ from matplotlib.patches import Wedge
 
 from transformer_circuits.training.melodies import KEYS, Melodies
 
+SECONDS, RATE = 0.15, 11_025  # of a note, and numbers per second
+
 
 def phrases(melodies: Melodies, row: int) -> list[tuple[int, int, int]]:
     """Return (first note, one past the last note, where it was copied from) of each phrase that recurs in one melody."""
@@ -40,14 +42,13 @@ def melody(melodies: Melodies, row: int) -> Axes:
 
 
 class Sound(Audio):
-    """Notes as a player in a notebook, with nothing to fetch. `label` says what is heard."""
+    """Notes as a player in a notebook, with nothing to fetch: pure tones, as a piano is tuned. `label` says what is heard."""
 
-    def __init__(self, notes: Sequence[int], label: str, seconds: float = 0.15, rate: int = 11_025) -> None:
-        """Play pure tones, as a piano is tuned: key 49 is 440 Hz."""
-        time = np.arange(int(seconds * rate)) / rate
-        fade = np.minimum(1, np.minimum(time, time[-1] - time) / 0.01) * np.exp(-4 * time / seconds)
-        pitch = 440 * 2 ** ((np.asarray(notes)[:, None] - 49) / 12)
-        super().__init__((np.sin(2 * np.pi * pitch * time) * fade).ravel(), rate=rate)
+    def __init__(self, notes: Sequence[int], label: str) -> None:
+        time = np.arange(int(SECONDS * RATE)) / RATE
+        fade = np.minimum(1, np.minimum(time, time[-1] - time) / 0.01) * np.exp(-4 * time / SECONDS)
+        pitch = 440 * 2 ** ((np.asarray(notes)[:, None] - 49) / 12)  # key 49 is 440 Hz
+        super().__init__((np.sin(2 * np.pi * pitch * time) * fade).ravel(), rate=RATE)
         self.label = label
 
     def _repr_html_(self) -> str:

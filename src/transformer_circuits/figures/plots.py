@@ -27,26 +27,25 @@ def heatmap(
     x: Sequence[str] | str = "",
     y: Sequence[str] | str = "",
     label: str,
-    signed: bool | None = None,
     limits: tuple[float, float] | None = None,
     numbers: str | None = None,
     rings: ArrayLike | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """A matrix as colors, rows downwards. `x`, `y`: a name for each column and row (tokens are made visible), or one for the axis.
+    """A matrix as colors, rows downwards; red below zero and blue above if there are negative numbers.
 
-    `signed`: red below zero, blue above (default: if there are negative numbers). `numbers`: a format such as "{:.1f}" to print in each cell.
-    `rings`: [row, column], where to draw rings around cells.
+    `x`, `y`: a name for each column and row (tokens are made visible), or one for the axis. `numbers`: a format such as "{:.1f}" to print in
+    each cell. `rings`: [row, column], where to draw rings around cells.
     """
     values = np.asarray(values, dtype=float)
     if ax is None:
         rows, columns = values.shape
         _, ax = plt.subplots(figsize=(min(7.0, 2.2 + 0.32 * columns), min(6.5, 1.4 + 0.28 * rows)))
-    signed = bool((values < 0).any()) if signed is None else signed
+    signed = (values < 0).any()
     colors = diverging(values) if signed else {"cmap": "viridis", "vmin": 0.0}
-    if limits is not None:
-        colors |= {"vmin": limits[0], "vmax": limits[1]}
     image = ax.imshow(values, aspect="auto", interpolation="nearest", **colors)
+    if limits is not None:
+        image.set_clim(*limits)
     for names, axis, turn in ((x, ax.xaxis, 90), (y, ax.yaxis, 0)):
         if isinstance(names, str):
             axis.set_label_text(names)
@@ -76,18 +75,16 @@ def head_dots(
 ) -> Axes:
     """A number for each head, a column of dots for each layer of each model: {"two layers": [layer, head]}.
 
-    `mark`: a line to compare with. Heads above `name_from` (default: `mark`) are named, and colored.
+    `mark`: a line to compare with. Heads from `name_from` (default: `mark`) on are named, and colored.
     """
     ax = ax or plt.subplots(figsize=(6.4, 3.2))[1]
-    if name_from is None:
-        name_from = np.inf if mark is None else mark
+    name_from = mark if name_from is None else name_from
     ticks = []
     for model, values in scores.items():
         for layer, heads in enumerate(np.atleast_2d(np.asarray(values, dtype=float))):
-            place = len(ticks)
+            spread = len(ticks) + (np.linspace(-0.36, 0.36, len(heads)) if len(heads) > 1 else np.zeros(1))
             ticks.append(f"{model}\n{LAYERS[layer] if layer < 2 else f'layer {layer}'}")
-            spread = place + (np.linspace(-0.36, 0.36, len(heads)) if len(heads) > 1 else np.zeros(1))
-            named = heads >= name_from
+            named = heads >= (np.inf if name_from is None else name_from)
             ax.scatter(spread[~named], heads[~named], color="C0", s=22)
             ax.scatter(spread[named], heads[named], color=ACCENT, s=30)
             for head in np.flatnonzero(named):
@@ -144,8 +141,7 @@ def bars(
     reference: float | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Bars with their names. `errors`: half-widths, or [2, bar] below and above; `accent`: bars that the figure is about; `reference`: a
-    line to compare with."""
+    """Bars with their names. `errors`: half-widths; `accent`: bars that the figure is about; `reference`: a line to compare with."""
     ax = ax or plt.subplots(figsize=(6.4, 3.2))[1]
     place = np.arange(len(names))
     colors = [ACCENT if i in accent else "C0" for i in place]
@@ -160,7 +156,7 @@ def bars(
 
 
 def name_points(x: ArrayLike, y: ArrayLike, names: Sequence[str], *, column: float, ax: Axes) -> None:
-    """Write the names of points one below the other at the x position `column`, each with a thin line to its point, so that none cover one another."""
+    """Write the names of points one below the other at the x position `column`, each with a thin line to its point."""
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     low, high = ax.get_ylim()
     gap = (high - low) / 17
@@ -183,7 +179,7 @@ def token_axis(ax: Axes) -> Axes:
 
 
 def over_training(curves: Mapping[str, pd.Series], *, mark: float | None = None, ax: Axes, **line: object) -> Axes:
-    """Numbers of a training log from the second snapshot on; the index of each is the million tokens read. "one layer" is drawn in grey.
+    """Numbers of a training log from the second snapshot on, over million tokens read, their index; "one layer" is grey.
 
     `mark`: a line to compare with; `line`: how all curves are drawn, as for `Axes.plot`.
     """

@@ -19,10 +19,7 @@ def use_style() -> None:
 
 
 def diverging(values: ArrayLike) -> dict[str, object]:
-    """Arguments for imshow and the like that color signed numbers: red below zero, blue above, white at exactly zero.
-
-    >>> plt.imshow(scores, **diverging(scores))
-    """
+    """Arguments for imshow and the like that color signed numbers: red below zero, blue above, white at exactly zero."""
     finite = np.abs(np.asarray(values, dtype=float))
     limit = float(finite[np.isfinite(finite)].max(initial=0.0)) or 1.0
     return {"cmap": "RdBu", "vmin": -limit, "vmax": limit}

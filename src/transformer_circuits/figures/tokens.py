@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-VISIBLE = str.maketrans({" ": "·", "\n": "↵", "\t": "⇥", "\xa0": "⍽", "\x7f": "␡"})
+PICTURES = {chr(code): chr(0x2400 + code) for code in range(32)}  # of control characters
+VISIBLE = str.maketrans(PICTURES | {" ": "·", "\n": "↵", "\t": "⇥", "\xa0": "⍽", "\x7f": "␡"})
 # Control and format characters, separators, private use, surrogates, unassigned: a page shows nothing for them, or a box.
 UNSEEN = frozenset(["Cc", "Cf", "Zs", "Zl", "Zp", "Co", "Cs", "Cn"])
 # Letters and marks by category, but blank: joiners, fillers, the empty braille cell, variation selectors.
@@ -17,17 +18,14 @@ BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | SELECTOR
 
 
 def show_token(token: str) -> str:
-    """Return the token with all its characters visible: " the" -> "·the", "\\n" -> "↵", "\\t" -> "⇥", a zero-width space -> "<U+200B>".
+    """Return the token as text (not HTML) with all its characters visible: " the" -> "·the", "\\n" -> "↵", a zero-width space -> "<U+200B>".
 
-    Control characters become the pictures that Unicode has for them, others that cannot be seen their code points. The result is
-    plain text, not HTML.
+    Control characters become the pictures that Unicode has for them, others that cannot be seen their code points.
     """
     return "".join(map(_visible, token.translate(VISIBLE)))
 
 
 def _visible(character: str) -> str:
-    if character < " ":
-        return chr(0x2400 + ord(character))
     unseen = unicodedata.category(character) in UNSEEN or character in BLANK
     return f"<U+{ord(character):04X}>" if unseen else character
 
@@ -35,9 +33,8 @@ def _visible(character: str) -> str:
 class Table:
     """A table for a notebook, from a DataFrame, a list of rows, or columns: HTML, or plain text. Everything in it appears literally.
 
-    Cells contain strings, numbers, or lists of either (a list of tokens is shown as one token after another); NaN is left blank. `tokens`
-    names the columns whose strings are tokens, shown with visible whitespace (default: every column). `digits`: decimals of numbers that
-    are not whole. `markup`: columns that are HTML already. `attributes`: of the box around the table.
+    Cells contain strings, numbers, or lists of either; NaN is left blank. `tokens`: columns whose strings are tokens, shown with visible
+    whitespace (default: all). `digits`: decimals of floats. `markup`: columns that are HTML already. `attributes`: of the box around the table.
     """
 
     def __init__(

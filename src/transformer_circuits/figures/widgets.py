@@ -1,9 +1,8 @@
 """Interactive figures: CircuitsVis components, each a small element with its numbers.
 
-CircuitsVis itself asks the network on each display where its script is, and adds 1.3 MB to each figure if there is no network. Here the
-script comes from the installed package. While the book is built, a figure is only a `<div>` and its properties as JSON, and
-`book/_static/widgets.js` loads the script once for a page. In JupyterLab and on Colab the script is a part of each figure, since an output
-must work alone there. Never rely on hovering: show the same numbers next to a widget as a figure or table.
+CircuitsVis asks the network on each display where its script is. Here the script comes from the installed package. While the book is built, a
+figure is only a `<div>` and its properties as JSON, and `book/_static/widgets.js` loads the script once for a page. In JupyterLab and on Colab
+the script is a part of each figure, since an output must work alone there. Show the same numbers next to a widget, as a figure or table.
 """
 
 import functools
@@ -23,10 +22,9 @@ from transformer_circuits.figures.tokens import show_token
 
 @functools.cache
 def bundle() -> str:
-    """Return CircuitsVis's script (a global `CircuitsVis`), with two repairs, made at load time so that the package stays as released.
+    """Return CircuitsVis's script (a global `CircuitsVis`), which writes token strings as text: as released, it makes markup of them.
 
-    CircuitsVis writes token strings into the page as markup, so that "<td" vanishes: here they are text. Its pointer to a source map, a
-    missing file, is removed.
+    Its pointer to a source map, a missing file, is removed.
     """
     script = importlib.resources.files("circuitsvis").joinpath("dist/cdn/iife.js").read_text(encoding="utf-8")
     script = re.sub(r"\n//# sourceMappingURL=.*", "", script)
@@ -86,7 +84,7 @@ def attention_heads(
 ) -> Widget:
     """Return heat maps of attention, one per head: hover over a head to enlarge it, click to keep it; hover over a cell for its number.
 
-    `max_value` is the number shown in full color.
+    `max_value`: the number shown in full color.
     """
     properties = {
         "attention": patterns,
@@ -108,8 +106,7 @@ def token_log_probs(
 ) -> Widget:
     """Return running text, each token colored by how well it was predicted; hover for the model's `top_k` predictions at that place.
 
-    `tokens`: ids, the start token first (it is not shown, since nothing predicts it). `log_probs`: of the next token at each position, in
-    nats; the last position is not used. `names`: the vocabulary's strings, by id.
+    `tokens`: ids, the start token first (it is not shown). `log_probs`: of the next token, in nats. `names`: the vocabulary's strings, by id.
     """
     before, after = log_probs[:-1], tokens[1:, None]
     own = before.gather(-1, after)

@@ -1,15 +1,14 @@
 """The pages of the head dump: one for each head of the one-layer models, an index that explains them, everything as Parquet files.
 
-    python -m transformer_circuits.pages.dump_pages OUT.md       (the build does; pages and files go to the folder OUT next to it)
-
 The tables are plain HTML that needs no script; `book/_static/head_dump.js` adds search and sorting.
 """
 
-import sys
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from transformer_circuits.circuits import attested
@@ -49,9 +48,9 @@ def tokens(ids: Sequence[int], names: Sequence[str], marked: Collection[int] = (
 
 
 def table(rows: Any, tokens: Sequence[str] = (), markup: Sequence[str] = (), search: str = "", unit: str = "") -> str:
-    """Return an HTML table (`tokens.Table`) in a box that MathJax leaves alone.
+    """Return an HTML table (`figures.tokens.Table`) in a box that MathJax leaves alone.
 
-    head_dump.js searches and sorts it: `search` numbers the columns with a search of their own, and `unit` says what rows are.
+    With a `unit`, which says what rows are, head_dump.js searches and sorts it; `search` numbers the columns with a search of their own.
     """
     box = {"class": "token-table head-dump tex2jax_ignore mathjax_ignore"}
     box |= {"data-search": search, "data-unit": unit} if unit else {}
@@ -70,30 +69,15 @@ def head_page(model: str, rows: pd.DataFrame, worth: Worth, names: Sequence[str]
         "QK": rows["destination_scores"].str[0],
         "OV": rows["out_boosts"].str[0],
     }
-    return render(
-        "head.md",
-        head=head,
-        model=model,
-        cost=f"{worth.cost[0, head]:z.4f}",
-        error=f"{worth.error[0, head]:.4f}",
-        works=bool(worth.working[0, head]),
-        shown=len(rows),
-        d_vocab=f"{len(names):,}",
-        table=table(columns, ["source"], ["destinations", "out tokens"], search="1 2 3", unit="source tokens"),
-    )
+    cells = table(columns, ["source"], ["destinations", "out tokens"], search="1 2 3", unit="source tokens")
+    return render("head.md", head=head, model=model, worth=worth, shown=len(rows), d_vocab=len(names), table=cells)
 
 
-def example(dump: pd.DataFrame, names: Sequence[str]) -> str:
-    """Return one row as a sentence: the highest score among words whose first out token is the word itself (among all rows if there is none)."""
+def example(dump: pd.DataFrame, names: Sequence[str]) -> pd.Series:
+    """Return the row with the highest score among words whose first out token is the word itself (among all rows if there is none)."""
     is_word = pd.Series([word_of(name) is not None for name in names])
     own = dump[(dump["outs"].str[0] == dump["source"]) & dump["source"].map(is_word)]
-    row = (dump if own.empty else own).nlargest(1, "score").iloc[0]
-    source = as_code(names[row["source"]])
-    return (
-        f'<p class="tex2jax_ignore mathjax_ignore">For example, at rank {row["rank"]} of head 0.{row["head"]} is the source {source}. Its first '
-        f"destinations are {tokens(row['destinations'][:3], names)} and its first out tokens {tokens(row['outs'][:3], names)}. When one of these "
-        f"destinations occurs some time after {source}, the head makes these out tokens more likely to come next.</p>"
-    )
+    return (dump if own.empty else own).nlargest(1, "score").iloc[0]
 
 
 def overview(model: str, dump: pd.DataFrame, worth: Worth, names: Sequence[str], akin: Akin) -> str:
@@ -101,38 +85,34 @@ def overview(model: str, dump: pd.DataFrame, worth: Worth, names: Sequence[str],
     lines = []
     for head, rows in dump.groupby("head"):
         copies = sum(not {i, *akin[i]}.isdisjoint(outs) for i, outs in zip(rows["source"], rows["outs"]))
-        lines.append({
+        line = {
             "head": f'<a href="head_dump/{model}/0_{head}.html">0.{head}</a>',
             "copies": f"{copies}\N{NO-BREAK SPACE}of\N{NO-BREAK SPACE}{len(rows)}",
             "removal costs": f"{worth.cost[0, head]:z.3f}" if worth.working[0, head] else "no effect",
             "its first sources": tokens(rows["source"][:FIRST], names),
-        })  # fmt: skip
+        }
+        lines.append(line)
     return f"<p><strong>{model}</strong></p>\n{table(lines, markup=['head', 'its first sources'])}"
-
-
-def outcome(row: Mapping[str, Any], found: bool) -> str:
-    """Say in a few words whether a skip-trigram of the paper is a hit, or why it is not tested; `found`: all its tokens are single tokens."""
-    if not found:
-        return "split" if row["pieces"] else "any destination"
-    if not row["in_text"]:
-        return "not in our text"
-    return "hit" if row["hit"] else "no"
 
 
 def paper_table(listed: pd.DataFrame) -> str:
     """Return the paper's skip-trigrams as an HTML table: which are hits, and where each comes nearest to one (claim S4)."""
-    rows = []
-    for row in listed.to_dict("records"):
-        found = isinstance(row["tokens"], list)  # NaN if a token is split
-        rows.append({
-            "the paper": row["paper"],
-            "in our tokens": row["tokens"] if found else row["pieces"],
-            "result": outcome(row, found),
-            "head": row["head"],
-            "above destination (%)": row["above d (%)"],
-            "above out token (%)": row["above o (%)"],
-        })  # fmt: skip
-    return table(rows, ["in our tokens"])
+    whole = listed["tokens"].map(lambda found: isinstance(found, list))  # NaN if a token is split
+    outcomes = {
+        "split": ~whole & listed["pieces"].map(bool),
+        "any destination": ~whole,
+        "not in our text": ~listed["in_text"],
+        "hit": listed["hit"],
+    }
+    columns = {
+        "the paper": listed["paper"],
+        "in our tokens": listed["tokens"].where(whole, listed["pieces"]),
+        "result": np.select(list(outcomes.values()), list(outcomes), "no"),
+        "head": listed["head"],
+        "above destination (%)": listed["above d (%)"],
+        "above out token (%)": listed["above o (%)"],
+    }
+    return table(columns, ["in our tokens"])
 
 
 def write_pages(
@@ -154,12 +134,12 @@ def write_pages(
             page = head_page(model, rows, worths[model], names, akin)
             (folder / model / f"0_{head}.md").write_text(page, encoding="utf8")
         write_parquet(dump, names, folder / f"{model}.parquet")
-    models = list(dumps)
     index = render(
         "head_dump.md",
-        models=models,
-        example=example(shown[models[0]], names),
-        overviews=[overview(model, shown[model], worths[model], names, akin) for model in models],
+        models=list(dumps),
+        example=example(next(iter(shown.values())), names),
+        tokens=functools.partial(tokens, names=names),
+        overviews=[overview(model, shown[model], worths[model], names, akin) for model in dumps],
         listed=paper_table(listed),
         n_sources=N_SOURCES,
         digits=DIGITS,
@@ -168,20 +148,13 @@ def write_pages(
 
 
 def main(out: Path) -> None:
-    names, frequency, dumps = vocabulary(), token_frequency(bigram_counts()), {}
-    models = {name: load_model(name) for name in MODELS}
-    for name, model in models.items():
-        dumps[name] = head_dump(model, frequency, n_sources=None, k=K)
-    first = models[MODELS[0]]
+    names, frequency = vocabulary(), token_frequency(bigram_counts())
+    models, worths = ({name: of(name) for name in MODELS} for of in (load_model, recorded_worth))
+    dumps = {name: head_dump(model, frequency, n_sources=None, k=K) for name, model in models.items()}
+    first, works = models[MODELS[0]], worths[MODELS[0]].working[0]
     listed = paper_list(names, lambda text: first.tokenizer.encode(text, add_special_tokens=False))
-    works = recorded_worth(MODELS[0]).working[0]
     hits = Hits.of(first, working=works)
     ways = ways_among(listed.forms, attested.load(first, working=works).paper)  # those that are right in the text
     listed["in_text"] = [way.numel() > 0 for way in ways]
     listed["hit"] = [bool(hits(*way).any()) for way in ways]
-    worths = {name: recorded_worth(name) for name in models}
     write_pages(out, dumps, worths, names, listed.join(nearest(hits, listed.forms, names)))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

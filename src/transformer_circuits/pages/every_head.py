@@ -1,9 +1,5 @@
-"""The page "Every head of the two-layer model": one row a head, from `head_map`, that opens to the passages in which the head matters most.
+"""The page "Every head of the two-layer model": one row a head, from `head_map`, that opens to the passages in which the head matters most."""
 
-python -m transformer_circuits.pages.every_head OUT.md       (the build does)
-"""
-
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,11 +20,13 @@ MODEL = "attn-only-2l"
 SHOWN, SOURCES = 24, 3  # tokens of a passage, and the sources listed below it
 NUMBERS = "previous current same after start induction attribution positivity".split()  # shown with two digits
 
+Windows = Int[Tensor, "row pos"]
 
-def passage(found: Passage, window: Int[Tensor, " pos"], names: Sequence[str]) -> str:
+
+def passage(found: Passage, windows: Windows, names: Sequence[str]) -> str:
     """Return a passage as HTML: tokens shaded by the head's attention, the next token, and where the head attends most."""
     first = max(0, found.place + 1 - SHOWN)
-    strings = [names[i] for i in window.tolist()]
+    strings = [names[i] for i in windows[found.row].tolist()]
     shaded = "".join(
         f'<span style="--attention: {float(found.attention[i]):.2f}">{as_code(strings[i])}</span>'
         for i in range(first, found.place + 1)
@@ -41,36 +39,25 @@ def passage(found: Passage, window: Int[Tensor, " pos"], names: Sequence[str]) -
     )
 
 
-def rows(
-    every: pd.DataFrame, shown: Mapping[str, Sequence[Passage]], windows: Int[Tensor, "row pos"], names: Sequence[str]
-) -> pd.DataFrame:
-    """Return the cells of the table, one row a head; passages and raised tokens are HTML."""
-    columns = {"head": every.index}
-    columns["names"] = [
-        ", ".join(found) if works and found else "unexplained" if works else "no effect"
-        for found, works in zip(every["names"], every["works"])
-    ]
-    opened = [[passage(found, windows[found.row], names) for found in shown[head]] for head in every.index]
-    columns["where it matters most"] = [
-        f"<details><summary>{len(found)} passages</summary>{''.join(found)}</details>" for found in opened
-    ]
-    columns["cost"] = every["cost"].map("{:z.3f}".format)
-    columns["±"] = every["error"].map("{:.3f}".format)
-    columns |= {name: every[name].map("{:z.2f}".format) for name in NUMBERS}
-    columns["raises most"] = [tokens(ids, names) for ids in every["raises"]]
-    return pd.DataFrame(columns)
-
-
 def write_page(
-    out: Path,
-    every: pd.DataFrame,
-    shown: Mapping[str, Sequence[Passage]],
-    windows: Int[Tensor, "row pos"],
-    names: Sequence[str],
+    out: Path, every: pd.DataFrame, shown: Mapping[str, Sequence[Passage]], windows: Windows, names: Sequence[str]
 ) -> None:
     """Write the page. `shown`: the passages of each head in these windows; `names`: the string of every token."""
-    markup = ("where it matters most", "raises most")
-    cells = table(rows(every, shown, windows, names), markup=markup, search="1 2 13", unit="heads")
+    opened = [[passage(found, windows, names) for found in shown[head]] for head in every.index]
+    columns = {
+        "head": every.index,
+        "names": [", ".join(found) or "unexplained" for found in every["names"]],
+        "where it matters most": [
+            f"<details><summary>{len(found)} passages</summary>{''.join(found)}</details>" for found in opened
+        ],
+        "cost": every["cost"].map("{:z.3f}".format),
+        "±": every["error"].map("{:.3f}".format),
+        **{name: every[name].map("{:z.2f}".format) for name in NUMBERS},
+        "raises most": [tokens(ids, names) for ids in every["raises"]],
+    }
+    rows = pd.DataFrame(columns)
+    rows.loc[~every["works"], "names"] = "no effect"
+    cells = table(rows, markup=["where it matters most", "raises most"], search="1 2 13", unit="heads")
     page = render("every_head.md", table=cells, model=MODEL, windows=len(windows), of_costs=WINDOWS)
     out.write_text(page, encoding="utf8")
 
@@ -83,7 +70,3 @@ def main(out: Path) -> None:
     heads = {name: tuple(map(int, name.split("."))) for name in every.index}
     shown = {name: passages(model, windows, rise, head) for name, head in heads.items()}
     write_page(out, every, shown, windows, vocabulary())
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,13 +1,9 @@
-"""The page of models: how each was trained, from its manifest and log, and what its heads do, measured here. Nothing in it is typed.
-
-python -m transformer_circuits.pages.model_cards OUT.md
-"""
+"""The page of models: how each was trained, from its manifest and log, and what its heads do, measured here. Nothing in it is typed."""
 
 import functools
 import json
 import math
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +34,7 @@ GROUPS = {
     "melodies-.*": "The melody models",
 }
 SETTINGS = {
-    "n_layers": "layers", "n_heads": "heads per layer", "d_model": "width", "d_head": "width of a head", "d_vocab": "vocabulary", "n_ctx": "context",
+    "n_heads": "heads per layer", "d_model": "width", "d_head": "width of a head", "d_vocab": "vocabulary", "n_ctx": "context",
     "tokens": "training tokens", "batch": "windows per step", "optimizer": "optimizer of the heads", "lr": "learning rate", "lr_end": "last learning rate divided by the highest",
     "warmup": "rate rises until (fraction of training)", "decay_from": "rate falls after (fraction of training)", "betas": "AdamW's betas",
     "weight_decay": "weight decay", "decay_embeddings": "weight decay of embeddings", "clip": "gradient norm clipped at",
@@ -82,25 +78,25 @@ def best(scores: torch.Tensor) -> str:
 
 @torch.no_grad()
 def measured(name: str) -> dict[str, str]:
-    """Return what the model's heads do, measured as in the chapters; nothing for a model without heads."""
-    if not config(name)["n_layers"]:
-        return {}
-    model = load_model(name, device="cpu")
-    found = {"induction score": best(heads.measured_induction(model).mean)}
-    if reads_text(name):
-        windows = held_out_windows(WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
-        found["previous-token score"] = best(heads.previous_token_scores(model, windows))
-        works = ablation.recorded_worth(name).working
-        idle = [heads.head_name(head) for head in (~works).nonzero().tolist()]
-        found["working heads"] = f"{int(works.sum())} of {works.numel()}"
-        found["heads without effect"] = ", ".join(idle) or "none"
+    """Return what the model's heads do, measured as in the chapters."""
+    found = dict.fromkeys(["induction score", "previous-token score", "working heads", "heads without effect"], "–")
+    if config(name)["n_layers"]:
+        model = load_model(name, device="cpu")
+        found["induction score"] = best(heads.measured_induction(model).mean)
+        if reads_text(name):
+            windows = held_out_windows(WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
+            found["previous-token score"] = best(heads.previous_token_scores(model, windows))
+            works = ablation.recorded_worth(name).working
+            idle = [heads.head_name(head) for head in (~works).nonzero().tolist()]
+            found["working heads"] = f"{int(works.sum())} of {works.numel()}"
+            found["heads without effect"] = ", ".join(idle) or "none"
     return found
 
 
 def card(name: str) -> dict[str, str]:
     """Return what the page says about a model, by the name of the value."""
     model, last = config(name), training_log(name).iloc[-1]
-    bits = last["held_out"] / math.log(2) / bytes_per_token(model["d_vocab"]) if reads_text(name) else None
+    bits = f"{last['held_out'] / math.log(2) / bytes_per_token(model['d_vocab']):.3f}" if reads_text(name) else "–"
     return {
         "layers": ", ".join([str(model["n_layers"]), *ModelConfig(**model).beyond]),
         "heads per layer": f"{model['n_heads']}, each {model['d_head']} wide" if model["n_layers"] else "–",
@@ -109,18 +105,16 @@ def card(name: str) -> dict[str, str]:
         "context": f"{model['n_ctx']}",
         "million tokens": f"{last['tokens'] / 1e6:.0f}",
         "held-out loss": f"{last['held_out']:.3f}",
-        "bits per byte": f"{bits:.3f}" if bits else "–",
+        "bits per byte": bits,
         "in-context score": f"{last['in_context']:z.2f}".replace("-", "−"),
         **measured(name),
         "hours of training": f"{last['seconds'] / 3600:.1f}",
     }
 
 
-def cards(group: str) -> pd.DataFrame:
-    """Return one column per model of the group and one row per value."""
-    found = {name: card(name) for name in names(group)}
-    order = dict.fromkeys(key for one in sorted(found.values(), key=len, reverse=True) for key in one)
-    return pd.DataFrame(found).reindex(order).fillna("–")
+def cards(*groups: str) -> pd.DataFrame:
+    """Return one column per model of the groups and one row per value."""
+    return pd.DataFrame({name: card(name) for group in groups for name in names(group)})
 
 
 def setting(value: Any) -> str:
@@ -160,15 +154,6 @@ def training(group: str) -> dict[str, Any]:
     }
 
 
-def corpus_tables(report: dict[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return a row per kind of text, and a row per source with version, license, and copy oracle."""
-    kinds = pd.DataFrame(report["kinds"]).T.sort_values("tokens", ascending=False).rename_axis("kind")
-    sources, listed = pd.DataFrame(report["sources"]), pd.DataFrame(load_sources()).set_index("name")
-    listed["version"] = listed["version"].fillna(listed["commit"].str[:10])
-    sources = sources.set_index("source").join(listed[["version", "license"]])
-    return kinds, sources[["kind", "version", "license", "documents", "tokens", "copy_oracle"]]
-
-
 def table(frame: pd.DataFrame) -> str:
     """Write a data frame as a pipe table; whole numbers in groups of three digits, others with three decimals."""
 
@@ -181,26 +166,24 @@ def table(frame: pd.DataFrame) -> str:
     return shown.to_markdown(disable_numparse=True)
 
 
-def page() -> str:
-    """Return the page in Markdown."""
+def main(out: Path) -> None:
     family, *rest = GROUPS
-    others = pd.concat(map(cards, rest), axis=1).fillna("–").T.rename_axis("model")
-    scores = ["induction score", "previous-token score", "working heads"]
+    others = ["layers", "held-out loss", "in-context score", "induction score", "previous-token score", "working heads"]
     report = json.loads((DATA / "corpus.json").read_text(encoding="utf8"))
-    kinds, sources = corpus_tables(report)
-    return render(
+    kinds = pd.DataFrame(report["kinds"]).T.sort_values("tokens", ascending=False).rename_axis("kind")
+    listed = pd.DataFrame(load_sources()).set_index("name")
+    listed["version"] = listed["version"].fillna(listed["commit"].str[:10])
+    sources = pd.DataFrame(report["sources"]).set_index("source").join(listed[["version", "license"]])
+    page = render(
         "models.md",
         family=table(cards(family).rename_axis("model")),
         works=ablation.WORKS,
         cost_windows=ablation.WINDOWS,
         windows=WINDOWS,
-        others=table(others[["layers", "held-out loss", "in-context score", *scores]]),
+        others=table(cards(*rest).T.rename_axis("model")[others]),
         training=[training(group) for group in GROUPS],
         kinds=table(kinds),
-        sources=table(sources),
+        sources=table(sources[["kind", "version", "license", "documents", "tokens", "copy_oracle"]]),
         **report["splits"],
     )
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page(), encoding="utf8")
+    out.write_text(page, encoding="utf8")

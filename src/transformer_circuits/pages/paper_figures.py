@@ -3,10 +3,9 @@
 Pictures and tables are the cells' own: the page links to the files that the chapters show.
 """
 
-import base64
 import hashlib
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -43,18 +42,14 @@ class Listed(Strict):
     paper: list[Section]
     also: dict[str, str] = {}
 
-    def figures(self) -> Iterator[Figure]:
-        for section in self.paper:
-            yield from section.figures
+    @property
+    def figures(self) -> list[Figure]:
+        return [figure for section in self.paper for figure in section.figures]
 
     def places(self) -> dict[str, str]:
-        """Return for each claim the cell that shows it."""
-        first = dict(self.also)
-        for figure in self.figures():
-            for id in figure.claims:
-                if figure.cell and not figure.none:
-                    first.setdefault(id, figure.cell[0])
-        return first
+        """Return for each claim the cell that shows it, the first one if there are several."""
+        ours = [figure for figure in self.figures if figure.cell and not figure.none]
+        return {id: figure.cell[0] for figure in reversed(ours) for id in figure.claims} | self.also
 
 
 def load(path: Path) -> Listed:
@@ -85,16 +80,12 @@ class Cells:
         for place in figure.cell:
             notebook = place.split("/")[0]
             found.setdefault(f"{number_of(notebook)} {self.titles[notebook]}".strip(), self.link(place))
-        if figure.page:
-            found[figure.page.replace("_", " ")] = f"{figure.page}.html"
-        return found
+        return found | ({figure.page.replace("_", " "): f"{figure.page}.html"} if figure.page else {})
 
     def picture(self, place: str) -> str | None:
         """Return the file name that myst-nb gives the cell's picture, which is its checksum; None if there is no picture."""
         for drawing in self.outputs(place, "image/svg+xml"):
             return hashlib.sha256("\n".join(drawing.splitlines()).encode()).hexdigest() + ".svg"
-        for pixels in self.outputs(place, "image/png"):
-            return hashlib.sha256(base64.b64decode(pixels)).hexdigest() + ".png"
         return None
 
     def what(self, place: str) -> str:
@@ -103,10 +94,7 @@ class Cells:
         return "figure" if widget or self.picture(place) else "numbers"
 
     def shown(self, place: str) -> str:
-        """Return HTML of what a cell shows: its picture, its table, or where its interactive figure is.
-
-        Raises ValueError if the cell shows none of these.
-        """
+        """Return HTML of the cell's picture, its table, or a link to its interactive figure. Raises ValueError if it has none of these."""
         if name := self.picture(place):
             alt = self.found[place].metadata.get("mystnb", {}).get("image", {}).get("alt") or "our figure"
             image = f'<img loading="lazy" src="../_images/{name}" alt="{html.escape(alt)}">'
@@ -121,13 +109,7 @@ class Cells:
 
 def page(listed: Listed, cells: Cells, results: Results) -> str:
     """Return the page in MyST Markdown."""
-    none = [bool(figure.none) for figure in listed.figures()]
+    with_ours = sum(not figure.none for figure in listed.figures)
     return render(
-        "figures.md",
-        listed=listed,
-        all=len(none),
-        with_ours=none.count(False),
-        cells=cells,
-        claims=ledger.load_claims(),
-        results=results,
+        "figures.md", listed=listed, with_ours=with_ours, cells=cells, claims=ledger.load_claims(), results=results
     )

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 from urllib.parse import quote
 
 from transformer_circuits.claims import ledger, show
@@ -48,16 +47,6 @@ def claims_of(group: str) -> list[Claim]:
     return [claim for claim in ledger.load_claims().values() if claim.group == group]
 
 
-class Headline(NamedTuple):
-    """A row of the front page: a claim, what it says in a few words, what was measured, its unmet conditions, whether it is within error."""
-
-    claim: Claim
-    says: str
-    here: str
-    unmet: list[str]
-    within_error: bool
-
-
 class Results:
     """The records of a book, by claim, with what pages in `book/` need of them.
 
@@ -68,68 +57,54 @@ class Results:
         self, recorded: Mapping[str, Sequence[Record]], shown: Mapping[str, tuple[str, str]] | None = None
     ) -> None:
         self.shown = shown or {}
-        self.records: dict[str, Record] = {}
-        self.links: dict[str, str] = {}
+        self.records = {record.id: record for records in recorded.values() for record in records}
+        chapters = {number_of(notebook): f"../notebooks/{quote(notebook)}.html" for notebook in recorded}
+        numbers = {claim.id: claim.chapter.split()[0] for claim in ledger.load_claims().values()}
+        self.links = {id: chapters[number] for id, number in numbers.items() if number in chapters}
         for notebook, records in recorded.items():
-            link = f"../notebooks/{quote(notebook)}.html"
-            for claim in ledger.load_claims().values():
-                if claim.chapter.split()[0] == number_of(notebook):
-                    self.links.setdefault(claim.id, link)
-            for record in records:
-                self.records[record.id] = record
-                self.links[record.id] = f"{link}#claim-{record.id}"
+            link = chapters[number_of(notebook)]
+            self.links |= {record.id: f"{link}#claim-{record.id}" for record in records}
 
     def verdict(self, id: str) -> Verdict:
         return self.records[id].verdict if id in self.records else Verdict.NOT_RUN
 
     def tallies(self) -> list[tuple[str, int, list[tuple[Verdict, int]], Claim]]:
-        """Count the outcomes of each group of claims: all that are possible, failures too, and "not run" if there is any.
-
-        A row is the group's name, its size, the counts, and one of its claims, which has the words for verdicts.
-        """
+        """Return a row for each group of claims: its name, its size, the counts of its outcomes, and one of its claims, which has their words."""
         found = []
         for group, (name, outcomes) in TALLIES.items():
             claims = claims_of(group)
             verdicts = [self.verdict(claim.id) for claim in claims]
-            if Verdict.NOT_RUN in verdicts:
-                outcomes = (*outcomes, Verdict.NOT_RUN)
-            counts = [(verdict, verdicts.count(verdict)) for verdict in outcomes]
+            counts = [(v, verdicts.count(v)) for v in (*outcomes, Verdict.NOT_RUN) if v in outcomes or v in verdicts]
             found.append((name, len(verdicts), counts, claims[0]))
         return found
 
     def value(self, id: str, name: str, digits: int = show.DIGITS) -> str:
         """Return a measured number with its unit, or without it after "n_", without line breaks; "–" if it was not measured."""
         plain = name.removeprefix("n_")
-        found = self.records[id].values.get(plain) if id in self.records else None
-        if found is None:
+        if id not in self.records or plain not in self.records[id].values:
             return "–"
         unit = "" if name.startswith("n_") else ledger.claim_of(id).quantities[plain].unit
-        return show.show_quantity(found, unit, digits).replace(" ", "\N{NO-BREAK SPACE}")
+        return show.show_quantity(self.records[id].values[plain], unit, digits).replace(" ", "\N{NO-BREAK SPACE}")
 
-    def headlines(self) -> list[Headline]:
-        """Return the main claims, those of HEADLINES and a finding that is not reproduced if none of these fails."""
-        ids = list(HEADLINES)
-        failures = [c.id for c in claims_of("finding") if self.verdict(c.id) is Verdict.NOT_REPRODUCED]
-        if failures and not set(failures) & set(ids):
-            ids.append(failures[0])
-        return [self.headline(id, *HEADLINES.get(id, (ledger.claim_of(id).title, ""))) for id in ids]
+    def rows(self, words: Mapping[str, tuple[str, str]]) -> list[tuple[Claim, str, str]]:
+        """Return rows of the front page: a claim, what it says in a few words, and what was measured."""
+        found = []
+        for id, (says, here) in words.items():
+            claim = ledger.claim_of(id)
+            values = {name: self.value(id, name) for plain in claim.quantities for name in (plain, f"n_{plain}")}
+            found.append((claim, says, here.format(**values) if id in self.records else claim.without_record))
+        return found
 
-    def questions(self) -> list[Headline]:
-        """Return what readers ask and the paper does not."""
-        return [self.headline(id, *words) for id, words in QUESTIONS.items()]
-
-    def headline(self, id: str, says: str, here: str) -> Headline:
-        claim, record = ledger.claim_of(id), self.records.get(id)
-        if record is None:
-            return Headline(claim, says, claim.without_record, [], False)
-        names = [name for plain in claim.quantities for name in (plain, f"n_{plain}")]
-        shown = here.format(**{name: self.value(id, name) for name in names})
-        return Headline(claim, says, shown, show.unmet_conditions(record, brief=True), record.within_error)
+    def headlines(self) -> list[tuple[Claim, str, str]]:
+        """Return the rows of HEADLINES, and of a finding that is not reproduced if none of these fails."""
+        failures = [c for c in claims_of("finding") if self.verdict(c.id) is Verdict.NOT_REPRODUCED]
+        unlisted = not any(claim.id in HEADLINES for claim in failures)
+        return self.rows(HEADLINES | {claim.id: (claim.title, "") for claim in failures[:1] if unlisted})
 
 
 def headlines(results: Results) -> str:
-    """Return what the front page includes: what was found in three sentences, then after comments the tallies, the main claims, the questions."""
-    return render("headlines.md", results=results)
+    """Return what the front page includes, in parts that comments divide."""
+    return render("headlines.md", results=results, questions=results.rows(QUESTIONS))
 
 
 def page(results: Results) -> str:

@@ -1,9 +1,7 @@
 """The page "Watch it learn": the films that the trainer recorded, from the first step to the last.
 
-    python -m transformer_circuits.pages.watch OUT.md       (the build does; films and a still picture go to _static/watch/films beside it)
-
-The page is `book/_static/watch/`, written by hand: watch.js draws. This module writes its data: what each head does at each snapshot, by the
-thresholds of `measures`, where the marks on the time axis are, and when each finding becomes true.
+The page is `book/_static/watch/`: watch.js draws. This module writes its data: what each head does at each snapshot, by the thresholds of
+`measures`, where the marks on the time axis are, and when each finding becomes true. Films go to _static/watch/films beside the page.
 """
 
 import base64
@@ -11,7 +9,6 @@ import functools
 import gzip
 import html
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from matplotlib.figure import Figure
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -48,7 +45,7 @@ Film = Mapping[str, np.ndarray]
 
 
 def roles(film: Film, log: pd.DataFrame, copying: float) -> Int[np.ndarray, "snapshot layer head"]:
-    """Return what each head does at each snapshot, as an index into ROLES."""
+    """Return what each head does at each snapshot, as an index into ROLES; `copying`: the positivity above which it copies."""
     holds = [
         ~in_context.working(log),
         film["induction"] >= INDUCTION_HEAD,
@@ -58,21 +55,16 @@ def roles(film: Film, log: pd.DataFrame, copying: float) -> Int[np.ndarray, "sna
     return np.select(holds, [4, 3, 2, 1]).astype(np.uint8)
 
 
-def formed(holds: Bool[np.ndarray, "snapshot layer head"]) -> list[tuple[int, list[str]]]:
-    """Return the heads for which something holds until the end, by the snapshot from which on it does; earliest first."""
-    to_the_end = np.logical_and.accumulate(holds[::-1])[::-1]
-    found: dict[int, list[str]] = {}
-    for layer, head in np.argwhere(holds[-1]):
-        found.setdefault(int(to_the_end[:, layer, head].argmax()), []).append(f"{layer}.{head}")
-    return sorted(found.items())
-
-
 def marks(film: Film, log: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the moments that are marked on the time axis: snapshot, tokens, kind, and what happens."""
     tokens, found = film["tokens"], []
     for kind, threshold in (("previous-token", PREVIOUS_TOKEN_HEAD), ("induction", INDUCTION_HEAD)):
-        for at, names in formed(film[kind.replace("-", "_")] >= threshold)[:1]:
-            found.append((at, kind, f"first {kind} head: {' and '.join(names)}"))
+        holds = film[kind.replace("-", "_")] >= threshold
+        if holds[-1].any():
+            until_the_end = np.logical_and.accumulate(holds[::-1])[::-1]
+            since = np.where(holds[-1], until_the_end.argmax(axis=0), len(holds))  # [layer, head]
+            names = " and ".join(f"{layer}.{head}" for layer, head in np.argwhere(since == since.min()))
+            found.append((int(since.min()), kind, f"first {kind} head: {names}"))
     fall = in_context.steepest_fall(log.set_index("tokens")["in_context"])
     if not np.isnan(fall.tokens):
         middle = (fall.tokens * fall.before) ** 0.5
@@ -119,7 +111,7 @@ def token_name(tokenizer: Any, token: int) -> str:
 
 
 def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[dict[str, Any], bytes]:
-    """Return where the arrays are that watch.js reads, and their bytes. JavaScript has no 16-bit floats."""
+    """Return where the arrays are that watch.js reads, and their bytes; `held`: the roles. JavaScript has no 16-bit floats."""
     arrays = {name: film[name].astype(np.float32) for name in FLOATS if name in film}
     arrays["eigenvalues"] = np.round(film["eigenvalues"].astype(np.float32) * 32767).astype(np.int16)
     for k in range(len(TEXTS)):
@@ -133,12 +125,13 @@ def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[di
     return places, content
 
 
-def script(name: str, film: Film, log: pd.DataFrame, model: Any, findings: pd.DataFrame) -> str:
+def script(name: str, film: Film) -> str:
     """Return the content of films/NAME.js. One long string: a page opened from disk may load scripts, but no other files."""
     tokens, (n_layers, n_heads) = film["tokens"], film["rest"].shape[1:]
+    log, tokenizer = training_log(name), load_model(name, device="cpu").tokenizer
     texts = [film[f"text_{k}"].tolist() for k in range(len(TEXTS))]
     shown = [film[f"{part}_{k}"].ravel() for part in ("text", "top_token") for k in range(len(TEXTS))]
-    names = {token: token_name(model.tokenizer, token) for token in np.unique(np.concatenate(shown)).tolist()}
+    names = {token: token_name(tokenizer, token) for token in np.unique(np.concatenate(shown)).tolist()}
     arrays, content = packed(film, roles(film, log, copying(name)))
     curves = [
         {"title": "Held-out loss, nats per token", "values": log["held_out"].tolist()},
@@ -151,10 +144,32 @@ def script(name: str, film: Film, log: pd.DataFrame, model: Any, findings: pd.Da
         "curves": curves, "marks": marks(film, log), "start": start(film, log),
         "texts": [{"label": label, "ids": ids, "names": [names[i] for i in ids]} for label, ids in zip(TEXTS, texts)],
         "composes": COMPOSES, "widest": float(film["composition"].max()) if "composition" in film else None,
-        "findings": json.loads(findings.sort_values("tokens", kind="stable").to_json(orient="records")), "arrays": arrays,
+        "findings": json.loads(findings(name, log).to_json(orient="records")), "arrays": arrays,
     }  # fmt: skip
     data = base64.b64encode(gzip.compress(content, mtime=0)).decode()
     return f'watchFilm({json.dumps(facts)}, "{data}");\n'
+
+
+@functools.cache
+def copying(name: str) -> float:
+    """Return the positivity above which a head of a shipped model is a copying head."""
+    model = load_model(name, device="cpu")
+    return copying_threshold(model.W_E, model.W_U, model.cfg.d_head)
+
+
+def findings(name: str, log: pd.DataFrame) -> pd.DataFrame:
+    """Return `in_context.when_true` of a shipped model, earliest first, compared with the one-layer model of its family if there is one.
+
+    `law`: the tokens after which an induction head should form by the law.
+    """
+    one_layer, about = name.replace("2l", "1l"), read_manifest(WEIGHTS / name)
+    alone = training_log(one_layer) if (WEIGHTS / one_layer).is_dir() else None
+    threshold = copying(name if alone is None else one_layer)
+    found = in_context.when_true(log, alone, d_vocab=about["config"]["d_vocab"], copying=threshold)
+    run = about["training"]["run"]
+    law = in_context.predicted_emergence(run["training"]["batch"], run["model"]["n_ctx"])
+    found["law"] = np.where(found["finding"] == in_context.INDUCES, law, np.nan)
+    return found.sort_values("tokens", kind="stable")
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------------
@@ -168,76 +183,32 @@ def stills(film: Film, layer: int, head: int) -> Figure:
     fig, axes = plt.subplots(1, STILLS, figsize=(10.5, 2.3))
     for ax, at in zip(axes, moments):
         ax.imshow(pattern(film, 1, at, layer, head), cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-        score = film["induction"][at, layer, head]
-        ax.set_title(f"{million(tokens[at])} tokens\nscore {score:.0%}", fontsize=9)
+        count = f"{tokens[at] / 1e6:.3g} million" if tokens[at] >= 1e5 else f"{tokens[at]:,.0f}"
+        ax.set_title(f"{count} tokens\nscore {film['induction'][at, layer, head]:.0%}", fontsize=9)
         ax.set(xticks=[], yticks=[])
     return fig
 
 
-def million(tokens: float) -> str:
-    return f"{tokens / 1e6:.3g} million" if tokens >= 1e5 else f"{tokens:,.0f}"
-
-
-@functools.cache
-def copying(name: str) -> float:
-    """Return the positivity above which a head of a shipped model is a copying head."""
-    model = load_model(name, device="cpu")
-    return copying_threshold(model.W_E, model.W_U, model.cfg.d_head)
-
-
-def when_true(name: str, log: pd.DataFrame) -> pd.DataFrame:
-    """Return `in_context.when_true` of a shipped model, compared with the one-layer model of its family."""
-    one_layer = name.replace("2l", "1l")
-    alone = training_log(one_layer) if (WEIGHTS / one_layer).is_dir() else None
-    d_vocab = read_manifest(WEIGHTS / name)["config"]["d_vocab"]
-    threshold = copying(name if alone is None else one_layer)
-    return in_context.when_true(log, alone, d_vocab=d_vocab, copying=threshold)
-
-
-def predicted(name: str) -> float:
-    """Return the tokens after which an induction head should form by the law."""
-    run = read_manifest(WEIGHTS / name)["training"]["run"]
-    return in_context.predicted_emergence(run["training"]["batch"], run["model"]["n_ctx"])
-
-
-def page(films: Mapping[str, Film], still: str) -> str:
-    counts = sorted({len(film["tokens"]) for film in films.values()})
-    return render(
+def main(out: Path) -> None:
+    """Write the page and the films of the shipped models. Raises WeightsError for one that is missing or damaged."""
+    use_style()
+    folder = out.parent / "_static" / "watch" / "films"
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = {name: read_manifest(WEIGHTS / name)["config"] for name in list_models()}
+    names = sorted(sizes, key=lambda name: (-sizes[name]["n_layers"], -sizes[name]["d_model"]))
+    films = {name: film for name in names if (film := training_film(name)) is not None}
+    for name, film in films.items():
+        (folder / f"{name}.js").write_text(script(name, film), encoding="utf-8")
+    name, film = next(iter(films.items()))
+    layer, head = divmod(start(film, training_log(name))["head"], film["rest"].shape[2])
+    stills(film, layer, head).savefig(folder / "stills.png", dpi=110)
+    page = render(
         "watch.md",
-        snapshots=" or ".join(map(str, counts)),
+        snapshots=" or ".join(map(str, sorted({len(film["tokens"]) for film in films.values()}))),
         films=html.escape(json.dumps({"films": list(films)})),
-        alt=f"Six attention patterns of head {still}, from the first snapshot to the last.",
+        alt=f"Six attention patterns of head {layer}.{head}, from the first snapshot to the last.",
         previous=f"{PREVIOUS_TOKEN_HEAD:.0%}",
         induction=f"{INDUCTION_HEAD:.0%}",
         works=WORKS,
     )
-
-
-def collect() -> dict[str, Film]:
-    """Return the films of the shipped models, the largest model first. Raises WeightsError for one that is missing or damaged."""
-    sizes = {name: read_manifest(WEIGHTS / name)["config"] for name in list_models()}
-    names = sorted(sizes, key=lambda name: (-sizes[name]["n_layers"], -sizes[name]["d_model"]))
-    return {name: film for name in names if (film := training_film(name)) is not None}
-
-
-def main(out: Path) -> None:
-    films = collect()
-    use_style()
-    folder = out.parent / "_static" / "watch" / "films"
-    folder.mkdir(parents=True, exist_ok=True)
-    chosen = ""
-    for name, film in films.items():
-        log, model = training_log(name), load_model(name, device="cpu")
-        found = when_true(name, log)
-        induces = found["finding"] == in_context.INDUCES
-        content = script(name, film, log, model, found.assign(law=np.where(induces, predicted(name), np.nan)))
-        (folder / f"{name}.js").write_text(content, encoding="utf-8")
-        if not chosen:
-            layer, head = divmod(start(film, log)["head"], film["rest"].shape[2])
-            stills(film, layer, head).savefig(folder / "stills.png", dpi=110)
-            chosen = f"{layer}.{head}"
-    out.write_text(page(films, chosen), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    out.write_text(page, encoding="utf-8")

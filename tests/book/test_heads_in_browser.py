@@ -1,4 +1,6 @@
-"""The pages of the head dump: every token literal, every head and source there; searched and sorted in a browser. On a small book."""
+"""The pages of heads, in tables that a browser searches and sorts: the head dump, and every head of two layers. Made-up numbers, on a small book."""
+
+import re
 
 import pandas as pd
 import pytest
@@ -7,8 +9,9 @@ from playwright.sync_api import expect
 from small_book import list_pages, make_book, soup, write
 
 from transformer_circuits import build
+from transformer_circuits.circuits.head_map import Passage
 from transformer_circuits.measures.ablation import Worth
-from transformer_circuits.pages import dump_pages
+from transformer_circuits.pages import dump_pages, every_head
 
 ODD = ["</td>", "<script>alert(1)</script>", "\n", '"', "!=", "$x$", "\\(", " two", "two", "Two"]
 MORE = ["cities", "city", "```", "|", "{{models}}", "{%if", "&lt;", "\u2028", "\t\r", "\x00", "�"]
@@ -19,6 +22,8 @@ LISTED = pd.DataFrame([
      "above o (%)": 0.5},
     {"paper": "'</ ... (any) → >'", "pieces": ["'|</"], "in_text": False, "hit": False, "tokens": float("nan"), "head": float("nan")},
 ])  # fmt: skip
+HEADS = [f"0.{head}" for head in range(11)]
+WORDS = ["<|start|>", "</td>", "<script>alert(1)</script>", "$x$", '"', " two", "\n", "</details>"]  # of the passages
 
 
 def dump() -> pd.DataFrame:
@@ -33,21 +38,40 @@ def dump() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def every() -> pd.DataFrame:
+    """Return the map of HEADS, as `head_map` makes it; the costs are in another order than the heads."""
+    n = len(HEADS)
+    found = pd.DataFrame({name: [0.25] * n for name in every_head.NUMBERS}, HEADS)
+    found["cost"] = [0.1 * ((7 * i) % n) for i in range(n)]
+    found["error"], found["works"] = 0.01, [i != 3 for i in range(n)]
+    found["names"] = [["induction", "copying"] if i == 2 else [] for i in range(n)]
+    found["raises"] = [[1, 2, 3]] * n
+    return found
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Return the folder of a built book that has a head dump, put where the build keeps it."""
+    """Return the folder of a built book that has both, put where the build keeps them."""
     root = make_book(tmp_path_factory.mktemp("built") / "book")
-    write(root / "notebooks" / "04_skip_trigrams.ipynb", "4")  # the index links to it
-    list_pages(root, "book/head_dump", "notebooks/04_skip_trigrams")
-    book = build.Book(root)
-    folder = root / "_build" / "made"
-    folder.mkdir(parents=True)
+    linked = ["04_skip_trigrams", "16_every_head"]
+    for name in linked:
+        write(root / "notebooks" / f"{name}.ipynb", name[:2].lstrip("0"))
+    list_pages(root, "book/head_dump", "book/every_head", *(f"notebooks/{name}" for name in linked))
+    made = {name: root / "_build" / "made" / name for name in ("head_dump", "every_head")}
+    for folder in made.values():
+        folder.mkdir(parents=True)
     worths = {"some-model": Worth(torch.tensor([[0.25, 0.001]]), torch.tensor([[0.01, 0.0002]]))}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dump_pages, "N_SOURCES", SHOWN)
-        dump_pages.write_pages(folder / "head_dump.md", {"some-model": dump()}, worths, TOKENS, LISTED)
-    build.Cache(book).store.keep("head_dump", "", {}, folder, 0)
-    return build.build(book).parent / "book"
+        dump_pages.write_pages(made["head_dump"] / "head_dump.md", {"some-model": dump()}, worths, TOKENS, LISTED)
+    attention = torch.tensor([0.0, 0.1, 0.2, 0.3, 0.25, 0.1, 0.05])
+    passages = [Passage(0, 6, 2.5, attention), Passage(1, 5, 1.25, attention[:6])]
+    windows = torch.arange(len(WORDS)).repeat(2, 1)
+    out = made["every_head"] / "every_head.md"
+    every_head.write_page(out, every(), dict.fromkeys(HEADS, passages), windows, WORDS)
+    for name, folder in made.items():
+        build.Store(root).keep(name, "", {}, folder)
+    return build.build(root).parent / "book"
 
 
 @pytest.mark.parametrize(("head", "cost", "idle"), [(0, "0.2500 ± 0.0100", False), (1, "0.0010 ± 0.0002", True)])
@@ -150,3 +174,31 @@ def test_without_scripts_the_table_is_there(pages, unscripted):
     unscripted.goto((pages / "head_dump" / "some-model" / "0_0.html").as_uri())
     expect(sources(unscripted)).to_have_count(130)
     expect(sources(unscripted).nth(7)).to_have_text("·two")
+
+
+def test_a_row_has_a_heads_names_and_its_passages_with_literal_tokens(pages):
+    rows = soup(pages / "every_head.html").select(".head-dump tbody tr")
+    assert [row.select("td")[0].text for row in rows] == HEADS
+    assert [row.select("td")[1].text for row in rows][1:4] == ["unexplained", "induction, copying", "no effect"]
+    first, second = rows[2].select("details .passage")
+    assert first.text.startswith('<|start|></td><script>alert(1)</script>$x$"·two↵ → </details>')
+    assert "rises by 2.50 nats. It attends to $x$ (30%, 3 back)" in first.text
+    assert second.text.startswith('<|start|></td><script>alert(1)</script>$x$"·two → ↵')
+    assert [span["style"] for span in first.select("span")][2:4] == ["--attention: 0.20", "--attention: 0.30"]
+
+
+def test_the_table_sorts_searches_and_opens(pages, watched):
+    page = watched.open(pages / "every_head.html")
+    names = page.locator(".head-dump tbody tr td:nth-child(1)")
+    expect(names).to_have_text(HEADS)
+    page.get_by_role("columnheader", name="cost").click()
+    expect(names).to_have_text(sorted(HEADS, key=lambda name: (7 * HEADS.index(name)) % len(HEADS)))
+    page.get_by_role("columnheader", name=re.compile("^head")).click()
+    expect(names).to_have_text(HEADS)  # 0.2 before 0.10
+    page.get_by_label("Search the column names", exact=True).fill("induction")
+    expect(names).to_have_text(["0.2"])
+    passage = page.locator(".head-dump .passage").first
+    expect(passage).to_be_hidden()
+    page.locator(".head-dump summary").click()
+    expect(passage).to_be_visible()
+    assert page.locator(".head-dump mjx-container").count() == 0, "a token was read as math"
