@@ -9,7 +9,7 @@ import wave
 import numpy as np
 import pytest
 
-from transformer_circuits.figures.piano_roll import Sound
+from transformer_circuits.figures.piano_roll import RATE, SECONDS, Sound
 from transformer_circuits.training import melodies
 from transformer_circuits.training.melodies import draw, ideal_losses, steps
 
@@ -65,12 +65,13 @@ def test_ideal_loss_by_enumeration(monkeypatch):
 
 
 def test_sound_is_what_was_played():
-    sound = Sound([49, 61], 'an "octave"', seconds=0.2, rate=8000)
+    sound = Sound([49, 61], 'an "octave"')
     with wave.open(io.BytesIO(sound.data)) as file:
-        assert file.getnchannels() == 1 and file.getframerate() == 8000 and file.getnframes() == 3200
-        samples = np.frombuffer(file.readframes(3200), np.int16)
-    for half, pitch in [(samples[:1600], 440), (samples[1600:], 880)]:
-        spectrum = np.abs(np.fft.rfft(half))
-        assert abs(np.fft.rfftfreq(1600, 1 / 8000)[spectrum.argmax()] - pitch) <= 5
+        assert file.getnchannels() == 1 and file.getframerate() == RATE
+        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16)
+    assert len(samples) == 2 * int(SECONDS * RATE)
+    for note, pitch in zip(np.split(samples, 2), [440, 880]):
+        spectrum = np.abs(np.fft.rfft(note))
+        assert abs(np.fft.rfftfreq(len(note), 1 / RATE)[spectrum.argmax()] - pitch) <= RATE / len(note)
     page = sound._repr_html_()
     assert 'aria-label="an &quot;octave&quot;"' in page and "http" not in page
