@@ -15,7 +15,8 @@ from transformer_circuits.paths import DATA, WEIGHTS
 from transformer_circuits.training.train import CONFIGS, read_config
 
 FAMILY = ["attn-only-0l", "attn-only-1l", "attn-only-2l"]
-LIKE_TWO = ["attn-only-2l-seed-1", "attn-only-2l-seed-2", "attn-only-2l-planted"]
+SEEDS = [f"attn-only-2l-seed-{seed}" for seed in range(3)]
+LIKE_TWO = [*SEEDS, "attn-only-2l-planted"]
 OTHER_SHAPES = {
     "small-1l-smeared-keys": {"n_layers": 1, "smeared_keys": True},
     "small-2l-standard-positions": {"n_layers": 2, "standard_positions": True},
@@ -51,7 +52,9 @@ def test_weights_are_undamaged_finite_and_small_enough_to_ship(name):
 @pytest.mark.parametrize("name", [*FAMILY, *LIKE_TWO])
 def test_models_of_the_family_differ_in_what_their_name_says_alone(name):
     text = {"planted"} if name.endswith("planted") else set()
-    assert differing_settings("attn-only-2l", name).keys() == text
+    like = "attn-only-2l" if name in FAMILY else "attn-only-2l-seed-0"
+    assert differing_settings(like, name).keys() == text
+    assert differing_settings("attn-only-2l", like).keys() <= {"tokens", "warmup"}
     seed = int(name[-1]) if "seed" in name else 0
     assert read_manifest(WEIGHTS / name)["training"]["run"]["training"]["seed"] == seed
 
