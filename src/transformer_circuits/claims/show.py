@@ -145,7 +145,7 @@ def required_count(condition: ast.Compare, required: float, values: Mapping[str,
 
 
 def subscripts(text: str) -> markupsafe.Markup:
-    """Return a sentence as HTML: the names of matrices and vectors with subscripts (W_E, r_h) and T for a transpose, longer names such as d_head in code font."""
+    """Return a sentence as HTML: matrices and vectors with subscripts and transposes (W_E^T, r_h), longer names such as d_head in code font."""
     escaped = re.sub(r"(?<![\w*])(?!W_|r_)[\w*]*_[\w.]*\w", r"<code>\g<0></code>", str(markupsafe.escape(text)))
     named = re.sub(r"\b([Wr])_(\w+)", r"\1<sub>\2</sub>", escaped)
     return markupsafe.Markup(named.replace("</sub>^T", "</sub><sup>T</sup>"))
