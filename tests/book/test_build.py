@@ -237,6 +237,13 @@ def test_a_file_that_changes_while_it_is_in_use_fails_the_build(traced):
         build.run(traced)
 
 
+def test_a_notebook_that_is_saved_while_the_book_is_built_fails_the_build(book):
+    results = build.run(book)
+    write(book / "notebooks" / "01_one.ipynb", COUNT)
+    with pytest.raises(build.BuildError, match="01_one.ipynb changed while the book was built: build again"):
+        build.records(results)
+
+
 def test_chapters_depend_on_modules_and_claims_that_they_use_and_not_on_what_makes_pages(book, monkeypatch, capfd):
     uses = "from transformer_circuits.figures import tokens"
     write(book / "notebooks" / "01_one.ipynb", COUNT, uses, CLAIM.format("O1", 1e-7))

@@ -123,6 +123,13 @@ def executed(store: Store, path: Path) -> NotebookNode | None:
     return notebook
 
 
+def as_run(store: Store, path: Path) -> NotebookNode:
+    """Return `executed` of a notebook that has run. Raises BuildError if it, or what it reads, changed since then."""
+    if (notebook := executed(store, path)) is None:
+        raise BuildError(f"{path.name} changed while the book was built: build again.")
+    return notebook
+
+
 def variables(root: Path) -> dict[str, str]:
     """Return the environment of notebooks and makers of pages."""
     threads = max(1, (os.cpu_count() or 1) // WORKERS)
@@ -237,7 +244,7 @@ def kill_forks() -> None:
 def store_outputs(store: Store) -> None:
     """Put what cells tagged for nbval printed into the notebooks in git, and remove all other outputs."""
     for path in notebooks(store.root):
-        notebook = executed(store, path)
+        notebook = as_run(store, path)
         for number, cell in enumerate(code_cells(notebook), start=1):
             kept = CHECKED in cell.metadata.get("tags", [])
             cell.outputs, cell.execution_count = (cell.outputs, number) if kept else ([], None)
@@ -253,7 +260,7 @@ def store_outputs(store: Store) -> None:
 
 def records(store: Store) -> dict[str, list[ledger.Record]]:
     """Return the records of claims in the executed notebooks, by notebook. Raises BuildError if a claim is recorded twice."""
-    found = {path.stem: list(show.records_in(executed(store, path))) for path in notebooks(store.root)}
+    found = {path.stem: list(show.records_in(as_run(store, path))) for path in notebooks(store.root)}
     if wrong := ledger.problems(found):
         raise BuildError(" ".join(wrong))
     return found
@@ -273,7 +280,7 @@ def write_results(store: Store, recorded: dict[str, list[ledger.Record]]) -> Non
         print(f"{id} is now '{new}', accepted was '{old}': read notebooks/{notebook}.ipynb again", flush=True)
     contents = yaml.safe_load((root / CONTENTS).read_text(encoding="utf-8"))
     titles = {Path(entry["file"]).name: entry.get("title", "") for entry in entries(contents) if "file" in entry}
-    cells = paper_figures.Cells({path.stem: executed(store, path) for path in notebooks(root)}, titles)
+    cells = paper_figures.Cells({path.stem: as_run(store, path) for path in notebooks(root)}, titles)
     listed = paper_figures.load(root / f"{FIGURES}.yml")
     shown = {id: (cells.link(place), cells.what(place)) for id, place in listed.places().items()}
     results = scoreboard.Results(recorded, shown)
@@ -323,7 +330,7 @@ def write_pages(store: Store) -> Path:
     shutil.rmtree(build / "executed", ignore_errors=True)
     for path in notebooks(root):
         # book/_ext/pages.py shows these.
-        write_whole(build / "executed" / path.name, nbformat.writes(executed(store, path)))
+        write_whole(build / "executed" / path.name, nbformat.writes(as_run(store, path)))
     sources = digest(root, PAGES) + digest(build, ["toc.yml", "executed"]) + store.environment
     stamp = html / ".complete"
     if stamp.is_file() and stamp.read_text() == f"{sources} {digest(html)}":
