@@ -31,6 +31,8 @@ def start_server(variables: Mapping[str, str]) -> None:
         CONTEXT.set_forkserver_preload(PRELOADED)
         before = dict(os.environ)
         os.environ.update(variables)
+        # Kernels are killed, and what they leave is tidied up without a word.
+        sys.warnoptions.append("ignore:resource_tracker:UserWarning")
         multiprocessing.forkserver.ensure_running()
         os.environ.clear()
         os.environ.update(before)
