@@ -149,6 +149,7 @@ def test_the_box_escapes_everything_and_tells_the_verdict_in_words():
     card = verdicts(judge("O1", {"<td": 1e-7}, detail="</script> & `W_E`, d_head wide"))
     text = card._repr_mimebundle_()["text/html"]
     assert "<td" not in text and "</script>" not in text and "`" not in text
+    assert str(show.subscripts("W_E^T W_QK")) == "W<sub>E</sub><sup>T</sup> W<sub>QK</sub>"
     assert "W<sub>E</sub>" in text and "<code>d_head</code> wide" in text and "</script> & `W_E`" in repr(card)
     box = BeautifulSoup(text, "html.parser").find(id="claim-O1")
     for words in ("<td", "1.0e−7", "</script> & `WE`", "identity holds"):
