@@ -12,11 +12,11 @@ from transformer_circuits.pages import render
 # after "n_", without.
 HEADLINES = {
     "Z1": ("A model without layers is a table of bigrams", "held-out loss {loss_model}; loss of the bigram table {loss_bigram}"),
-    "S1": ("Single source tokens copy themselves", "{self_copied} have themselves or a variant among their five highest out tokens; by chance {self_copied_random}"),
+    "S1": ("Single source tokens copy themselves", "{self_copied} of tokens have themselves or a variant among their five highest out tokens; by chance {self_copied_random}"),
     "S4": ("Heads store the paper's skip-trigrams", "{share} of those that the training text contains; shuffled ones {share_shuffled}"),
     "E1": ("Most heads of a one-layer model copy", "{n_copying_heads} of {n_heads} working heads"),
     "T3": ("Second-layer heads read first-layer heads through their keys", "pairs of working heads that compose: keys {n_k_pairs}, queries {n_q_pairs}, values {n_v_pairs}"),
-    "T7": ("At a repeated token, induction heads attend to what followed, and raise it; at a new one, they rest", "attention to what followed {target}, which raises it by {logit_effect}; to the start token, at new tokens, {rest}"),
+    "T7": ("At a repeated token, induction heads attend to what followed, and raise it; at a new one, they rest", "attention to what followed {target}, whose logit the head raises by {logit_effect}; to the start token, at new tokens, {rest}"),
     "T8": ("Two layers continue a sequence that they have never seen; one layer cannot", "induction score {induction_2l} (one layer {induction_1l}); right first guesses {guess_2l} (one layer {guess_1l})"),
     "T9": ("Induction heads match the current token with the token before the target", "of the score at the target, {previous_share} comes from the token before it, and {direct_share} from the target itself"),
     "T10": ("Eigenvalues separate induction heads from other heads", "both positivities high: {n_induction_in_corner} of {n_induction_heads} induction heads, {n_others_in_corner} of {n_others} other heads"),
@@ -26,7 +26,7 @@ HEADLINES = {
 QUESTIONS = {
     "T14": ("Does induction collapse without the head that the induction head reads, and only then?", "without that head {left_read} of the score remains; without any one head that it barely reads, at least {left_unread}"),
     "T12": ("Does K-composition matter at least twice as much as Q-composition?", "removing it raises the loss by {n_k_composition}, removing Q-composition by {q_composition}"),
-    "W6": ("Do other random seeds form the same heads?", "{n_seeds_with_induction} of {n_seeds} seeds have an induction head"),
+    "W6": ("Do other random seeds form induction heads?", "{n_seeds_with_induction} of {n_seeds} seeds have an induction head"),
     "W8": ("Do such heads form on sequences that are not text?", "on melodies, induction score {induction_2l} with two layers and {induction_1l} with one"),
 }  # fmt: skip
 
