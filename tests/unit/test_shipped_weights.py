@@ -16,14 +16,14 @@ from transformer_circuits.training.train import CONFIGS, read_config
 
 FAMILY = ["attn-only-0l", "attn-only-1l", "attn-only-2l"]
 SEEDS = [f"attn-only-2l-seed-{seed}" for seed in range(3)]
-LIKE_TWO = [*SEEDS, "attn-only-2l-planted"]
+PLANTED = "attn-only-2l-planted"
 OTHER_SHAPES = {
     "small-1l-smeared-keys": {"n_layers": 1, "smeared_keys": True},
     "small-2l-standard-positions": {"n_layers": 2, "standard_positions": True},
     "small-2l-mlp": {"n_layers": 2, "normalization": "LN", "d_mlp": 768},
 }
 SMALL = ["small-1l", "small-2l", *OTHER_SHAPES]
-LANGUAGE = [*FAMILY, *LIKE_TWO, "attn-only-1l-32h", *SMALL]
+LANGUAGE = [*FAMILY, PLANTED, *SEEDS, "attn-only-1l-32h", *SMALL]
 SHIPPED = [*LANGUAGE, "melodies-1l", "melodies-2l", "melodies-2l-no-direction"]
 TEXT = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
@@ -49,13 +49,12 @@ def test_weights_are_undamaged_finite_and_small_enough_to_ship(name):
         assert manifest["tokenizer.json"]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("name", [*FAMILY, *LIKE_TWO])
+@pytest.mark.parametrize("name", [*FAMILY, PLANTED, *SEEDS])
 def test_models_of_the_family_differ_in_what_their_name_says_alone(name):
-    text = {"planted"} if name.endswith("planted") else set()
-    like = "attn-only-2l" if name in FAMILY else "attn-only-2l-seed-0"
-    assert differing_settings(like, name).keys() == text
-    assert differing_settings("attn-only-2l", like).keys() <= {"tokens", "warmup"}
-    seed = int(name[-1]) if "seed" in name else 0
+    like = SEEDS[0] if name in SEEDS else "attn-only-2l"
+    assert differing_settings(like, name).keys() == ({"planted"} if name == PLANTED else set())
+    assert differing_settings("attn-only-2l", SEEDS[0]).keys() == {"tokens", "warmup"}
+    seed = SEEDS.index(name) if name in SEEDS else 0
     assert read_manifest(WEIGHTS / name)["training"]["run"]["training"]["seed"] == seed
 
 

@@ -79,7 +79,7 @@ def best(scores: torch.Tensor) -> str:
 @torch.no_grad()
 def measured(name: str) -> dict[str, str]:
     """Return what the model's heads do, measured as in the chapters."""
-    found = dict.fromkeys(["induction score", "previous-token score", "working heads", "heads without effect"], "–")
+    found = dict.fromkeys(["induction score", "previous-token score", "working heads"], "–")
     if config(name)["n_layers"]:
         model = load_model(name, device="cpu")
         found["induction score"] = best(heads.measured_induction(model).mean)
@@ -87,9 +87,7 @@ def measured(name: str) -> dict[str, str]:
             windows = held_out_windows(WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
             found["previous-token score"] = best(heads.previous_token_scores(model, windows))
             works = ablation.recorded_worth(name).working
-            idle = [heads.head_name(head) for head in (~works).nonzero().tolist()]
             found["working heads"] = f"{int(works.sum())} of {works.numel()}"
-            found["heads without effect"] = ", ".join(idle) or "none"
     return found
 
 
@@ -140,7 +138,9 @@ def training(group: str) -> dict[str, Any]:
     models = names(group)
     settings = {key: value for key, value in recipe(models[0]).items() if key in SETTINGS}
     differing = {key: found for key, found in differing_settings(*models).items() if key in SETTINGS}
-    alike = {key: value for key, value in settings.items() if key not in differing and value is not None}
+    alike = {
+        SETTINGS[key]: setting(value) for key, value in settings.items() if key not in differing and value is not None
+    }
     rows = {SETTINGS[key]: map(setting, found) for key, found in differing.items()}
     frame = pd.DataFrame(rows, index=pd.Index(models, name="model"))
     if len(rows) > len(models):
@@ -148,7 +148,7 @@ def training(group: str) -> dict[str, Any]:
     return {
         "title": GROUPS[group],
         "alone": len(models) == 1,
-        "shared": "; ".join(f"{SETTINGS[key]}: {setting(value)}" for key, value in alike.items()),
+        "shared": table(pd.Series(alike, name="value").rename_axis("setting").to_frame()),
         "differing": table(frame) if rows else "",
         "corpus": settings["corpus"],
     }
