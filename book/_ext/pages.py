@@ -90,7 +90,7 @@ def link_to(app, figure: nodes.figure) -> nodes.paragraph:
     parts = [
         nodes.Text("This cell draws "),
         addnodes.pending_xref("", text, **target),
-        nodes.Text(", on top of this page."),
+        nodes.Text(", at the top of this page."),
     ]
     return nodes.paragraph("", "", *parts, classes=["tc-origin"])
 
