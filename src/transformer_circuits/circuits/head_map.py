@@ -4,6 +4,7 @@ Any model will do that `survey.check` accepts. With MLPs or normalization, attri
 """
 
 import itertools
+import sys
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -15,9 +16,11 @@ from transformer_lens import FactoredMatrix
 from transformer_circuits.circuits import heads, survey
 from transformer_circuits.circuits.heads import Head, head_name
 from transformer_circuits.data import D_VOCAB, held_out_documents
-from transformer_circuits.measures import ablation, attention, weights
+from transformer_circuits.measures import ablation, attention, prediction, weights
+from transformer_circuits.measures.kept import kept
 from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.measures.repeats import after_earlier
+from transformer_circuits.models import architecture, bridge
 from transformer_circuits.models.architecture import BOS
 
 # Windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take two minutes.
@@ -52,12 +55,16 @@ def rises(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer h
     """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these windows, at least two."""
     _check(windows)
     layers, each = model.cfg.n_layers, model.cfg.n_heads
-    means = [heads.mean_z(model, windows[:, :-1], layer) for layer in range(layers)]
-    intact = heads.losses(model, windows)
-    found = torch.empty(layers, each, *intact.shape)
-    for head in itertools.product(range(layers), range(each)):
-        found[head] = heads.losses(model, windows, heads.without_heads([head], means)) - intact
-    return found
+
+    def measure() -> list[Tensor]:
+        means = [heads.mean_z(model, windows[:, :-1], layer) for layer in range(layers)]
+        intact = heads.losses(model, windows)
+        found = torch.empty(layers, each, *intact.shape)
+        for head in itertools.product(range(layers), range(each)):
+            found[head] = heads.losses(model, windows, heads.without_heads([head], means)) - intact
+        return [found]
+
+    return kept(model, measure, (sys.modules[__name__], architecture, bridge, heads, prediction), windows)[0].cpu()
 
 
 def _attended(model: Any, text: Int[Tensor, "row pos"]) -> Float[Tensor, "place=5 head"]:

@@ -172,14 +172,18 @@ def four_patterns(
     The first two: the source, or a variant of it, is among its out tokens. The last two: the rest b of a source (`all_splits`), or a
     variant of that rest, is, and the piece a attends to the source.
     """
-    own = torch.arange(len(names))[:, None]
-    akin = families(names).fill_diagonal_(False)
+    return _four_patterns(hits, families(names), all_splits(names), outs)
+
+
+def _four_patterns(hits: Hits, family: Tensor, splits: Ways, outs: Tensor) -> Bool[Tensor, "4 head d_vocab"]:
+    own = torch.arange(len(family))[:, None]
+    akin = family.clone().fill_diagonal_(False)
     found = [(outs == own).any(dim=-1), akin[own, outs].any(dim=-1)]
-    whole, piece, rest = all_splits(names)
+    whole, piece, rest = splits
     attended, of_whole = hits.attended(whole, piece), outs[:, whole]
     for raised in (of_whole == rest[:, None], akin[rest[:, None], of_whole]):
         ways = (raised.any(dim=-1) & attended).float()
-        found.append(torch.zeros(len(ways), len(names)).index_add_(1, whole, ways) > 0)
+        found.append(torch.zeros(len(ways), len(family)).index_add_(1, whole, ways) > 0)
     return torch.stack(found)
 
 
@@ -187,10 +191,10 @@ def shuffled_patterns(
     hits: Hits, names: Sequence[str], sources: Ids, k: int = 3, shuffles: int = 100
 ) -> Float[Tensor, "shuffle 4"]:
     """Return how frequent each of the PATTERNS is over these sources and the counted heads once sources exchange their out tokens (claim S2)."""
-    outs, shares = hits.grid.outs[..., :k], []
+    outs, shares, words = hits.grid.outs[..., :k], [], (families(names), all_splits(names))
     for others in sources[orders(len(sources), shuffles)]:
         exchanged = outs.index_copy(1, sources, outs[:, others])
-        shares.append(four_patterns(hits, names, exchanged)[:, hits.counted][..., sources].float().mean((1, 2)))
+        shares.append(_four_patterns(hits, *words, exchanged)[:, hits.counted][..., sources].float().mean((1, 2)))
     return torch.stack(shares)
 
 

@@ -18,8 +18,10 @@ from transformer_circuits.paths import BUILD
 FOLDER = BUILD / "measured"
 
 
-def kept(model: Any, measure: Callable[[], Sequence[Tensor]], code: Sequence[ModuleType]) -> list[Tensor]:
-    """Return what `measure` returns for a bridge, measured before if weights, device, torch, and the source of `code` were the same.
+def kept(
+    model: Any, measure: Callable[[], Sequence[Tensor]], code: Sequence[ModuleType], tokens: Tensor | None = None
+) -> list[Tensor]:
+    """Return what `measure` returns for a bridge, measured before if weights, `tokens`, device, torch, and the source of `code` were the same.
 
     Kept for our own transformer in single precision, without hooks and without a start token of the reader's; any other is measured each time.
     """
@@ -30,8 +32,9 @@ def kept(model: Any, measure: Callable[[], Sequence[Tensor]], code: Sequence[Mod
     key = hashlib.sha256(f"{torch.__version__} {model.W_E.device.type} {inner.config}".encode())
     for module in code:
         key.update(inspect.getsource(module).encode())
-    for name, weight in inner.named_parameters():
-        key.update(name.encode() + weight.numpy(force=True).tobytes())
+    inputs = {} if tokens is None else {"tokens": tokens}
+    for name, tensor in (dict(inner.named_parameters()) | inputs).items():
+        key.update(name.encode() + tensor.numpy(force=True).tobytes())
     file = FOLDER / f"{key.hexdigest()}.json"
     if file.is_file():
         checksum, _, text = file.read_text(encoding="utf-8").partition("\n")

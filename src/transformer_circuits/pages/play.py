@@ -195,7 +195,7 @@ def described(name: str) -> tuple[TransformerBridge, Scene, str]:
     """Return a model, the scene that is shown first, and the content of its script."""
     model = load_model(name, device="cpu")
     windows = held_out_windows(16, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
-    every = head_map(model, None, ablation.recorded_worth(MODEL))
+    every = head_map(model, None, ablation.recorded_worth(name))
     layers = [every[every.index.str.startswith(f"{layer}.")] for layer in range(model.cfg.n_layers)]
     scores = [
         [f"{', '.join(row['names']) or 'no name'}; {row['previous']:.0%} of its attention on the previous token, {row['start']:.0%} on the start token; "
@@ -205,8 +205,8 @@ def described(name: str) -> tuple[TransformerBridge, Scene, str]:
     ]  # fmt: skip
     shown = scene(model, (0, int(layers[0]["previous"].argmax())), (1, int(layers[1]["induction"].argmax())))
     roles = {head: "without effect" for head in every.index[~every["works"]]}
-    for role, name in (("previous-token head", "previous"), ("induction head", "induction")):
-        roles |= {head: role for head in every.index[every["names"].map(lambda names: name in names)]}
+    for role, kind in (("previous-token head", "previous"), ("induction head", "induction")):
+        roles |= {head: role for head in every.index[every["names"].map(lambda names: kind in names)]}
     facts = {"roles": roles, "scores": scores, "texts": texts(model, shown)}
     means = [heads.mean_z(model, windows, layer).tolist() for layer in range(model.cfg.n_layers)]
     return model, shown, script(model, means, facts)
