@@ -12,7 +12,7 @@ import torch
 
 from transformer_circuits.models import shards
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.models.shards import MANIFEST, WeightsError, read_manifest, read_model, save_model
+from transformer_circuits.models.shards import MANIFEST, WeightsError, read_manifest, read_model, save_model, shrink
 
 CONFIG = ModelConfig(2, d_model=32, n_heads=4, d_head=8, d_vocab=100, n_ctx=24)
 
@@ -42,6 +42,35 @@ def test_what_is_read_is_what_was_written_in_half_precision(saved, changes):
         assert torch.equal(weights[key], tensor if key == "pos.weight" else tensor.half().float()), key
     trained = {name for name, parameter in read.named_parameters() if parameter.requires_grad}
     assert trained == weights.keys() - {"pos.weight"}
+
+
+@pytest.mark.parametrize("changes", [{}, {"n_layers": 0}, {"normalization": "LN", "d_mlp": 48}])
+def test_a_model_in_8_bits_is_half_as_large_and_off_by_half_a_step_of_its_row_at_most(tmp_path, changes):
+    model = make(**changes)
+    with torch.no_grad():
+        model.head.weight[3] = 0.0  # a row without a largest entry
+    save_model(model, tmp_path, "m", {"tokens": 1}, '{"a": 1}', film=b"film")
+    before, half = read_manifest(tmp_path), read_model(tmp_path)[0].state_dict()
+    shrink(tmp_path)
+    read, manifest = read_model(tmp_path)
+    assert manifest | {"dtype": "float16", "shards": before["shards"]} == before and manifest["dtype"] == "int8"
+    assert sum(shard["bytes"] for shard in manifest["shards"]) < 0.7 * sum(shard["bytes"] for shard in before["shards"])
+    for key, tensor in read.state_dict().items():
+        if tensor.ndim == 1 or key == "pos.weight":
+            assert torch.equal(tensor, half[key]), key
+        else:
+            step = half[key].abs().amax(dim=1, keepdim=True) / 127
+            assert ((tensor - half[key]).abs() <= 0.501 * step).all() and not torch.equal(tensor, half[key]), key
+    content = (tmp_path / manifest["shards"][0]["file"]).read_bytes()
+    shrink(tmp_path)  # again: nothing changes
+    shard = manifest["shards"][0]
+    assert (tmp_path / shard["file"]).read_bytes() == content
+    without = {key: tensor for key, tensor in safetensors.torch.load(content).items() if key != "head.weight.step"}
+    (tmp_path / shard["file"]).write_bytes(safetensors.torch.save(without))
+    text = (tmp_path / MANIFEST).read_text().replace(shard["sha256"], shards.sha256(safetensors.torch.save(without)))
+    (tmp_path / MANIFEST).write_text(text)
+    with pytest.raises(WeightsError, match=r"has head.weight without head.weight.step; fetch or export it again"):
+        read_model(tmp_path)
 
 
 def test_manifest_describes_every_shard_and_the_same_weights_give_the_same_bytes(saved, tmp_path):

@@ -40,6 +40,7 @@ def test_all_models_are_there_and_no_other():
 def test_weights_are_undamaged_finite_and_small_enough_to_ship(name):
     _, manifest = read_model(WEIGHTS / name)  # checks every SHA-256, and that all weights are finite
     assert manifest["name"] == name and manifest["training"]
+    assert manifest["dtype"] == ("float16" if name in FAMILY else "int8")
     for shard in manifest["shards"]:
         assert (WEIGHTS / name / shard["file"]).stat().st_size == shard["bytes"] < 16_000_000
     on_disk = {path.name for path in (WEIGHTS / name).glob("*.safetensors")}

@@ -1,4 +1,4 @@
-"""Models on disk: half-precision safetensors shards and a manifest with the SHA-256 of each.
+"""Models on disk: safetensors shards, in 16 or 8 bits a weight, and a manifest with the SHA-256 of each.
 
     <folder>/manifest.json
     <folder>/weights-00001-of-0000n.safetensors ...
@@ -25,6 +25,7 @@ from .architecture import ModelConfig, Transformer, sinusoids
 MANIFEST = "manifest.json"
 SHARD_BYTES = 15_000_000  # of a shard at most, so that files stay small enough for a repository
 COMPUTED = "pos.weight"  # the one tensor of a state dict that is not stored
+STEP = ".step"  # of a matrix in 8 bits: what 1 stands for in each row
 TOKENIZER = "tokenizer.json"
 FILM = "film.npz"  # what a model's training recorded for the page "Watch it learn"
 
@@ -52,28 +53,8 @@ def save_model(
     `film`: the content of its `film.npz`. The same weights always give the same bytes. Another process finds in `folder`, even after a
     kill, the old model, none, or the new one, never a mixture. Other files in there (a training log) stay.
     """
-    folder = Path(folder)
-    shards: list[dict[str, Tensor]] = []
-    free = 0
-    weights = model.state_dict()
-    del weights[COMPUTED]
-    for key, weight in weights.items():
-        tensor = weight.to("cpu", torch.float16).contiguous()
-        if not tensor.isfinite().all():
-            raise ValueError(f"{key} has values that float16 cannot hold: infinite, NaN, or beyond 65,504")
-        if tensor.nbytes > free:
-            shards.append({})
-            free = SHARD_BYTES
-        shards[-1][key] = tensor
-        free -= tensor.nbytes
-
-    manifest = {"name": name, "config": dataclasses.asdict(model.config), "dtype": "float16", "shards": []}
-    files: dict[str, bytes] = {}
-    for i, tensors in enumerate(shards, start=1):
-        file = f"weights-{i:05}-of-{len(shards):05}.safetensors"
-        content = files[file] = safetensors.torch.save(tensors)
-        about = {"file": file, "bytes": len(content), "sha256": sha256(content), "tensors": list(tensors)}
-        manifest["shards"].append(about)
+    manifest: dict[str, Any] = {"name": name, "config": dataclasses.asdict(model.config)}
+    files = _shards(model, manifest)
     if tokenizer is not None:
         manifest[TOKENIZER] = {"sha256": sha256(tokenizer.encode())}
         if own_tokenizer:
@@ -82,8 +63,50 @@ def save_model(
         manifest["film"] = {"sha256": sha256(film)}
         files[FILM] = film
     manifest["training"] = training
-    files[MANIFEST] = (json.dumps(manifest, indent=1, allow_nan=False) + "\n").encode()
+    _write(Path(folder), files, manifest)
 
+
+def shrink(folder: str | Path) -> None:
+    """Rewrite the model in `folder` in 8 bits a weight, with the same guarantees: for models that others are only compared with.
+
+    Each row of a matrix becomes whole numbers from -127 to 127 and the step between them. Vectors stay in float16.
+    """
+    model, manifest = read_model(folder)
+    _write(Path(folder), _shards(model, manifest, eight_bits=True), manifest)
+
+
+def _shards(model: Transformer, manifest: dict[str, Any], eight_bits: bool = False) -> dict[str, bytes]:
+    """Return the content of a model's shards by file name, and describe them in its manifest."""
+    shards: list[dict[str, Tensor]] = []
+    free = 0
+    weights = model.state_dict()
+    del weights[COMPUTED]
+    for key, weight in weights.items():
+        tensors = {key: weight.to("cpu", torch.float16).contiguous()}
+        if not tensors[key].isfinite().all():
+            raise ValueError(f"{key} has values that float16 cannot hold: infinite, NaN, or beyond 65,504")
+        if eight_bits and weight.ndim == 2:
+            step = weight.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
+            tensors = {key: (weight / step).round().to("cpu", torch.int8), key + STEP: step.cpu()}
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        if size > free:
+            shards.append({})
+            free = SHARD_BYTES
+        shards[-1] |= tensors
+        free -= size
+
+    manifest |= {"dtype": "int8" if eight_bits else "float16", "shards": []}
+    files: dict[str, bytes] = {}
+    for i, tensors in enumerate(shards, start=1):
+        file = f"weights-{i:05}-of-{len(shards):05}.safetensors"
+        content = files[file] = safetensors.torch.save(tensors)
+        about = {"file": file, "bytes": len(content), "sha256": sha256(content), "tensors": list(tensors)}
+        manifest["shards"].append(about)
+    return files
+
+
+def _write(folder: Path, files: dict[str, bytes], manifest: dict[str, Any]) -> None:
+    files = files | {MANIFEST: (json.dumps(manifest, indent=1, allow_nan=False) + "\n").encode()}
     folder.mkdir(parents=True, exist_ok=True)
     # The manifest leaves first and arrives last, so that no mixture can be loaded.
     for path in [folder / MANIFEST, *folder.glob("weights-*-of-*.safetensors")]:
@@ -109,10 +132,15 @@ def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
     folder = Path(folder)
     manifest = read_manifest(folder)
     contents = [verified(folder / shard["file"], shard["sha256"]) for shard in manifest["shards"]]
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for content in contents:
-        tensors |= {key: tensor.float() for key, tensor in safetensors.torch.load(content).items()}
-    return build(ModelConfig(**manifest["config"]), tensors, str(folder)), manifest
+        tensors |= safetensors.torch.load(content)
+    matrices = [key for key, tensor in tensors.items() if tensor.dtype == torch.int8]
+    if incomplete := [key for key in matrices if key + STEP not in tensors]:
+        raise WeightsError(f"{folder} has {incomplete[0]} without {incomplete[0]}{STEP}; fetch or export it again")
+    steps = {key: tensors.pop(key + STEP) for key in matrices}
+    weights = {key: tensor.float() * steps.get(key, 1) for key, tensor in tensors.items()}
+    return build(ModelConfig(**manifest["config"]), weights, str(folder)), manifest
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
