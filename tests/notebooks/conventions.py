@@ -108,10 +108,10 @@ def workbook(notebook: NotebookNode) -> Iterator[str]:
         checked = notebook.cells[i + 1]
         if not checked.source.endswith(f" = check({stub.name})") or not tagged(checked, CHECKED):
             yield f"cell {i + 1} must be `... = check({stub.name})`, with the tag {CHECKED}"
-        alone = f'from transformer_circuits.exercises import helped\n\nhelped("{stub.name}")'
+        alone = f'helped("{stub.name}")'
         helps = notebook.cells[i + 2]
         if helps.source != alone or not tagged(helps, "remove-input"):
-            yield f"cell {i + 2} must import helped and show helped({stub.name!r}), with the tag remove-input"
+            yield f"cell {i + 2} must be helped({stub.name!r}) alone, with the tag remove-input"
         if not re.search(r"^    # .*: ", notebook.cells[i].source, re.MULTILINE):
             yield f"cell {i} must name shapes in comments"
     for i, cell in code_cells(notebook) if stubs(notebook) else ():
