@@ -46,7 +46,8 @@ def test_the_record_that_pages_show_is_what_the_text_gives():
     rows = held_out_windows(WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)
     again = worth(head_costs(model, [model.blocks[0].attn.o], model.cfg.n_heads, rows))
     recorded = recorded_worth("small-1l")
-    torch.testing.assert_close(torch.stack(again), torch.stack(recorded), atol=1e-5, rtol=1e-3)
+    # The trainer measured it before the weights were stored in 8 bits.
+    torch.testing.assert_close(torch.stack(again), torch.stack(recorded), atol=1e-5, rtol=5e-3)
     assert torch.equal(again.working, recorded.working)
     with pytest.raises(WeightsError, match="came without the costs of its heads"):
         recorded_worth("attn-only-0l")
