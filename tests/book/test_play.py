@@ -1,5 +1,6 @@
 """The live model of the page "Play" in a browser, from disk, without network: equal to TransformerLens, and usable by all."""
 
+import json
 import re
 
 import numpy as np
@@ -10,6 +11,7 @@ from playwright.sync_api import expect
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import held_out_documents, held_out_windows
+from transformer_circuits.measures.ablation import recorded_worth
 from transformer_circuits.models import load_model
 from transformer_circuits.pages import play
 
@@ -132,6 +134,13 @@ def test_the_twin_can_be_loaded_instead(page, site):
     assert difference(found["logits"], twin(tokens)[0]) < 1e-3 * float(twin(tokens).abs().max())
     expect(page.locator("button[data-do]")).to_have_count(0)
     opened(page, site.as_uri())
+
+
+def test_the_twins_heads_have_its_own_costs(site):
+    (script,) = site.parent.parent.rglob("planted.js")
+    facts = json.loads(script.read_text().split("\n")[0].removeprefix("window.playModel = ").rstrip(";"))["facts"]
+    for texts, costs in zip(facts["scores"], recorded_worth("attn-only-2l-planted").cost, strict=True):
+        assert all(f"costs {cost:z.3f} nats" in text for text, cost in zip(texts, costs.tolist(), strict=True))
 
 
 def type_in(page, text):
