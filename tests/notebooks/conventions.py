@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 from nbformat import NotebookNode
 
@@ -15,6 +16,7 @@ WIDEST = 92  # characters in a line of code that a page shows
 MOST_FOLDED = 2  # folded cells before the first section: the set-up, and one more
 SKIPS = {"nbval-skip", "nbval-ignore-output", "skip-execution", "raises-exception"}
 HEADLINE = "headline"  # the cells that the book also shows on top of the page
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MYST = re.compile(r"\{[a-z][a-z:_-]*\}`|^\s*(```+|:::+|~~~+)\s*\{|^:::|^\([\w-]+\)=\s*$", re.MULTILINE)
 
 
@@ -89,6 +91,29 @@ def in_a_notebook(notebook: NotebookNode) -> Iterator[str]:
         yield f"titles (# ...) in the cells {titles}: one must begin the first cell"
 
 
+def code_in_text(notebook: NotebookNode) -> Iterator[str]:
+    """Python in Markdown, such as the solution of an exercise, runs when a reader tries it: it parses, and the package has what it names."""
+    prose = [(i, cell.source) for i, cell in enumerate(notebook.cells) if cell.cell_type == "markdown"]
+    blocks = [(i, code) for i, source in prose for code in PYTHON.findall(source)]
+    imported: dict[str, ModuleType] = {}
+    for source in [cell.source for _, cell in code_cells(notebook)] + [code for _, code in blocks]:
+        for line in re.findall(r"^\s*(from transformer_circuits[\w.]* import .*)", source, re.MULTILINE):
+            found: dict[str, object] = {}
+            exec(line, found)
+            imported |= {name: value for name, value in found.items() if isinstance(value, ModuleType)}
+    for i, code in blocks:
+        try:
+            nodes = list(ast.walk(ast.parse(code)))
+        except SyntaxError as error:
+            yield f"cell {i} contains Python that does not parse: {error}"
+            continue
+        for node in nodes:
+            match node:
+                case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in imported:
+                    if not hasattr(imported[name], attribute):
+                        yield f"cell {i} uses {name}.{attribute}, which does not exist"
+
+
 def stubs(notebook: NotebookNode) -> list[tuple[int, ast.FunctionDef]]:
     """Return the cells that consist of one function that is not written yet, and that function."""
     found = []
@@ -122,7 +147,7 @@ def workbook(notebook: NotebookNode) -> Iterator[str]:
 def problems(notebook: NotebookNode) -> list[str]:
     code = code_cells(notebook)
     of_cells = [f"cell {i} {problem}" for i, cell in code for problem in in_a_code_cell(cell)]
-    return [*in_a_notebook(notebook), *of_cells, *workbook(notebook)]
+    return [*in_a_notebook(notebook), *of_cells, *code_in_text(notebook), *workbook(notebook)]
 
 
 def notebooks(root: Path) -> list[Path]:

@@ -5,7 +5,7 @@ import runpy
 import nbformat
 import pytest
 import yaml
-from conventions import notebooks, problems, stubs
+from conventions import code_in_text, notebooks, problems, stubs
 from found import entries, now, to_rewrite, unfounded, unfounded_on_the_page_of_failures
 
 from transformer_circuits import build
@@ -23,6 +23,18 @@ def test_conventions(path):
     assert problems(NOTEBOOKS[path]) == []
     first = next(cell for cell in NOTEBOOKS[path].cells if cell.cell_type == "code")
     assert (first.source, first.metadata) == (STAMP["first_cell"](), STAMP["FOLDED"]), "run `make stamp`"
+
+
+@pytest.mark.parametrize(("solution", "problem"), [
+    ("attention.INDUCTION_HEAD", ""),
+    ("attention.gone(1)", "cell 1 uses attention.gone, which does not exist"),
+    ("for x in", "cell 1 contains Python that does not parse: invalid syntax"),
+])  # fmt: skip
+def test_code_in_text_must_parse_and_name_what_exists(solution, problem):
+    cells = [nbformat.v4.new_code_cell("from transformer_circuits.measures import attention")]
+    cells += [nbformat.v4.new_markdown_cell(f"<details>\n\n```python\n{solution}\n```\n\n</details>")]
+    found = list(code_in_text(nbformat.v4.new_notebook(cells=cells)))
+    assert [text[: len(problem)] for text in found] == [problem] * bool(problem)
 
 
 def test_every_figure_of_the_book_has_a_label_of_its_own():
