@@ -21,8 +21,8 @@ from jupyter_client import AsyncKernelManager
 
 CONTEXT = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 PRELOADED = [
-    __name__, "ipykernel.kernelapp", "matplotlib.pyplot", "matplotlib_inline.backend_inline", "pandas", "pydantic.dataclasses", "scipy.stats",
-    "sklearn.cluster", "torch", "transformer_lens.model_bridge",
+    __name__, "ipykernel.kernelapp", "matplotlib.pyplot", "pandas", "pydantic.dataclasses", "scipy.stats", "sklearn.cluster", "torch",
+    "transformer_lens.model_bridge",
 ]  # fmt: skip
 
 

@@ -51,7 +51,10 @@ GENERATED = {  # pages that are made from watched files, and the modules whose `
     "book/grow": "transformer_circuits.pages.grow",
 }
 # Begun before the others, which take less: no long one is left over at the end, while the second worker has nothing to do.
-LONGEST = "models 16_every_head 15_grow_one 08_term_importance 07_induction_heads 04_skip_trigrams 10_in_context_learning e5_more_measures".split()
+LONGEST = (
+    "models 15_grow_one 16_every_head 10_in_context_learning 08_term_importance 13_seeds_and_public_models 07_induction_heads "
+    "04_skip_trigrams 12_other_architectures e5_more_measures head_dump"
+).split()
 SCOREBOARD = "book/scoreboard"  # made from the records, as is what the front page includes
 HEADLINES = "book/headlines"
 FIGURES = "book/figures"  # made from the executed notebooks, the records and book/figures.yml
