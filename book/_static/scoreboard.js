@@ -9,7 +9,8 @@
   const choices = ["verdict", "chapter"].map((key) => {
     const select = document.createElement("select");
     const label = Object.assign(document.createElement("label"), { textContent: `${key[0].toUpperCase()}${key.slice(1)} ` });
-    for (const value of ["", ...new Set(cards.map((card) => card.dataset[key]))]) select.add(new Option(value || "all", value));
+    const values = [...new Set(cards.map((card) => card.dataset[key]))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    for (const value of ["", ...values]) select.add(new Option(value || "all", value));
     select.addEventListener("change", choose);
     label.append(select);
     bar.append(label);

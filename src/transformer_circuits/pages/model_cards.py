@@ -29,7 +29,7 @@ WINDOWS = 16  # of held-out text, for previous-token scores
 GROUPS = {
     "attn-only-[012]l": "The family",
     "attn-only-2l-.*": "Three seeds on less text, and the planted twin",
-    "attn-only-1l-32h": "The model of 32 heads",
+    "attn-only-1l-32h": "The model with 32 heads",
     "small-.*": "The small models",
     "melodies-.*": "The melody models",
 }

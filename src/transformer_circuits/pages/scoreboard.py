@@ -16,10 +16,10 @@ HEADLINES = {
     "S4": ("Heads store the paper's skip-trigrams", "{share} of those that the training text contains; shuffled ones {share_shuffled}"),
     "E1": ("Most heads of a one-layer model copy", "{n_copying_heads} of {n_heads} working heads"),
     "T3": ("Second-layer heads read first-layer heads through their keys", "pairs of working heads that compose: keys {n_k_pairs}, queries {n_q_pairs}, values {n_v_pairs}"),
-    "T7": ("At a repeated token, induction heads attend to what followed, and raise it; at a new one, they rest", "attention to what followed {target}, whose logit the head raises by {logit_effect}; to the start token, at new tokens, {rest}"),
+    "T7": ("At a repeated token, induction heads attend to what followed, and raise it; at a new one, they attend to the start token", "attention to what followed {target}, whose logit the head raises by {logit_effect}; to the start token, at new tokens, {rest}"),
     "T8": ("Two layers continue a sequence that they have never seen; one layer cannot", "induction score {induction_2l} (one layer {induction_1l}); right first guesses {guess_2l} (one layer {guess_1l})"),
     "T9": ("Induction heads match the current token with the token before the target", "of the score at the target, {previous_share} comes from the token before it, and {direct_share} from the target itself"),
-    "T10": ("Eigenvalues separate induction heads from other heads", "both positivities high: {n_induction_in_corner} of {n_induction_heads} induction heads, {n_others_in_corner} of {n_others} other heads"),
+    "T10": ("Eigenvalues separate induction heads from other heads", "high positivity of both the OV and the K-composition circuit: {n_induction_in_corner} of {n_induction_heads} induction heads, {n_others_in_corner} of {n_others} other heads"),
     "T11": ("Single heads reduce the loss most, virtual heads little", "loss reduction: direct path {n_order_0}, single heads {n_order_1}, virtual heads {order_2}"),
 }  # fmt: skip
 # The same for what readers ask and the paper does not.
