@@ -1,3 +1,6 @@
+// The theme's menu button is the first of the page, which would be in the header that we hide (pydata-sphinx-theme, issue 2451).
+for (const hidden of document.querySelectorAll("#pst-header .sidebar-toggle")) hidden.remove();
+
 // Interactive figures (transformer_circuits/figures/widgets.py): CircuitsVis's script is loaded once, and only on pages that have one.
 (() => {
   const source = new URL("circuitsvis/iife.js", document.currentScript.src);

@@ -4,6 +4,7 @@ import re
 from urllib.parse import unquote, urldefrag
 
 import pytest
+from playwright.sync_api import expect
 from small_book import soup
 
 from transformer_circuits.build import COMPLETE, files, notebooks
@@ -185,3 +186,14 @@ def test_search_finds_a_chapter(html, watched):
     page = watched.page
     page.goto((html / "search.html").as_uri() + "?q=residual")
     page.wait_for_selector("#search-results li a")
+
+
+def test_the_menu_button_shows_the_list_of_pages_on_a_phone_and_hides_it_on_a_wide_screen(html, watched):
+    for name, width, shown in (("notebooks/07_induction_heads", 400, True), ("book/play", 1300, False)):
+        watched.page.set_viewport_size({"width": width, "height": 800})
+        page = watched.open(html / f"{name}.html")
+        chapter = page.locator(".bd-sidebar-primary a", has_text="Zero layers").first
+        expect(chapter).to_be_visible(visible=not shown)
+        page.locator(".sidebar-toggle.primary-toggle >> visible=true").first.click()
+        expect(chapter).to_be_visible(visible=shown)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -80,8 +80,8 @@
   });
 
   function set(name, to) {
-    state.settings[name] = to;
-    SETTINGS[name].fresh ? inTurn(begin) : change();
+    const take = () => (state.settings[name] = to); // of a new model: not before the drawing of the old one has ended
+    SETTINGS[name].fresh ? inTurn(() => (take(), begin())) : (take(), change());
   }
 
   function remove(head) {
@@ -134,7 +134,7 @@
     });
     ui.lines.forEach((line, pair) => heads.width(line, composition[pair], 3, thresholds.composes));
     const { previous, induction } = scores[state.head], off = looks.chosen.removed.includes(state.head), name = heads.name(state.head, H), role = roleOf(state.head);
-    const reads = composition.slice((state.head - H) * H, (state.head - H + 1) * H), best = reads.indexOf(Math.max(...reads));
+    const reads = state.head < H ? [] : composition.slice((state.head - H) * H, (state.head - H + 1) * H), best = reads.indexOf(Math.max(...reads));
     ui.about.replaceChildren(make("b", {}, `Head ${name}${role ? `: ${ROLES[role]}` : ""}. `), `Attention to the previous token ${percent(previous)}; induction score ${percent(induction)}.` +
       (reads.length ? ` Its ${SIDES[state.side]} read head 0.${best} most, at ${reads[best].toFixed(1)} times chance.` : ""));
     ui.remove.textContent = off ? `Put head ${name} back` : `Remove head ${name}`;

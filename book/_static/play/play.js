@@ -335,8 +335,9 @@
     const texts = make("div", { className: "play-texts", role: "group", "aria-label": "Prepared texts" },
       ...facts.texts.map((text, i) => make("button", { type: "button", onclick: () => prepared(i), data: { text: i } }, text.label)));
 
-    const steps = make("div", { className: "play-texts", role: "group", "aria-label": "Steps to try" }, make("span", {}, "Try"),
-      ...Array.from(root.querySelectorAll("li button[data-do]"), (button, i) =>
+    const listed = root.querySelectorAll("li button[data-do]"); // none on the twin's page
+    const steps = make("div", { className: "play-texts", role: "group", "aria-label": "Steps to try", hidden: !listed.length }, make("span", {}, "Try"),
+      ...Array.from(listed, (button, i) =>
         make("button", { type: "button", onclick: () => does(button) }, `${i + 1}. ${button.textContent}`)));
 
     ui.arcs = svg("svg", { class: "play-arcs", "aria-hidden": "true" });
