@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformer_lens.model_bridge.exceptions import StopAtLayerException
 from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.measures import attention, estimates, prediction, repeats
@@ -55,14 +56,18 @@ def pattern_scores(
     n_layers: int | None = None,
 ) -> Float[Tensor, "layer ..."]:
     """Return `score(pattern)` for every layer (the first `n_layers`, at least one), at least in single precision. No pattern is kept."""
-    n_layers, found = model.cfg.n_layers if n_layers is None else n_layers, {}
+    names = [get_act_name("pattern", layer) for layer in range(model.cfg.n_layers if n_layers is None else n_layers)]
+    found = {}
 
     def read(pattern: Float[Tensor, "row head dest src"], hook: Any) -> None:
         found[hook.name] = score(pattern.float() if pattern.dtype.itemsize == 2 else pattern)
+        if hook.name == names[-1]:
+            raise StopAtLayerException(
+                pattern
+            )  # ends the run: with `stop_at_layer` the last layer would be run to its logits
 
-    reads = [(get_act_name("pattern", layer), read) for layer in range(n_layers)]
-    model.run_with_hooks(tokens, fwd_hooks=[*hooks, *reads], stop_at_layer=n_layers)
-    return torch.stack([found[name] for name, _ in reads])
+    model.run_with_hooks(tokens, fwd_hooks=[*hooks, *((name, read) for name in names)])
+    return torch.stack([found[name] for name in names])
 
 
 def induction_scores(
@@ -115,9 +120,12 @@ def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Ten
 
 
 def activation(model: Any, tokens: Int[Tensor, "row pos"], name: str, layer: int) -> Tensor:
-    """Return one activation, by its short name, of a run that ends after its layer."""
-    name = get_act_name(name, layer)
-    return model.run_with_cache(tokens, names_filter=name, stop_at_layer=layer + 1)[1][name]
+    """Return one activation, by its short name, of a run that ends there."""
+
+    def end(found: Tensor, hook: Any) -> None:
+        raise StopAtLayerException(found)  # the run returns what it contains
+
+    return model.run_with_hooks(tokens, fwd_hooks=[(get_act_name(name, layer), end)])
 
 
 def explained_by_distance(model: Any, windows: Int[Tensor, "row pos"], layer: int = 0) -> tuple[Tensor, Tensor]:

@@ -135,9 +135,10 @@ class _Attention(AttentionBridge):
 
     def forward(self, residual: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         self.o._result_fn = self.hook_result.__call__ if self.config.use_attn_result else None
-        out, pattern = self.original_component(
-            self.hook_in(residual), positions, pattern_fn=self.hook_pattern, scores_fn=self.hook_attn_scores
-        )
+        hooks = {"pattern_fn": self.hook_pattern, "scores_fn": self.hook_attn_scores}
+        if not any(point.has_hooks() for point in hooks.values()):
+            hooks = {}  # nobody looks: fused attention, without forming the patterns, is faster
+        out, pattern = self.original_component(self.hook_in(residual), positions, **hooks)
         return self.hook_out(out), pattern
 
 
