@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -9,11 +10,13 @@ import torch
 from live_page import LivePage, make_site, opened
 from playwright.sync_api import expect
 
+from transformer_circuits.build import Store
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import held_out_documents, held_out_windows
 from transformer_circuits.measures.ablation import recorded_worth
 from transformer_circuits.models import load_model
 from transformer_circuits.pages import play
+from transformer_circuits.paths import ROOT
 
 HOSTILE = [
     "", " ", "\n\n\n", "\0a\0", "</script><script>alert(1)</script>", "<!-- <b>&amp;</b> -->", "👩‍👩‍👧 🏳️‍🌈 naïve ﬁ İ", "שלום עולם \u202eabc\u202c",
@@ -21,7 +24,7 @@ HOSTILE = [
       "x" * 3000, "ab" * 900 + " " * 700, "'ll 're it'S we'd''", "\u0085\ufeff\u2028 \u3000x",
     "١٢٣ ½ ²  \t\r\n x", "日本語の文章、한국어", "e\u0301\u0300 \u200b\u200d", "constructor __proto__ toString",
 ]  # fmt: skip
-LAST = 64  # positions that are compared, at the end of a text: a whole context would be 30 MB to hand over
+LAST = 16  # positions that are compared, at the end of a text: a whole context would be 30 MB to hand over
 CALL = """async ([text, edits, last]) => {
   const { ids, n, logits, patterns, losses } = await play.run(text, edits);
   const kept = (all, width) => Array.from({ length: all.length / n / width },
@@ -41,9 +44,8 @@ def means(two):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    root = tmp_path_factory.mktemp("site")
-    play.main(root / "play.md")
+def site(html, tmp_path_factory):
+    root = shutil.copytree(Store(ROOT).find("play"), tmp_path_factory.mktemp("made") / "site")
     return make_site(root, "play", "engine.js", "../readme.png")
 
 
@@ -120,7 +122,7 @@ def test_without_workers_and_webassembly_it_computes_the_same(site, watched, two
     tokens = torch.tensor([two.tokenizer.encode(text)])
     logits, _ = reference(two, tokens, means, cut="K")
     found = page.evaluate(CALL, [text, {"cut": "K"}, LAST])
-    assert difference(found["logits"], logits) < 1e-3 * float(logits.abs().max())
+    assert difference(found["logits"], logits[-LAST:]) < 1e-3 * float(logits.abs().max())
     shown = page.get_by_label("Your text").input_value()
     expect(page.locator(".play-token")).to_have_count(len(two.tokenizer.encode(shown)))
 

@@ -277,7 +277,7 @@
   }
 
   function drawMark() { // the token that the prediction is about, in the chart
-    if (!result || result.n < 2) return void (ui.mark.hidden = true);
+    if (!result || result.n < 2) return void (ui.mark.hidden = true, ui.lossOf.textContent = "");
     const wide = parseFloat(ui.chart.style.width), step = wide / result.n, j = Math.min(at() + 1, result.n - 1);
     ui.mark.hidden = false;
     ui.mark.style.left = `${j * step}px`;
@@ -298,7 +298,7 @@
     const heads = ["mean loss, nats per token", edited() ? "now" : "", ...(edited() ? ["intact", "change"] : [])];
     ui.summary.replaceChildren(
       make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)))),
-      make("tbody", {}, ...(all.length ? [line(`all ${all.length} tokens`, all)] : []),
+      make("tbody", {}, ...(all.length ? [line(all.length > 1 ? `all ${all.length} tokens` : "the only token", all)] : []),
         ...(back.length ? [line(`${back.length} that repeat a pair of tokens`, back)] : [])),
     );
   }

@@ -301,7 +301,7 @@
     ui.dots = Array.from({ length: film.d_head }, () => svg("circle", { r: 0.03 }));
     ui.plane = svg("svg", { viewBox: "-1.1 -1.1 2.2 2.2", role: "img", class: "watch-plane" }, svg("circle", { r: 1, class: "watch-unit" }),
       svg("line", { x1: -1.1, x2: 1.1, y1: 0, y2: 0 }), svg("line", { y1: -1.1, y2: 1.1, x1: 0, x2: 0 }), ...ui.dots);
-    return section(ui.planeTitle, ui.plane, ui.scale, make("p", { className: "watch-small" }, "In a copying head most of them move to the right of the vertical axis."));
+    return section(ui.planeTitle, ui.plane, ui.scale, make("p", { className: "watch-small" }, "In a copying head, most of the dots move to the right of the vertical axis."));
   }
 
   function findings() {

@@ -160,8 +160,16 @@ def run(exercise: Exercise, function: Callable, args: tuple) -> Any:
 
 
 def attempt(exercise: Exercise, function: Callable, args: tuple, dtype: torch.dtype) -> Any:
+    """Return what a reader's function gives on copies of the arguments. Raise what `tried` raises."""
+    try:
+        return tried(exercise, function, args, tuple(copied(arg, dtype) for arg in args))
+    except Exception:
+        in_precision.cache_clear()  # the function may have left a model changed
+        raise
+
+
+def tried(exercise: Exercise, function: Callable, args: tuple, given: tuple) -> Any:
     """Run a reader's function on copies of the arguments. Raise Wrong if it fails, calls what it must not, or leaves hooks or changes behind."""
-    given = tuple(copied(arg, dtype) for arg in args)
     avoided = {inspect.unwrap(other).__code__ for other in exercise.avoid}
     called, profiler = set(), sys.getprofile()
     try:
@@ -193,9 +201,15 @@ def attempt(exercise: Exercise, function: Callable, args: tuple, dtype: torch.dt
 def copied(arg: Any, dtype: torch.dtype) -> Any:
     """Return a copy of an argument: of a model in this precision, of a tensor as it is."""
     if isinstance(arg, TransformerBridge):
-        weights = {name: W.to(dtype, copy=True) for name, W in matrices(arg).items()}
-        return from_matrices(**weights, tokenizer=arg.tokenizer)
+        return in_precision(arg, dtype)
     return arg.clone() if isinstance(arg, Tensor) else arg
+
+
+@functools.lru_cache(maxsize=16)
+def in_precision(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
+    """Return a copy of a model, kept while no attempt fails: making one takes longer than most attempts."""
+    weights = {name: W.to(dtype, copy=True) for name, W in matrices(model).items()}
+    return from_matrices(**weights, tokenizer=model.tokenizer)
 
 
 def close(result: Any, expected: Tensor) -> bool:
