@@ -55,7 +55,7 @@
         await look();
         root.dataset.milliseconds = Math.round(performance.now() - since);
         root.dataset.runs = 1 + Number(root.dataset.runs ?? 0);
-        ui.time.textContent = `${result.n} tokens, ${root.dataset.milliseconds} ms`;
+        ui.time.textContent = `${result.n} ${result.n > 1 ? "tokens" : "token"}, ${root.dataset.milliseconds} ms`;
         since = performance.now();
       } while (again);
     } catch (error) {
@@ -289,6 +289,7 @@
   function drawSummary() {
     const mean = (values, places) => places.reduce((sum, i) => sum + values[i], 0) / places.length;
     const all = Array.from(result.losses.keys()), back = comesBack();
+    if (!all.length) return ui.summary.replaceChildren();
     const line = (name, places) => {
       const [now, was] = [mean(result.losses, places), mean(result.intactLosses, places)];
       return make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, nats(now)),
@@ -298,7 +299,7 @@
     const heads = ["mean loss, nats per token", edited() ? "now" : "", ...(edited() ? ["intact", "change"] : [])];
     ui.summary.replaceChildren(
       make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)))),
-      make("tbody", {}, ...(all.length ? [line(all.length > 1 ? `all ${all.length} tokens` : "the only token", all)] : []),
+      make("tbody", {}, line(all.length > 1 ? `all ${all.length} tokens` : "the only token", all),
         ...(back.length ? [line(`${back.length} that repeat a pair of tokens`, back)] : [])),
     );
   }
