@@ -47,6 +47,21 @@ def two_layers(tiny_tokenizer_file):
     return model, wrap(model, as_pretrained(tiny_tokenizer_file))
 
 
+@pytest.mark.parametrize("name", ["pattern", "attn_scores"])
+def test_patterns_are_formed_only_where_a_hook_looks_and_change_nothing(two_layers, monkeypatch, name):
+    model, bridge = two_layers
+    fused, tokens = Mock(wraps=causal_attention), some_tokens()
+    for block in bridge.original_model.layers:
+        monkeypatch.setattr(block.attn.original_component, "attend", fused)
+    close(bridge(tokens), model(tokens))
+    assert fused.call_count == 2
+    looks = Mock(return_value=None)
+    close(bridge.run_with_hooks(tokens, fwd_hooks=[(f"blocks.1.attn.hook_{name}", looks)]), model(tokens))
+    assert fused.call_count == 3 and looks.call_count == 1
+    bridge(tokens)
+    assert fused.call_count == 5, "the hook is gone"
+
+
 @ids
 @pytest.mark.filterwarnings("error")
 def test_logits_and_cached_activations_are_those_of_an_explicit_computation(shape):

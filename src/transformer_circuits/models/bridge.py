@@ -4,7 +4,8 @@ It differs from other bridges where TransformerLens's defaults would give wrong 
 
 - **Positions** enter queries and keys only. `bridge.W_pos` [n_ctx, d_model] and the hook `positions.hook_out` [1, pos, d_model] give them.
   There is no `hook_pos_embed`, which `ActivationCache.decompose_resid` would add to the residual stream (there is with `standard_positions`).
-- **`hook_attn_scores`** fires on the scores (scaled, masked with -inf) before the softmax, and edits take effect.
+- **`hook_attn_scores`** fires on the scores (scaled, masked with -inf) before the softmax, and edits take effect. A layer without a hook
+  there or at `hook_pattern` forms no pattern: its attention is fused.
 - **`hook_result`** [batch, pos, head, d_model] fires after `bridge.set_use_attn_result(True)`.
 - **Smeared keys** are mixed after `hook_k`, which shows each token's own key.
 - **Padding masks** are rejected (pad on the right), and so is compatibility mode, which rewrites weights.
@@ -137,7 +138,7 @@ class _Attention(AttentionBridge):
         self.o._result_fn = self.hook_result.__call__ if self.config.use_attn_result else None
         hooks = {"pattern_fn": self.hook_pattern, "scores_fn": self.hook_attn_scores}
         if not any(point.has_hooks() for point in hooks.values()):
-            hooks = {}  # nobody looks: fused attention, without forming the patterns, is faster
+            hooks = {}  # fused attention takes less time
         out, pattern = self.original_component(self.hook_in(residual), positions, **hooks)
         return self.hook_out(out), pattern
 
