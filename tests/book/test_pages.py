@@ -76,7 +76,8 @@ def test_page_reads_offline_and_fits_a_phone(html, name, watched):
 
 
 def test_every_page_is_light_with_links_that_lead_somewhere_and_asks_for_nothing_elsewhere(html):
-    pages = {path: parse(path) for name in files(ROOT, COMPLETE) if (path := (html / f"{name}.html").resolve())}
+    paths = [(html / f"{name}.html").resolve() for name in files(ROOT, COMPLETE)]
+    pages = {path: parse(path) for path in paths}
     anchors = {path: set(page.xpath("//@id | //@name")) for path, page in pages.items()}
     for path, page in pages.items():
         text = path.read_text(encoding="utf-8")

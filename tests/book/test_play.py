@@ -127,6 +127,16 @@ def test_without_workers_and_webassembly_it_computes_the_same(site, watched, two
     expect(page.locator(".play-token")).to_have_count(len(two.tokenizer.encode(shown)))
 
 
+def test_an_empty_text_is_the_start_token_and_has_no_losses(page):
+    expect(page.locator(".play-summary")).to_contain_text("mean loss")
+    page.get_by_label("Your text").fill("")
+    expect(page.locator(".play-time")).to_have_text(re.compile("^1 token, "))
+    expect(page.locator(".play-summary")).to_be_empty()
+    expect(page.locator(".play-small", has_text="full height")).to_have_text(re.compile(r"\d nats\.\s*$"))
+    page.get_by_label("Your text").fill("a")
+    expect(page.locator(".play-summary tbody th")).to_have_text("the only token")
+
+
 def test_the_twin_can_be_loaded_instead(page, site):
     twin, text = load_model("attn-only-2l-planted", device="cpu"), "Zorblax met Zorblax"
     page.get_by_role("link", name="its twin").click()

@@ -108,6 +108,17 @@ def test_scores_of_a_model_are_those_of_its_patterns(case):
     same(heads.start_token_scores(case.model, tokens), attention.start_token_score(pattern).mean(1))
 
 
+def test_a_run_for_one_activation_or_for_patterns_ends_there(case):
+    def later(activation, hook):
+        raise AssertionError(f"{hook.name} was computed")
+
+    after = [("blocks.1.attn.hook_z", later), ("unembed.hook_in", later)]
+    _, cache = case.model.run_with_cache(REPEATED.tokens)
+    same(heads.patterns(case.model, REPEATED.tokens, after)[1], cache["pattern", 1])
+    with case.model.hooks(fwd_hooks=after):
+        same(heads.activation(case.model, REPEATED.tokens, "k", layer=1), cache["k", 1])
+
+
 def test_scores_are_measured_once_for_the_same_weights_code_and_no_hooks(case, tmp_path, monkeypatch):
     monkeypatch.setattr(kept, "FOLDER", tmp_path)
     made, draws = [], heads.measured_draws
