@@ -78,7 +78,6 @@ class Watched:
         self.page.wait_for_function(
             "() => [...document.querySelectorAll('.circuits-widget')].every(w => w.querySelector('canvas, span, button'))"
         )
-        self.page.wait_for_timeout(300)
         return self.page
 
 

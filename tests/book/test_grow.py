@@ -124,8 +124,9 @@ def test_without_workers_and_webassembly_it_trains_too(site, watched):
 # ---- how it is used --------------------------------------------------------------------------------------------------------
 
 
-def test_two_layers_learn_what_one_cannot_and_repair_themselves_without_a_head(page):
-    """Train to 90%, pause, remove the head with the most attention to the previous token, and resume."""
+def test_two_layers_learn_what_one_cannot_and_repair_themselves_without_a_head(site, watched):
+    """Train to 90%, pause, remove the head with the most attention to the previous token, and resume. With two heads a layer: half the time."""
+    page = opened(watched.page, f"{site.as_uri()}#heads=2")
     learned = trained_to(page, "d.right > 0.9")
     assert learned < 1000
     shares = [int(text.rstrip("%")) for text in page.locator(".watch-curve").first.locator("b").all_text_contents()]

@@ -363,12 +363,14 @@ def measured() -> Iterator[None]:
 
     def watch() -> None:
         nonlocal peak
-        while not done.wait(0.5):
+        ended = False
+        while not ended:
             with contextlib.suppress(psutil.Error):  # one may have just ended
                 processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
                 # Forks share most of their memory: each counts its part.
                 memory = [process.memory_full_info() for process in processes]
                 peak = max(peak, sum(getattr(part, "pss", part.uss) for part in memory))
+            ended = done.wait(4)  # seconds: each look takes 10 ms a process, and holds it up
 
     threading.Thread(target=watch, daemon=True).start()
     try:

@@ -62,9 +62,8 @@ def pattern_scores(
     def read(pattern: Float[Tensor, "row head dest src"], hook: Any) -> None:
         found[hook.name] = score(pattern.float() if pattern.dtype.itemsize == 2 else pattern)
         if hook.name == names[-1]:
-            raise StopAtLayerException(
-                pattern
-            )  # ends the run: with `stop_at_layer` the last layer would be run to its logits
+            # Ends the run. With `stop_at_layer` the last layer would be run to its logits.
+            raise StopAtLayerException(pattern)
 
     model.run_with_hooks(tokens, fwd_hooks=[*hooks, *((name, read) for name in names)])
     return torch.stack([found[name] for name in names])

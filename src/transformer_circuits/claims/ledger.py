@@ -185,7 +185,8 @@ def unmet(criterion: str, values: Mapping[str, float]) -> list[ast.Compare]:
 @functools.cache
 def load_claims() -> dict[str, Claim]:
     """Load all claims by id, in the paper's order. Raises pydantic's ValueError if an entry of claims.yml is not valid."""
-    sections = yaml.safe_load(CLAIMS_FILE.read_text(encoding="utf-8"))["sections"]
+    text = CLAIMS_FILE.read_text(encoding="utf-8")
+    sections = yaml.load(text, yaml.CSafeLoader)["sections"]  # safe_load takes ten times as long
     entries = [{"section": section["title"], **entry} for section in sections for entry in section["claims"]]
     return {entry["id"]: Claim(**entry) for entry in entries}
 

@@ -5,6 +5,8 @@ figure is only a `<div>` and its properties as JSON, and `book/_static/widgets.j
 the script is a part of each figure, since an output must work alone there. Show the same numbers next to a widget, as a figure or table.
 """
 
+from __future__ import annotations
+
 import functools
 import html
 import importlib.resources
@@ -13,11 +15,13 @@ import os
 import re
 import uuid
 from collections.abc import Sequence
-
-from jaxtyping import Float, Int
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from transformer_circuits.figures.tokens import show_token
+
+if TYPE_CHECKING:  # the build takes the script from here, and does without torch
+    from jaxtyping import Float, Int
+    from torch import Tensor
 
 
 @functools.cache
@@ -34,7 +38,7 @@ def bundle() -> str:
 
 def rounded(values: object) -> object:
     """Return nested lists of numbers to three decimals, whole numbers as integers: the shortest JSON."""
-    if isinstance(values, Tensor):
+    if hasattr(values, "tolist"):
         values = values.tolist()
     if isinstance(values, list):
         return [rounded(value) for value in values]

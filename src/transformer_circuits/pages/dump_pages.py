@@ -39,7 +39,7 @@ def write_parquet(dump: pd.DataFrame, names: Sequence[str], path: Path) -> None:
     for column in ("destination", "out"):
         columns[f"{column}_tokens"] = [[names[i] for i in ids] for ids in dump[f"{column}s"]]
     for column in ("destination_scores", "out_boosts"):
-        columns[column] = [[round(x, DIGITS) for x in row] for row in dump[column]]
+        columns[column] = np.array(dump[column].tolist()).round(DIGITS).tolist()
     dump.assign(**columns).to_parquet(path, engine="pyarrow", compression="zstd", index=False)
 
 
