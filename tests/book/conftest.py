@@ -80,16 +80,38 @@ class Watched:
         )
         return self.page
 
+    def check(self) -> None:
+        assert self.complaints == []
+        assert self.requests == [], "the page asks the network for these"
+
+
+WIDE = {"width": 1300, "height": 900}
+
 
 @pytest.fixture
 def watched(browser) -> Iterator[Watched]:
     """A page that must not complain and asks the network for nothing; a test that provokes complaints clears them."""
-    with browser.new_context(viewport={"width": 1300, "height": 900}, offline=True) as context:
+    with browser.new_context(viewport=WIDE, offline=True) as context:
         context.set_default_timeout(PATIENCE)
         watched = Watched(context.new_page())
         yield watched
-        assert watched.complaints == []
-        assert watched.requests == [], "the page asks the network for these"
+        watched.check()
+
+
+@pytest.fixture(scope="module")
+def tab(browser) -> Iterator[Watched]:
+    with browser.new_context(viewport=WIDE, offline=True) as context:
+        context.set_default_timeout(PATIENCE)
+        yield Watched(context.new_page())
+
+
+@pytest.fixture
+def reused(tab) -> Iterator[Watched]:
+    """A page like `watched` for tests that only read: a new one each time would compile MathJax and the theme anew."""
+    tab.complaints.clear()
+    tab.page.set_viewport_size(WIDE)
+    yield tab
+    tab.check()
 
 
 @pytest.fixture

@@ -50,8 +50,8 @@ def parse(path: Path) -> lxml.html.HtmlElement:
 
 
 @pytest.mark.parametrize("name", files(ROOT))  # those of single heads are read without a browser
-def test_page_reads_offline_and_fits_a_phone(html, name, watched):
-    page = watched.open(html / f"{name}.html")
+def test_page_reads_offline_and_fits_a_phone(html, name, reused):
+    page = reused.open(html / f"{name}.html")
     assert page.locator("article h1").count() >= 1
 
     maths = page.locator("article .math").count()

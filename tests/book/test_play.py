@@ -24,7 +24,7 @@ HOSTILE = [
       "x" * 3000, "ab" * 900 + " " * 700, "'ll 're it'S we'd''", "\u0085\ufeff\u2028 \u3000x",
     "١٢٣ ½ ²  \t\r\n x", "日本語の文章、한국어", "e\u0301\u0300 \u200b\u200d", "constructor __proto__ toString",
 ]  # fmt: skip
-LAST = 16  # positions that are compared, at the end of a text: a whole context would be 30 MB to hand over
+LAST = 4  # positions that are compared, at the end of a text: a whole context would be 30 MB to hand over
 CALL = """async ([text, edits, last]) => {
   const { ids, n, logits, patterns, losses } = await play.run(text, edits);
   const kept = (all, width) => Array.from({ length: all.length / n / width },
@@ -143,7 +143,7 @@ def test_the_twin_can_be_loaded_instead(page, site):
     page.wait_for_selector("[data-ready]")
     tokens = torch.tensor([twin.tokenizer.encode(text)])
     found = page.evaluate(CALL, [text, {}, LAST])
-    assert difference(found["logits"], twin(tokens)[0]) < 1e-3 * float(twin(tokens).abs().max())
+    assert difference(found["logits"], twin(tokens)[0, -LAST:]) < 1e-3 * float(twin(tokens).abs().max())
     expect(page.locator("button[data-do]")).to_have_count(0)
     opened(page, site.as_uri())
 
