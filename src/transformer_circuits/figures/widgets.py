@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import html
-import importlib.resources
+import importlib.metadata
 import json
 import os
 import re
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_circuits.figures.tokens import show_token
@@ -30,7 +31,9 @@ def bundle() -> str:
 
     Its pointer to a source map, a missing file, is removed.
     """
-    script = importlib.resources.files("circuitsvis").joinpath("dist/cdn/iife.js").read_text(encoding="utf-8")
+    # Not by `importlib.resources`, which would import the package, and torch with it.
+    file = importlib.metadata.distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
+    script = Path(file).read_text(encoding="utf-8")
     script = re.sub(r"\n//# sourceMappingURL=.*", "", script)
     script = re.sub(r"dangerouslySetInnerHTML:\{__html:((?:[^{}()]|\([^()]*\))+)\}", r"children:\1", script)
     return script.replace('"&nbsp;"', r'"\xa0"').replace("</script", r"<\/script")

@@ -6,7 +6,8 @@ import torch
 from matplotlib import pyplot as plt
 
 from transformer_circuits.circuits import heads
-from transformer_circuits.figures import plots, use_style
+from transformer_circuits.figures import plots
+from transformer_circuits.figures.style import use_style
 from transformer_circuits.measures.attention import INDUCTION_HEAD
 from transformer_circuits.measures.repeats import after_earlier
 from transformer_circuits.models import load_model

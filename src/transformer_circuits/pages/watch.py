@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from transformer_circuits.circuits import in_context
-from transformer_circuits.figures import use_style
+from transformer_circuits.figures.style import use_style
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures.ablation import WORKS
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
