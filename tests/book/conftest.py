@@ -108,8 +108,9 @@ def tab(browser) -> Iterator[Watched]:
 @pytest.fixture
 def reused(tab) -> Iterator[Watched]:
     """A page like `watched` for tests that only read: a new one each time would compile MathJax and the theme anew."""
-    tab.complaints.clear()
     tab.page.set_viewport_size(WIDE)
+    tab.page.goto("about:blank")  # what the page before still asked for has failed now
+    tab.complaints.clear()
     yield tab
     tab.check()
 
