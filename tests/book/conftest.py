@@ -107,18 +107,20 @@ def tab(browser) -> Iterator[Watched]:
 
 @pytest.fixture
 def reused(tab) -> Iterator[Watched]:
-    """A page like `watched` for tests that only read: a new one each time would compile MathJax and the theme anew."""
-    tab.page.set_viewport_size(WIDE)
+    """A page like `watched`, for tests that set nothing which outlives it: a new one each time would compile all scripts anew."""
     tab.page.goto("about:blank")  # what the page before still asked for has failed now
+    tab.page.set_viewport_size(WIDE)
+    tab.page.emulate_media(reduced_motion="null")
+    tab.page.mouse.move(0, 0)
     tab.complaints.clear()
     yield tab
     tab.check()
 
 
 @pytest.fixture
-def page(watched, site) -> Page:
+def page(reused, site) -> Page:
     """A live page, whose module has the fixture `site`, ready for use."""
-    return opened(watched.page, site.as_uri())
+    return opened(reused.page, site.as_uri())
 
 
 @pytest.fixture

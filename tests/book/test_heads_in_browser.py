@@ -8,7 +8,7 @@ import torch
 from playwright.sync_api import expect
 from small_book import list_pages, make_book, soup, write
 
-from transformer_circuits import build
+from transformer_circuits import build, forks
 from transformer_circuits.circuits.head_map import Passage
 from transformer_circuits.measures.ablation import Worth
 from transformer_circuits.pages import dump_pages, every_head
@@ -71,7 +71,9 @@ def pages(tmp_path_factory):
     every_head.write_page(out, every(), dict.fromkeys(HEADS, passages), windows, WORDS)
     for name, folder in made.items():
         build.Store(root).keep(name, "", {}, folder)
-    return build.build(root).parent / "book"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forks, "PRELOADED", [forks.__name__])  # these notebooks need no torch
+        return build.build(root).parent / "book"
 
 
 @pytest.mark.parametrize(("head", "cost", "idle"), [(0, "0.2500 ± 0.0100", False), (1, "0.0010 ± 0.0002", True)])
@@ -109,9 +111,9 @@ def test_the_papers_skip_trigrams_say_where_they_come_nearest(pages):
 
 
 @pytest.fixture
-def table(pages, watched):
+def table(pages, reused):
     """Open the page of the second head."""
-    page = watched.open(pages / "head_dump" / "some-model" / "0_1.html")
+    page = reused.open(pages / "head_dump" / "some-model" / "0_1.html")
     page.get_by_label("Search all columns", exact=True).wait_for()
     return page
 
@@ -162,9 +164,9 @@ def test_columns_sort_as_numbers(table):
     expect(cells(table, strengths)).to_have_text([f"{x:.2f}" for x in numbers])
 
 
-def test_the_table_scrolls_and_not_the_page(pages, watched):
-    watched.page.set_viewport_size({"width": 320, "height": 800})
-    page = watched.open(pages / "head_dump" / "some-model" / "0_0.html")
+def test_the_table_scrolls_and_not_the_page(pages, reused):
+    reused.page.set_viewport_size({"width": 320, "height": 800})
+    page = reused.open(pages / "head_dump" / "some-model" / "0_0.html")
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 320
     wider = "e => e.some(b => b.scrollWidth > b.clientWidth && getComputedStyle(b).overflowX === 'auto')"
     assert page.locator(".head-dump, .head-dump :has(table)").evaluate_all(wider)
@@ -187,8 +189,8 @@ def test_a_row_has_a_heads_names_and_its_passages_with_literal_tokens(pages):
     assert [span["style"] for span in first.select("span")][2:4] == ["--attention: 0.20", "--attention: 0.30"]
 
 
-def test_the_table_sorts_searches_and_opens(pages, watched):
-    page = watched.open(pages / "every_head.html")
+def test_the_table_sorts_searches_and_opens(pages, reused):
+    page = reused.open(pages / "every_head.html")
     names = page.locator(".head-dump tbody tr td:nth-child(1)")
     expect(names).to_have_text(HEADS)
     page.get_by_role("columnheader", name="cost").click()
