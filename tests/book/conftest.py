@@ -113,6 +113,7 @@ def reused(tab) -> Iterator[Watched]:
     tab.page.emulate_media(reduced_motion="null")
     tab.page.mouse.move(0, 0)
     tab.complaints.clear()
+    tab.requests.clear()
     yield tab
     tab.check()
 

@@ -358,7 +358,7 @@ def write_pages(store: Store) -> Path:
 
 @contextlib.contextmanager
 def measured() -> Iterator[None]:
-    """Print at the end how long the block took, and the peak memory of this process and all below it together."""
+    """Print at the end how long the block took, and the peak memory of this process and all below it together, looked at now and then."""
     start, peak, done = time.monotonic(), 0, threading.Event()
 
     def watch() -> None:
