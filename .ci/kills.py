@@ -5,7 +5,7 @@
 
 The book is a small one of three notebooks, in a temporary folder. Every second kill ends the build alone and leaves running what it started;
 the others end all of it. Pages and records are compared by content with those of an undisturbed build.
-Exit status 1 at the first difference. This takes half an hour on two free cores and is therefore not part of `make test`.
+Exit status 1 at the first difference. This takes nine minutes on two free cores and is therefore not part of `make test`.
 """
 
 from __future__ import annotations
