@@ -72,11 +72,16 @@ def pattern_scores(
 def induction_scores(
     model: Any, repeated: repeats.Repeated, hooks: Iterable[Hook] = (), n_layers: int | None = None
 ) -> Float[Tensor, "layer head"]:
-    """Return the induction score of every head (of the first `n_layers`) on one draw of repeated random tokens."""
-    total = 0.0
-    for rows in torch.arange(len(repeated.tokens)).split(prediction.BATCH):
-        part = repeated.select(rows)
-        each = pattern_scores(model, part.tokens, partial(attention.induction_score, repeated=part), hooks, n_layers)
+    """Return the induction score of every head (of the first `n_layers`) on one draw of repeated random tokens.
+
+    What comes after the second copies changes nothing, and is cut off: hooks see shorter rows.
+    """
+    total, ends = 0.0, repeated.start + 2 * repeated.length
+    for rows in ends.argsort().split(prediction.BATCH):
+        part, n = repeated.select(rows), int(ends[rows].max())
+        each = pattern_scores(
+            model, part.tokens[:, :n], partial(attention.induction_score, repeated=part), hooks, n_layers
+        )
         total = total + each * len(part.targets)
     return total / len(repeated.targets)
 

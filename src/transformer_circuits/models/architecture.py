@@ -96,14 +96,11 @@ class Attention(nn.Module):
         with_positions = residual + positions
         q = self.q(with_positions).unflatten(-1, heads).transpose(1, 2)
         k = self.k(with_positions).unflatten(-1, heads).transpose(1, 2)
-        v = self.v(residual).unflatten(-1, heads).transpose(1, 2)
         if self.smear is not None:
             before = torch.cat([k[..., :1, :], k[..., :-1, :]], dim=-2)  # the first key stays as it is
             k = torch.lerp(before, k, self.smear.sigmoid()[:, None, None].to(k.dtype))
         pattern = None
-        if pattern_fn is None:
-            z = self.attend(q, k, v)
-        else:
+        if pattern_fn is not None:
             n = q.shape[-2]
             ahead = torch.full((n, n), -math.inf, dtype=q.dtype, device=q.device).triu(1)
             # In place: a third of the time of attention would go into copies.
@@ -111,7 +108,9 @@ class Attention(nn.Module):
             if scores_fn is not None:
                 scores = scores_fn(scores)
             pattern = pattern_fn(scores.softmax(dim=-1))
-            z = pattern @ v
+        # After the pattern: a run that only wants patterns ends before it.
+        v = self.v(residual).unflatten(-1, heads).transpose(1, 2)
+        z = self.attend(q, k, v) if pattern is None else pattern @ v
         return self.o(z.transpose(1, 2).flatten(-2)), pattern
 
 
