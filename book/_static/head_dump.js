@@ -13,7 +13,7 @@ itables.then(({ default: DataTable, set_or_remove_dark_class: followTheme }) => 
       search: { smart: false }, // literally, for tokens like != and "
       layout: { topStart: "search", topEnd: "pageLength" },
       language: { search: "Search all columns", lengthMenu: "_MENU_ rows", info: `_START_ to _END_ of _TOTAL_ ${unit}`,
-        infoEmpty: "none", infoFiltered: "(_MAX_ in all)", zeroRecords: "No row has a token with this text." },
+        infoEmpty: "none", infoFiltered: "(_MAX_ in all)", zeroRecords: "No row contains this text." },
       columnDefs: [{ targets: TOKENS.slice(1), orderable: false }, { targets: 0, render: key }],
       initComplete() {
         addColumnSearch(this.api(), TOKENS);

@@ -139,6 +139,9 @@
     ui.tokens = pieces.filter((piece) => piece.tagName === "SPAN");
     ui.strip.replaceChildren(ui.arcs, ...pieces);
     ui.cut.hidden = !result.cut;
+    const { strip } = ui, { offsetTop, offsetHeight } = ui.tokens[at()]; // the chosen token comes into view
+    if (offsetTop < strip.scrollTop || offsetTop + offsetHeight > strip.scrollTop + strip.clientHeight)
+      strip.scrollTop = offsetTop - strip.clientHeight / 2;
   }
 
   function draw() {
@@ -503,6 +506,7 @@
     if (edits.off.length) values.off = edits.off.map(headName).join(" ");
     for (const key of ["cut", "from"]) if (edits[key]) values[key] = edits[key];
     for (const key of ["mean", "frozen"]) if (edits[key]) values[key] = "1";
+    if (state.weighted) values.weighted = "1";
     return new URLSearchParams(values);
   }
 
@@ -512,6 +516,7 @@
       const found = /^([01])\.(\d+)$/.exec(name);
       return found && Number(found[2]) < facts.n_heads ? [Number(found[1]), Number(found[2])] : null;
     };
+    state.weighted = values.has("weighted");
     if (!values.has("text")) return prepared(0);
     const off = (values.get("off") ?? "").split(" ").map(pair).filter(Boolean), from = values.get("from") ?? "";
     const cut = [..."QKV"].filter((side) => (values.get("cut") ?? "").includes(side)).join("");
@@ -552,6 +557,9 @@
     app.inert = false;
     for (const button of root.querySelectorAll("button[data-do]")) button.disabled = false;
     root.dataset.ready = "yes";
+    addEventListener("hashchange", fromAddress);
+    // The text stays when the model is switched.
+    for (const link of root.querySelectorAll(".play-models a")) link.addEventListener("click", () => (link.hash = address()));
     // For the console: `await play.run("some text", { off: [[0, 6]] })` has patterns, losses and logits.
     window.play = { run: (text, edits = {}) => ask("run", { text, edits, logits: true }), encode: (texts) => ask("encode", { texts }) };
   }

@@ -245,7 +245,7 @@
         svg("polyline", { points }));
       const format = share ? percent : fixed;
       return { dot, value, values, y, format, box: make("div", { className: "watch-curve" },
-        make("p", {}, `${title}: `, value, make("span", { className: "watch-small" }, ` (${format(least)} to ${format(most)}${threshold ? `; dashed: ${format(threshold)}` : ""})`)),
+        make("p", {}, `${title}: `, value, make("span", { className: "watch-small" }, ` (${format(Math.min(...values))} to ${format(Math.max(...values))}${threshold ? `; dashed: ${format(threshold)}` : ""})`)),
           make("div", { className: "watch-chart" }, chart, dot)) };
     });
     const flags = film.marks.map(({ tokens, kind }) => make("i", { className: "watch-flag", style: `left: ${100 * film.x(tokens)}%`, data: { kind } }));

@@ -133,6 +133,12 @@ def setting(value: Any) -> str:
     return ", ".join(map(setting, value))
 
 
+def arithmetic(name: str) -> str:
+    """Return the precision in which a model was trained: no part of `recipe`, because it changes a model no more than noise does."""
+    found = read_manifest(WEIGHTS / name)["training"]["run"]["training"].get("precision", "no")
+    return "float32" if found == "no" else found
+
+
 def training(group: str) -> dict[str, Any]:
     """Return with which settings a group was trained: those that all models share, and a table of those in which they differ."""
     models = names(group)
@@ -142,6 +148,11 @@ def training(group: str) -> dict[str, Any]:
         SETTINGS[key]: setting(value) for key, value in settings.items() if key not in differing and value is not None
     }
     rows = {SETTINGS[key]: map(setting, found) for key, found in differing.items()}
+    numbers = list(map(arithmetic, models))
+    if len(set(numbers)) > 1:
+        rows["arithmetic"] = numbers
+    else:
+        alike["arithmetic"] = numbers[0]
     frame = pd.DataFrame(rows, index=pd.Index(models, name="model"))
     if len(rows) > len(models):
         frame = frame.T.rename_axis("setting")

@@ -169,6 +169,8 @@ def findings(name: str, log: pd.DataFrame) -> pd.DataFrame:
     run = about["training"]["run"]
     law = in_context.predicted_emergence(run["training"]["batch"], run["model"]["n_ctx"])
     found["law"] = np.where(found["finding"] == in_context.INDUCES, law, np.nan)
+    if alone is not None and name != one_layer:  # E1 is about the other film
+        found = found[found["claim"] != "E1"]
     return found.sort_values("tokens", kind="stable")
 
 
