@@ -91,7 +91,7 @@ def check(function: Callable) -> Callable:
         slow = f"With it, the cells below would take about {minutes:.0f} minutes: they use the book's version."
         print(f"{name} is right, but slow. {slow} Replace loops by operations on whole tensors.")
     except NotImplementedError:
-        print(f"{name} is not written yet. The cells below use the book's version.")
+        print(f"{name} is not written yet: it raises NotImplementedError. The cells below use the book's version.")
     except Wrong as wrong:
         print(f"{name} is not right yet. {wrong}")
     return EXERCISES[name].solution
@@ -194,7 +194,8 @@ def tried(exercise: Exercise, function: Callable, args: tuple, given: tuple) -> 
         kept = [(now, before)] if isinstance(now, Tensor) else []
         pairs = zip(now.parameters(), before.parameters()) if isinstance(now, TransformerBridge) else kept
         if not all(torch.equal(x, old.to(x)) for x, old in pairs):
-            raise Wrong(f"It changes `{name}` in place. Change a copy, such as `{name}.clone()`.")
+            weights = ".W_U" if isinstance(now, TransformerBridge) else ""
+            raise Wrong(f"It changes `{name}` in place. Change a copy, such as `{name}{weights}.clone()`.")
     return result
 
 
@@ -239,6 +240,7 @@ def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     if result.is_complex() or expected.dtype == torch.bool != result.dtype:
         kind = "True or False" if expected.dtype == torch.bool else "real numbers"
         return f"The entries must be {kind}, got {result.dtype}."
+    write = bool if expected.dtype == torch.bool else "{:.3g}".format
     result, expected = (x if x.is_floating_point() else x.float() for x in (result, expected))
     if len(axes) > 1 and shape[-1] == shape[-2] and close(result.mT, expected):
         return f"The result is transposed. Its last two axes must be [{axes[-2]}, {axes[-1]}]."
@@ -246,13 +248,16 @@ def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     if 0 < abs(factor) < torch.inf and close(result, factor * expected):
         return f"Every entry is {factor:.3g} times what it should be."
     if shape[0] > 1 and torch.equal(result, result[:1].expand_as(result)):
-        return f"It is the same everywhere along the axis `{axes[0]}`. Changing a collected tensor in place (`x += y`) changes all."
+        cause = "Does every step use its own index? A collected tensor that is changed in place (`x += y`) changes everywhere."
+        return f"It is the same everywhere along the axis `{axes[0]}`. {cause}"
+    if (result.isinf() & expected.isfinite()).any():
+        return "Some entries are infinite and should not be. In single precision a small probability becomes 0: use `log_softmax`."
     apart = (result - expected).abs().nan_to_num(torch.inf)
     at = torch.unravel_index(apart.argmax(), apart.shape)
     # "pos-1" has one entry less than "pos"
     place = ", ".join(f"{axis.partition('-')[0]} {int(i)}" for axis, i in zip(axes, at))
-    right = (apart <= SINGLE * expected.abs().max()).double().mean()
-    return f"At {place} it gives {result[at]:.3g} and should give {expected[at]:.3g}. {right:.0%} of all entries are right."
+    right = int(100 * (apart <= SINGLE * expected.abs().max()).double().mean())  # rounded down
+    return f"At {place} it gives {write(result[at])} and should give {write(expected[at])}. {right}% of all entries are right."
 
 
 def helped(name: str) -> Markdown:

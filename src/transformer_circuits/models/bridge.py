@@ -44,6 +44,7 @@ def wrap(
     bridge_config = TransformerBridgeConfig(
         **{size: getattr(config, size) for size in SIZES},
         d_vocab_out=config.d_vocab,
+        attn_scale=config.d_head**0.5,
         act_fn="gelu",
         attn_only=not config.d_mlp,
         normalization_type=config.normalization,
