@@ -34,7 +34,8 @@ def vocabulary() -> tuple[str, ...]:
 
 
 @functools.cache
-def _held_out(d_vocab: int = D_VOCAB) -> np.ndarray:
+def held_out_tokens(d_vocab: int = D_VOCAB) -> np.ndarray:
+    """All held-out documents, one after another, each with the start token first; cut finer for a smaller vocabulary."""
     tokens = np.load(DATA / "held_out.npz")["tokens"]
     if d_vocab == D_VOCAB:
         return tokens
@@ -46,7 +47,7 @@ def held_out_windows(n: int, n_ctx: int, d_vocab: int = D_VOCAB) -> Int[Tensor, 
 
     A smaller vocabulary (`models.tokenizer`) reads the same text cut finer. Raises ValueError if there is not so much text, or no such vocabulary.
     """
-    tokens = _held_out(d_vocab)
+    tokens = held_out_tokens(d_vocab)
     available = len(tokens) // n_ctx
     if not 0 < n <= available:
         raise ValueError(f"the held-out text holds 1 to {available} windows of {n_ctx} tokens, not {n}")
@@ -58,7 +59,7 @@ def held_out_windows(n: int, n_ctx: int, d_vocab: int = D_VOCAB) -> Int[Tensor, 
 def held_out_documents() -> list[tuple[dict[str, str | int], Int[Tensor, "pos"]]]:
     """Every held-out document with its source, kind, path and number of tokens; the start token comes first."""
     listing = json.loads((DATA / "held_out_documents.json").read_text())
-    parts = np.split(_held_out(), np.cumsum([row["tokens"] for row in listing])[:-1])
+    parts = np.split(held_out_tokens(), np.cumsum([row["tokens"] for row in listing])[:-1])
     return [(row, torch.from_numpy(part.astype(np.int64))) for row, part in zip(listing, parts, strict=True)]
 
 

@@ -21,8 +21,8 @@ def page(request, tmp_path, monkeypatch, watched):
     patterns /= patterns.sum(-1, keepdim=True)
     log_probs = torch.randn(n, n).log_softmax(-1)
     shown = [
-        widgets.attention_heads(patterns, TOKENS, label="Three heads"),
-        widgets.token_log_probs(torch.arange(n), log_probs, TOKENS, label="Predictions", top_k=3),
+        widgets.attention_heads(patterns, TOKENS, label="Three heads", names=[f"Head {i}" for i in range(3)]),
+        widgets.token_log_probs(torch.arange(n), log_probs, TOKENS, label="Predictions"),
         token_table([{"token": t} for t in TOKENS]),
     ]
     loader = ""
@@ -64,5 +64,5 @@ def test_a_head_is_chosen_by_hovering_and_kept_by_clicking(page):
 def test_predictions_show_when_hovered(page):
     predictions = component(page, "TokenLogProbs")
     predictions.locator("span").filter(has_text="<td").first.hover()
-    # The heading, the true token, the three best.
-    expect(predictions.locator("table tr")).to_have_count(1 + 1 + 3)
+    # The heading, the true token, the ten best.
+    expect(predictions.locator("table tr")).to_have_count(1 + 1 + 10)

@@ -13,7 +13,7 @@ from transformer_circuits.models.shards import WeightsError
 
 
 def costs(model, rows, layers):
-    return head_costs(model, [block.attn.o for block in layers], 3, rows)
+    return head_costs(model, [block.attn.o for block in layers], 3, rows).mean(dim=-1)
 
 
 @torch.no_grad()
@@ -44,7 +44,7 @@ def test_a_head_works_if_its_cost_is_large_enough_and_certain_enough():
 def test_the_record_that_pages_show_is_what_the_text_gives():
     model = load_model("small-1l")
     rows = held_out_windows(WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)
-    again = worth(head_costs(model, [model.blocks[0].attn.o], model.cfg.n_heads, rows))
+    again = worth(head_costs(model, [model.blocks[0].attn.o], model.cfg.n_heads, rows).mean(dim=-1))
     recorded = recorded_worth("small-1l")
     # The trainer measured it before the weights were stored in 8 bits.
     torch.testing.assert_close(torch.stack(again), torch.stack(recorded), atol=1e-5, rtol=5e-3)

@@ -8,7 +8,7 @@ import torch
 from transformer_circuits.circuits import head_map, heads, survey
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.exercises.solutions import induction_by_hand
-from transformer_circuits.measures.ablation import Worth, head_costs, recorded_worth
+from transformer_circuits.measures.ablation import Worth, recorded_worth
 from transformer_circuits.models import load_model
 from transformer_circuits.models.bridge import from_matrices
 from transformer_circuits.models.shards import WeightsError
@@ -27,9 +27,11 @@ def windows(small):
 
 
 @torch.no_grad()
-def test_rises_are_the_costs_that_the_trainer_measures(small, windows):
-    costs = head_costs(small, [small.blocks[0].attn.o], small.cfg.n_heads, windows)
-    torch.testing.assert_close(head_map.rises(small, windows).mean(dim=-1), costs, rtol=1e-3, atol=1e-5)
+def test_rises_are_those_of_hooks_that_remove_a_head(small, windows):
+    means = [heads.mean_z(small, windows[:, :-1], 0)]
+    without = heads.losses(small, windows, heads.without_heads([(0, 2)], means))
+    expected = without - heads.losses(small, windows)
+    torch.testing.assert_close(head_map.rises(small, windows)[0, 2], expected, rtol=1e-3, atol=1e-5)
 
 
 @torch.no_grad()

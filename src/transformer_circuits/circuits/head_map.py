@@ -4,7 +4,6 @@ Any model will do that `survey.check` accepts. With MLPs or normalization, attri
 """
 
 import itertools
-import sys
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -54,17 +53,11 @@ def _check(windows: Int[Tensor, "row pos"]) -> None:
 def rises(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head row pos-1"]:
     """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these windows, at least two."""
     _check(windows)
-    layers, each = model.cfg.n_layers, model.cfg.n_heads
 
     def measure() -> list[Tensor]:
-        means = [heads.mean_z(model, windows[:, :-1], layer) for layer in range(layers)]
-        intact = heads.losses(model, windows)
-        found = torch.empty(layers, each, *intact.shape)
-        for head in itertools.product(range(layers), range(each)):
-            found[head] = heads.losses(model, windows, heads.without_heads([head], means)) - intact
-        return [found]
+        return [ablation.head_costs(model, [block.attn.o for block in model.blocks], model.cfg.n_heads, windows)]
 
-    return kept(model, measure, (sys.modules[__name__], architecture, bridge, heads, prediction), windows)[0].cpu()
+    return kept(model, measure, (ablation, architecture, bridge, prediction), windows)[0].cpu()
 
 
 def _attended(model: Any, text: Int[Tensor, "row pos"]) -> Float[Tensor, "place=5 head"]:

@@ -4,7 +4,6 @@ Paper: "Where Does This Leave Us?", and its sequel, "In-context Learning and Ind
 has a value for each snapshot of a training log (`models.registry.training_log`), its index the tokens seen.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,15 +60,8 @@ def steepest_fall(score: pd.Series) -> Milestone:
     return Milestone(2 * start, start)
 
 
-def best_of_heads(scores: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
-    """The highest score of any head at each snapshot, whichever head that is there. Raises ValueError for a model without heads."""
-    return np.array([max(map(max, layers)) for layers in scores])
-
-
 def working(log: pd.DataFrame) -> Bool[np.ndarray, "snapshot layer head"]:
-    """Return which heads work at each snapshot; all of them for a log from before the trainer measured what a head costs."""
-    if not _has(log, "cost"):
-        return np.ones_like(log["rest"].tolist(), dtype=bool)
+    """Return which heads work at each snapshot."""
     cost, error = (torch.tensor(log[name].tolist()) for name in ("cost", "cost_error"))
     return Worth(cost, error).working.numpy()
 
@@ -89,7 +81,7 @@ def when_true(
     `copying`: positivity above which a head of the one-layer model copies (`weights.copying_threshold` of the matrices as they are, because
     the log's positivity is that of circuits which are not centered).
     """
-    logs = [x.set_index("tokens") for x in (one_layer, log) if _has(x, "induction")]
+    logs = [x.set_index("tokens") for x in (one_layer, log) if x is not None]
     by_depth = {len(x["induction"].iloc[-1]): x for x in logs}
     one, two = by_depth.get(1), by_depth.get(2)
     rows = []
@@ -97,33 +89,35 @@ def when_true(
     def judge(log: pd.DataFrame, claim: str, about: str, finding: str, holds: np.ndarray | pd.Series) -> None:
         rows.append((claim, about, finding, *met_from(pd.Series(np.asarray(holds), log.index))))
 
-    if _has(one, "positivity"):
+    if one is not None:
         works = working(one)
         copies = (np.array(one["positivity"].tolist()) > copying) & works
         most = copies.sum(axis=(1, 2)) >= np.maximum(MOST * works.sum(axis=(1, 2)), 1)
         judge(one, "E1", "weights", "Most heads of the one-layer model copy", most)
     if two is not None:
-        previous = best_of_heads([layers[:1] for layers in two["previous_token"]]) >= PREVIOUS_TOKEN_HEAD
+        previous = two["previous_token"].str[0].map(max) >= PREVIOUS_TOKEN_HEAD
         judge(two, "", "attention", "The first layer has a previous-token head", previous)
-    if _has(two, "pair"):
         pair = pd.DataFrame(two["pair"].tolist())
         reader = np.array(two["positivity"].tolist())[range(len(pair)), 1, pair["induction"]]
         (first, second), row = working(two).transpose(1, 0, 2), range(len(pair))
         both_work = first[row, pair["previous"]] & second[row, pair["induction"]]
         composes = (pair["k_composition"] >= COMPOSES) & both_work
         judge(two, "T3", "weights", "The best head K-composes with an earlier head", composes)
-        judge(two, "T10", "weights", "The best head's keys match what an earlier head copies", pair["k_positivity"] >= CORNER)
+        judge(
+            two,
+            "T10",
+            "weights",
+            "The best head's keys match what an earlier head copies",
+            pair["k_positivity"] >= CORNER,
+        )
         judge(two, "T10", "weights", "The best head copies what it attends to", reader >= CORNER)
-    if two is not None:
-        best = best_of_heads(two["induction"])
+        best = two["induction"].map(np.max)
         judge(two, "T8", "attention", INDUCES, best >= INDUCTION_HEAD)
         judge(two, "T8", "attention", "The best head puts half of its attention on the right token", best >= HALF)
         low = two["copies"].str[1] <= (1 - HALF) * np.log(d_vocab)
         judge(two, "T8", "loss", "In the second copy, the loss is at most half of a uniform guess's", low)
-    if _has(two, "first_guess"):
         guesses = two["first_guess"] >= HALF
         judge(two, "T8", "loss", "In the second copy, half of the first guesses are right", guesses)
-    if _has(two, "orders"):
         direct, heads, virtual = -np.diff(two["orders"].tolist(), prepend=np.log(d_vocab), axis=1).T
         most = (heads > direct) & (direct > virtual) & (virtual <= VIRTUAL * heads)
         judge(two, "T11", "loss", "Single heads reduce the loss most, virtual heads least", most)
@@ -131,11 +125,6 @@ def when_true(
         alone = np.interp(two.index, one.index, one["in_context"])  # after as many tokens, or at its end
         judge(two, "W1", "loss", "A longer context helps two layers more than one", alone - two["in_context"] >= HELPS)
     return pd.DataFrame(rows, columns=["claim", "about", "finding", "tokens", "before"])
-
-
-def _has(log: pd.DataFrame | None, column: str) -> bool:
-    """Whether there is such a log, with a value in this column at every snapshot."""
-    return log is not None and column in log and bool(log[column].notna().all())
 
 
 def predicted_emergence(windows_per_step: int, n_ctx: int) -> float:

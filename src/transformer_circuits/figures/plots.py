@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
 from numpy.typing import ArrayLike
 
-from transformer_circuits.figures.style import diverging
 from transformer_circuits.figures.tokens import show_token
 
 LAYERS = ("first layer", "second layer")
@@ -42,7 +41,8 @@ def heatmap(
         rows, columns = values.shape
         _, ax = plt.subplots(figsize=(min(7.0, 2.2 + 0.32 * columns), min(6.5, 1.4 + 0.28 * rows)))
     signed = (values < 0).any()
-    colors = diverging(values) if signed else {"cmap": "viridis", "vmin": 0.0}
+    largest = np.nanmax(np.abs(values))
+    colors = {"cmap": "RdBu", "vmin": -largest, "vmax": largest} if signed else {"cmap": "viridis", "vmin": 0.0}
     image = ax.imshow(values, aspect="auto", interpolation="nearest", **colors)
     if limits is not None:
         image.set_clim(*limits)
@@ -178,14 +178,14 @@ def token_axis(ax: Axes) -> Axes:
     return ax
 
 
-def over_training(curves: Mapping[str, pd.Series], *, mark: float | None = None, ax: Axes, **line: object) -> Axes:
+def over_training(curves: Mapping[str, pd.Series], *, mark: float | None = None, ax: Axes) -> Axes:
     """Numbers of a training log from the second snapshot on, over million tokens read, their index; "one layer" is grey.
 
-    `mark`: a line to compare with; `line`: how all curves are drawn, as for `Axes.plot`.
+    `mark`: a line to compare with.
     """
     for name, curve in curves.items():
         grey = {"color": "0.5", "ls": "-"} if name == "one layer" else {}
-        ax.plot(curve.iloc[1:], label=name, **grey, **line)
+        ax.plot(curve.iloc[1:], label=name, **grey)
     if mark is not None:
         ax.axhline(mark, color="0.3", ls="--", lw=0.8)
     return token_axis(ax)

@@ -42,12 +42,11 @@ class Table:
         rows: pd.DataFrame | Sequence[Mapping[str, object]] | Mapping[str, Sequence[object]],
         tokens: Iterable[str] | None = None,
         digits: int = 2,
-        caption: str | None = None,
         markup: Iterable[str] = (),
         **attributes: str,
     ) -> None:
         frame = pd.DataFrame(rows).rename(columns=str)
-        self.frame, self.digits, self.caption = frame.astype(object), digits, caption
+        self.frame, self.digits = frame.astype(object), digits
         self.markup, self.attributes = list(markup), {"class": "token-table"} | attributes
         self.tokens = list(frame if tokens is None else tokens)
         self.kinds = [" class=number" if is_numeric_dtype(values) else "" for _, values in frame.items()]
@@ -67,13 +66,12 @@ class Table:
 
     def _repr_html_(self) -> str:
         head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in self.frame)
-        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
         rows = ""
         for row in self._shown(html.escape, as_code, " ").itertuples(index=False, name=None):
             cells = [f"<td{kind}>{text}</td>" for kind, text in zip(self.kinds, row)]
             rows += f"<tr>{''.join(cells)}</tr>\n"
         box = "".join(f' {name}="{html.escape(value)}"' for name, value in self.attributes.items())
-        start = f"<div{box}><table>{caption}<thead><tr>{head}</tr></thead>"
+        start = f"<div{box}><table><thead><tr>{head}</tr></thead>"
         return f"{start}\n<tbody>\n{rows}</tbody></table></div>"
 
     def __repr__(self) -> str:

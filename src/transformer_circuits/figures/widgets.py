@@ -82,42 +82,24 @@ class Widget:
 
 
 def attention_heads(
-    patterns: Float[Tensor, "head dest src"],
-    tokens: Sequence[str],
-    *,
-    label: str,
-    names: Sequence[str] | None = None,
-    max_value: float = 1.0,
+    patterns: Float[Tensor, "head dest src"], tokens: Sequence[str], *, label: str, names: Sequence[str]
 ) -> Widget:
-    """Return heat maps of attention, one per head: hover over a head to enlarge it, click to keep it; hover over a cell for its number.
-
-    `max_value`: the number shown in full color.
-    """
-    properties = {
-        "attention": patterns,
-        "tokens": [show_token(token) for token in tokens],
-        "attentionHeadNames": names,
-        "maxValue": max_value,
-        "minValue": -max_value,
-    }
+    """Return heat maps of attention, one per head: hover over a head to enlarge it, click to keep it; hover over a cell for its number."""
+    shown = [show_token(token) for token in tokens]
+    properties = {"attention": patterns, "tokens": shown, "attentionHeadNames": names, "maxValue": 1, "minValue": -1}
     return Widget("AttentionHeads", properties, label)
 
 
 def token_log_probs(
-    tokens: Int[Tensor, "pos"],
-    log_probs: Float[Tensor, "pos d_vocab"],
-    names: Sequence[str],
-    *,
-    label: str,
-    top_k: int = 10,
+    tokens: Int[Tensor, "pos"], log_probs: Float[Tensor, "pos d_vocab"], names: Sequence[str], *, label: str
 ) -> Widget:
-    """Return running text, each token colored by how well it was predicted; hover for the model's `top_k` predictions at that place.
+    """Return running text, each token colored by how well it was predicted; hover for the model's ten best predictions at that place.
 
     `tokens`: ids, the start token first (it is not shown). `log_probs`: of the next token, in nats. `names`: the vocabulary's strings, by id.
     """
     before, after = log_probs[:-1], tokens[1:, None]
     own = before.gather(-1, after)
-    best = before.topk(top_k, dim=-1)
+    best = before.topk(10, dim=-1)
     properties = {
         "prompt": [_with_breaks(names[token]) for token in tokens.tolist()],
         "topKLogProbs": best.values,

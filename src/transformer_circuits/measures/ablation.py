@@ -29,7 +29,7 @@ class Worth(NamedTuple):
 
 
 def worth(costs: Float[Tensor, "layer head window"]) -> Worth:
-    """Return the mean of `head_costs` over two or more windows, with its standard error."""
+    """Return the mean of `head_costs` of two or more windows, with its standard error."""
     return Worth(costs.mean(dim=-1), costs.std(dim=-1) / costs.shape[-1] ** 0.5)
 
 
@@ -44,8 +44,8 @@ def recorded_worth(name: str) -> Worth:
 @torch.no_grad()
 def head_costs(
     model: Callable[[Tensor], Tensor], outputs: Sequence[nn.Module], n_heads: int, rows: Int[Tensor, "window pos"]
-) -> Float[Tensor, "layer head window"]:
-    """Return by how much the loss (nats per token) of each window rises when one head's z is replaced by its mean over windows and positions.
+) -> Float[Tensor, "layer head window pos-1"]:
+    """Return by how much the loss (nats) at each token rises when one head's z is replaced by its mean over windows and positions.
 
     `outputs`: the module of each layer that multiplies z, [row, pos, n_heads * d_head], by W_O: `attn.o` of the plain model and of
     TransformerLens's bridge alike.
@@ -58,8 +58,8 @@ def head_costs(
     with contextlib.ExitStack() as stack:
         for output in outputs:
             stack.enter_context(output.register_forward_pre_hook(add))
-        intact = losses(model, rows).mean(dim=-1)
-    costs = intact.new_zeros(len(outputs), n_heads, len(rows))
+        intact = losses(model, rows)
+    costs = intact.new_zeros(len(outputs), n_heads, *intact.shape)
     for layer, (output, total) in enumerate(sums.items()):
         for head, mean in enumerate((total / rows[:, 1:].numel()).view(n_heads, -1)):
 
@@ -69,5 +69,5 @@ def head_costs(
                 return z, *inputs[1:]
 
             with output.register_forward_pre_hook(replace):
-                costs[layer, head] = losses(model, rows).mean(dim=-1) - intact
+                costs[layer, head] = losses(model, rows) - intact
     return costs

@@ -1,6 +1,6 @@
 """How well a model predicts: losses, first guesses, and what the context before a token is worth."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -26,15 +26,6 @@ def batch_size(device: torch.device) -> int:
     return BATCH
 
 
-def _predictions(model: Model, rows: Int[Tensor, "row pos"]) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield, a few rows at a time: which rows, the logits [token, d_vocab] at each token but the last, and the tokens that follow."""
-    size = batch_size(rows.device)
-    for at in range(0, len(rows), size):
-        part = rows[at : at + size]
-        logits = model(part[:, :-1]).flatten(0, 1)
-        yield slice(at, at + size), logits.float() if logits.dtype.itemsize == 2 else logits, part[:, 1:].flatten()
-
-
 @torch.no_grad()
 def losses_and_guesses(model: Model, rows: Int[Tensor, "row pos"], guesses: bool = True) -> tuple[Tensor, Tensor]:
     """Return, [row, pos-1], the loss (nats) at each token after the first, at least in single precision, and whether it is the first guess.
@@ -43,7 +34,11 @@ def losses_and_guesses(model: Model, rows: Int[Tensor, "row pos"], guesses: bool
     """
     # Made beforehand, or with the first rows: small results between large temporary ones keep the heap from being reused.
     found, right = None, torch.zeros(rows[:, 1:].shape, dtype=torch.bool, device=rows.device)
-    for part, logits, targets in _predictions(model, rows):
+    size = batch_size(rows.device)
+    for at in range(0, len(rows), size):
+        part = slice(at, at + size)
+        logits, targets = model(rows[part, :-1]).flatten(0, 1), rows[part, 1:].flatten()
+        logits = logits.float() if logits.dtype.itemsize == 2 else logits
         if found is None:
             found = logits.new_empty(right.shape)
         # One row per token: eight times as fast on CPUs as [row, d_vocab, pos].

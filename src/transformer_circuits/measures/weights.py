@@ -98,11 +98,6 @@ def _random_heads(d_model: int, d_head: int, seed: int) -> Product:
     return Product(*(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes))
 
 
-def turned_at_random(model: Any) -> Float[Tensor, "side=3 reader writer"]:
-    """Return the ratios of the first two layers with a random rotation of the stream between the two heads of each pair."""
-    return turned(model.OV[0], model.QK[1], model.OV[1])
-
-
 def turned(writer_OV: Any, reader_QK: Any, reader_OV: Any) -> Float[Tensor, "side=3 reader writer"]:
     """Return `composition_ratios` of FactoredMatrix circuits with a random rotation between the two heads, which keeps all singular values.
 

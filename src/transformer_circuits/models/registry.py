@@ -103,7 +103,8 @@ def training_film(name: str) -> dict[str, np.ndarray] | None:
 def _folder(name: str) -> Path:
     """Return the folder in `weights/` called `name`, or else the folder `name`, which may not exist."""
     shipped = paths.WEIGHTS / name
-    return shipped if shipped.is_dir() else Path(name).expanduser()
+    inside = shipped.resolve().parent == paths.WEIGHTS.resolve()
+    return shipped if inside and shipped.is_dir() else Path(name).expanduser()
 
 
 def _fetched(name: str, *patterns: str) -> Path:

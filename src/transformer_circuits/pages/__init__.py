@@ -1,4 +1,4 @@
-"""Pages that are made, not written: the build calls each module's `main`. Their words are in templates/, as jinja2 templates of MyST and HTML."""
+"""Pages that are made, not written. Their words are in templates/, as jinja2 templates of MyST and HTML."""
 
 import jinja2
 

@@ -7,19 +7,17 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
 from transformer_circuits.circuits import heads
-from transformer_circuits.data import D_VOCAB, held_out_documents, held_out_windows, load_tokenizer
+from transformer_circuits.data import D_VOCAB, held_out_documents, held_out_tokens, held_out_windows, load_tokenizer
 from transformer_circuits.measures import ablation
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig
 from transformer_circuits.models.recipes import differing_settings, recipe
 from transformer_circuits.models.registry import list_models, training_log
 from transformer_circuits.models.shards import read_manifest
-from transformer_circuits.models.tokenizer import pieces
 from transformer_circuits.pages import render
 from transformer_circuits.paths import DATA, WEIGHTS
 from transformer_circuits.training.corpus import load_sources
@@ -61,13 +59,9 @@ def reads_text(name: str) -> bool:
 @functools.cache
 def bytes_per_token(d_vocab: int) -> float:
     """Return the bytes of held-out text per token when it is cut into the first `d_vocab` tokens of the family's vocabulary."""
-    tokens = np.concatenate([part.numpy() for _, part in held_out_documents()])
     tokenizer = load_tokenizer()
-    characters = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))  # one character per byte
-    length = np.array([len(token) for token in characters])
-    length[tokenizer.bos_token_id] = 0
-    cut = pieces(json.loads((DATA / "tokenizer.json").read_text(encoding="utf8")), d_vocab)
-    return length[tokens].sum() / np.array([len(parts) for parts in cut])[tokens].sum()
+    texts = [tokenizer.decode(tokens[1:]) for _, tokens in held_out_documents()]
+    return sum(len(text.encode()) for text in texts) / len(held_out_tokens(d_vocab))
 
 
 def best(scores: torch.Tensor) -> str:

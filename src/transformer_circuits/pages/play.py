@@ -1,7 +1,5 @@
 """The page "Play": the two-layer model in the reader's browser, to be taken apart there.
 
-    python -m transformer_circuits.pages.play OUT.md       (the build does; the models go to _static/play beside it)
-
 The page is `book/_static/play/`: engine.js computes, play.js draws, both written by hand. This module writes their data: weights and
 tokenizer, what each head does, the prepared texts. All of it is computed from the shipped model; no head is named by hand.
 """
@@ -10,7 +8,6 @@ import base64
 import html
 import json
 import re
-import sys
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -221,7 +218,3 @@ def main(out: Path) -> None:
         (folder / file).write_text(data, encoding="utf-8")
         if name == MODEL:
             out.write_text(page(model, shown, len(data) / 1e6), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

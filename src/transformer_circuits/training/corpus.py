@@ -388,7 +388,7 @@ def main(argv: list[str] | None = None) -> None:
         documents = read_sources(load_sources(), args.out / "downloads")
     try:
         report = build(list(documents), args.out, args.d_vocab)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, subprocess.CalledProcessError) as error:
         raise SystemExit(f"error: {error}") from error
     if args.ship:
         ship(args.out, args.ship)

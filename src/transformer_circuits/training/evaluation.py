@@ -79,7 +79,7 @@ def decimals(values: Any, digits: int = 4) -> Any:
 def worth_of_heads(model: Transformer, rows: Int[Tensor, "row pos"]) -> Worth:
     """Return what removing each head costs on these windows."""
     outputs = [block.attn.o for block in model.layers]
-    return worth(head_costs(model, outputs, model.config.n_heads, rows))
+    return worth(head_costs(model, outputs, model.config.n_heads, rows).mean(dim=-1))
 
 
 class Evaluation:
@@ -87,11 +87,10 @@ class Evaluation:
 
     held_out, in_context     loss; loss late in the window minus loss early in it
     previous_token, rest     of each head on held-out text; `rest` is its attention to the start token
-    induction                of each head on repeated tokens drawn uniformly (`induction_frequent`: as often as they occur in text)
+    induction                of each head on repeated tokens drawn uniformly
     copies, first_guess      loss in the first and second copy of these; share of right first guesses in the second
     positivity               of each head's OV circuit: near 1 for a copying head
     cost, cost_error         what removing each head costs on `few_windows` windows, and its standard error over them
-    working                  of each layer, the heads that work
     orders                   loss with frozen patterns and only paths through at most 0, 1, ... heads
     pair                     with two layers, the head with the highest induction score and the earlier head that its keys read most:
                              their K-composition ratio, and the positivity of their K-composition circuit
@@ -103,10 +102,7 @@ class Evaluation:
         self.rows, self.few = held_out.rows(windows).to(device), config.few_windows
         self.spread = self.rows[:: max(1, count // self.few)][: self.few]  # from all parts of the held-out text
         n_ctx, shortest = held_out.n_ctx, min(SHORTEST, (held_out.n_ctx - 1) // 2)
-        of_text = torch.from_numpy(np.bincount(held_out.tokens, minlength=d_vocab))
-        options = d_vocab, n_ctx, config.repeats, shortest, config.seed
-        drawn = [repeated_random_tokens(*options, frequency) for frequency in (torch.ones(d_vocab), of_text)]
-        self.repeated = [tokens.to(device) for tokens in drawn]
+        self.repeated = repeated_random_tokens(d_vocab, n_ctx, config.repeats, shortest, config.seed).to(device)
 
     def __call__(self, model: Transformer) -> dict[str, Any]:
         by_position = losses(model, self.rows)
@@ -117,22 +113,20 @@ class Evaluation:
         scores["previous_token"] = previous_token_score(text).mean(dim=1)
         scores["rest"] = start_token_score(text).mean(dim=1)
         del text
-        for name, repeated in zip(("induction", "induction_frequent"), self.repeated):
-            patterns = attention_patterns(model, repeated.tokens)
-            scores[name] = torch.stack([induction_score(layer, repeated) for layer in patterns])
+        patterns = attention_patterns(model, self.repeated.tokens)
+        scores["induction"] = torch.stack([induction_score(layer, self.repeated) for layer in patterns])
         heads = worth_of_heads(model, self.spread)
         scores |= {"cost": heads.cost, "cost_error": heads.error}
-        scores["working"] = [layer.nonzero().flatten().tolist() for layer in heads.working]
-        uniform = self.repeated[0]
-        nats, right = losses_and_guesses(model, uniform.tokens)
-        scores["copies"] = uniform.by_copy(nats)
-        scores["first_guess"] = float(uniform.by_copy(right.float())[1])
+        nats, right = losses_and_guesses(model, self.repeated.tokens)
+        scores["copies"] = self.repeated.by_copy(nats)
+        scores["first_guess"] = float(self.repeated.by_copy(right.float())[1])
         if not model.config.beyond:  # circuits are products of matrices
             scores |= self.circuits(model, scores["induction"])
             scores["orders"] = losses_by_order(model, self.rows[: self.few])
         return decimals(scores)
 
     @torch.autocast("cpu", enabled=False)
+    @torch.autocast("cuda", enabled=False)
     def circuits(self, model: Transformer, induction: Tensor) -> dict[str, Any]:
         W = head_matrices(model)
         found = {"positivity": factored_positivity(W["W_V"], W["W_O"] @ vocabulary_product(model))}

@@ -1,5 +1,6 @@
-"""The picture of the README and the front page, book/_static/readme.png, from the shipped weights."""
+"""The picture of the README and the front page, from the shipped weights: `python .ci/readme_figure.py book/_static/readme.png`."""
 
+import sys
 from pathlib import Path
 
 import torch
@@ -37,3 +38,7 @@ def main(out: Path) -> None:
     for text in dots.texts:
         text.set_fontsize(SMALLEST)
     fig.savefig(out, dpi=160)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
