@@ -85,11 +85,6 @@ def test_the_headline_moves_below_the_first_paragraph_and_folded_cells_say_what_
     folded = [summary.p.get_text() for summary in page.select("details.hide > summary")]
     assert folded == ["Imports", "Plot", "The sentence below"]
 
-    imports.metadata = {"tags": ["headline"]}
-    nbformat.write(notebook, path)
-    code, printed = make(book, capfd)
-    assert code == 1 and "tagged `headline`, but shows no figure and no Markdown" in printed
-
 
 def test_a_number_that_is_edited_and_reverted_never_stays_on_a_page(book):
     for error in (0.5, 1e-7):
@@ -113,9 +108,14 @@ def test_a_failed_cell_fails_the_build_and_is_not_kept(book, capfd):
 def test_a_warning_fails_the_build_every_time(book, capfd):
     with (book / "book" / "intro.md").open("a") as intro:
         intro.write("\n[nowhere](nothing.md)\n")
+    path = book / "notebooks" / "01_one.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[1].metadata.tags = ["headline"]
+    nbformat.write(notebook, path)
     for _ in range(2):
         code, printed = make(book, capfd)
         assert code == 1 and "nothing.md" in printed
+        assert "tagged `headline`, but shows no figure and no Markdown" in printed
 
 
 def test_a_claim_that_is_recorded_twice_fails_the_build(book):
@@ -220,7 +220,7 @@ def test_a_change_runs_what_reads_it_and_taken_back_runs_nothing(traced, capfd):
         path.write_text("x = 2")
         assert rerun(traced, capfd) == ["01_one"] * (change in READ), change
         path.unlink() if before is None else path.write_text(before)
-        assert rerun(traced, capfd) == [], change
+        assert change in NOT_READ or rerun(traced, capfd) == [], change
 
 
 def test_other_releases_run_everything_and_only_the_latest_results_are_kept(traced, capfd, monkeypatch):

@@ -71,8 +71,8 @@ def test_one_score_of_one_head_is_the_same_number_on_every_page(recorded, front,
     assert abs(value - int(shown) / 100) < 0.0056
 
 
-def test_claims_are_chosen_by_verdict_and_a_link_opens_its_card(html, browser, recorded):
-    shown = browser.new_page()
+def test_claims_are_chosen_by_verdict_and_a_link_opens_its_card(html, reused, recorded):
+    shown = reused.page
     shown.goto(f"{(html / 'book' / 'scoreboard.html').as_uri()}#T8")
     assert shown.locator("#T8").get_attribute("open") is not None and shown.locator("#T9[open]").count() == 0
     wanted = next(claim for claim in map(ledger.claim_of, recorded) if claim.group == "question")
@@ -80,4 +80,3 @@ def test_claims_are_chosen_by_verdict_and_a_link_opens_its_card(html, browser, r
     shown.get_by_label("Verdict").select_option(answer)
     cards = shown.locator(".tc-scoreboard details.tc-claim:visible")
     assert set(cards.evaluate_all("cards => cards.map(card => card.dataset.verdict)")) == {answer}
-    shown.close()

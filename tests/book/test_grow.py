@@ -1,5 +1,6 @@
 """The page "Grow one" in a browser, from disk, without network: its gradients are PyTorch's, its model learns induction, and all can use it."""
 
+import json
 import re
 
 import numpy as np
@@ -93,10 +94,10 @@ def test_loss_gradients_and_updates_are_those_of_pytorch(page, shape, cut):
     settings = {"cut": cut, "positions": True, "repeats": "all", "lr": RATE, "seed": 0}
     given = {name: stored(name, weight.detach()).tolist() for name, weight in matrices(model).items()}
     sizes = {**shape, "d_model": WIDTH, "d_vocab": WIDTH, "n_ctx": N_CTX, "rows": ROWS}
-    found = page.evaluate(
-        "given => grow.check(given)",
-        {"shape": sizes, "settings": settings, "weights": given, "ids": tokens.flatten().tolist(), "removed": removed},
-    )
+    asked = {"shape": sizes, "settings": settings, "weights": given, "ids": tokens.flatten().tolist()}
+    # As text: Playwright hands over numbers one by one.
+    check = "async given => JSON.stringify(await grow.check(JSON.parse(given)))"
+    found = json.loads(page.evaluate(check, json.dumps(asked | {"removed": removed})))
     if shape["layers"] == 2:
         heads = {
             name: weight.detach().unflatten(0, (shape["heads"], -1))
@@ -124,15 +125,16 @@ def test_loss_gradients_and_updates_are_those_of_pytorch(page, shape, cut):
 def test_without_workers_and_webassembly_it_trains_too(site, watched):
     watched.page.add_init_script("delete window.Worker; delete window.WebAssembly;")
     page = opened(watched.page, f"{site.as_uri()}#heads=1&layers=1")
+    page.get_by_role("button", name="slow").click()
     assert trained_to(page, "d.step >= 3") >= 3
 
 
 # ---- how it is used --------------------------------------------------------------------------------------------------------
 
 
-def test_two_layers_learn_what_one_cannot_and_repair_themselves_without_a_head(site, watched):
-    """Train to 90%, pause, remove the head with the most attention to the previous token, and resume. With two heads a layer: half the time."""
-    page = opened(watched.page, f"{site.as_uri()}#heads=2")
+def test_two_layers_learn_what_one_cannot_and_train_on_without_a_head(site, watched):
+    """Train to 90%, pause, remove the head with the most attention to the previous token, and resume. With one head a layer: a third less time."""
+    page = opened(watched.page, f"{site.as_uri()}#heads=1")
     learned = trained_to(page, "d.right > 0.9")
     assert learned < 1000
     shares = [int(text.rstrip("%")) for text in page.locator(".watch-curve").first.locator("b").all_text_contents()]
@@ -171,18 +173,16 @@ def test_a_link_has_the_settings(page, site, watched):
     expect(again.get_by_role("radio")).to_have_count(4)
 
 
-@pytest.mark.parametrize(
-    "hostile",
-    ["layers=9&heads=1e9&lr=99", "seed=<img src=x onerror=alert(1)>", "__proto__=2&constructor=1&cut=toString",
-     "layers=__proto__&repeats=valueOf", "layers=%E0%A4%A", "&&&=&heads=4;layers=1"],
-)  # fmt: skip
-def test_hostile_addresses_change_nothing(site, watched, hostile):
-    page = opened(watched.page, f"{site.as_uri()}#{hostile}")
-    expect(page.get_by_role("radio")).to_have_count(8)
-    for name in ("Layers", "Learning rate", "Seed"):
-        box = page.get_by_role("combobox", name=name, exact=True)
-        assert box.input_value() == {"Layers": "2", "Learning rate": "0.02", "Seed": "0"}[name]
-    assert page.locator("#grow img").count() == 0
+def test_hostile_addresses_change_nothing(site, reused):
+    for hostile in (
+        "layers=9&heads=1e9&lr=99", "seed=<img src=x onerror=alert(1)>", "__proto__=2&constructor=1&cut=toString",
+        "layers=__proto__&repeats=valueOf", "layers=%E0%A4%A", "&&&=&heads=4;layers=1",
+    ):  # fmt: skip
+        page = opened(reused.page, f"{site.as_uri()}#{hostile}")
+        expect(page.get_by_role("radio")).to_have_count(8)
+        for name, value in {"Layers": "2", "Learning rate": "0.02", "Seed": "0"}.items():
+            expect(page.get_by_role("combobox", name=name, exact=True)).to_have_value(value)
+        assert page.locator("#grow img").count() == 0, hostile
 
 
 class TestGrow(OnAPhone):

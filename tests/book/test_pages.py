@@ -49,6 +49,22 @@ def parse(path: Path) -> lxml.html.HtmlElement:
     return lxml.html.fromstring(path.read_bytes())  # in a fiftieth of Beautiful Soup's time
 
 
+# The contrast of each element's text with what is behind it (WCAG 2.1), the lowest first; what has no size is left out.
+CONTRAST = """selector => {
+  const rgb = text => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(c => c / 255).map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if ((c[3] ?? 1) > 0.5) return c; }
+    return [255, 255, 255]; };
+  return [...document.querySelectorAll(selector)].filter(e => e.offsetParent && e.innerText?.trim()).map(e => {
+    const [a, b] = [light(rgb(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
+    return [(a + 0.05) / (b + 0.05), e.innerText.slice(0, 40)];
+  }).sort((x, y) => x[0] - y[0]);
+}"""
+READ = "article p, article li, article td, article th, article dd, figcaption .caption-text, code.token, .tc-verdict, .tc-cell, summary"
+FILTERS = "() => [...document.querySelectorAll('article img')].map(i => getComputedStyle(i).filter)"
+
+
 @pytest.mark.parametrize("name", files(ROOT))  # those of single heads are read without a browser
 def test_page_reads_offline_and_fits_a_phone(html, name, reused):
     page = reused.open(html / f"{name}.html")
@@ -70,6 +86,11 @@ def test_page_reads_offline_and_fits_a_phone(html, name, reused):
         assert named, f"{source} has no alternative text (mystnb.image.alt)"
 
     page.wait_for_function(NONE_BLANK)  # widgets draw some time after they are there
+    for theme in ("light", "dark"):
+        page.locator("html").evaluate("(e, theme) => (e.dataset.theme = theme)", theme)
+        found = page.evaluate(CONTRAST, READ)
+        assert found[0][0] >= 4.5, (theme, found[:5])
+        assert set(page.evaluate(FILTERS)) <= {"none"}, "figures must not be dimmed"
     page.set_viewport_size({"width": 400, "height": 800})
     wide = page.evaluate("() => document.documentElement.scrollWidth")
     assert wide <= 400, f"the page is {wide} pixels wide on a screen of 400"
@@ -114,37 +135,8 @@ def test_every_page_has_a_title_a_description_of_its_own_and_a_preview_picture_i
         assert (ROOT / re.fullmatch(r"https://.*/raw/main/(.*)", tags["og:image"])[1]).is_file()
 
 
-# The contrast of each element's text with what is behind it (WCAG 2.1), the lowest first; what has no size is left out.
-CONTRAST = """selector => {
-  const rgb = text => text.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map(c => c / 255).map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if ((c[3] ?? 1) > 0.5) return c; }
-    return [255, 255, 255]; };
-  return [...document.querySelectorAll(selector)].filter(e => e.offsetParent && e.innerText?.trim()).map(e => {
-    const [a, b] = [light(rgb(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
-    return [(a + 0.05) / (b + 0.05), e.innerText.slice(0, 40)];
-  }).sort((x, y) => x[0] - y[0]);
-}"""
-READ = "article p, article li, article td, article th, article dd, figcaption .caption-text, code.token, .tc-verdict, .tc-cell, summary"
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_can_be_read_in_both_themes(html, watched, theme):
-    modes = [f"localStorage.setItem('{name}', '{theme}')" for name in ("mode", "theme")]
-    watched.page.add_init_script("; ".join(modes))
-    page = watched.page
-    for name in ("notebooks/04_skip_trigrams", "book/scoreboard", "book/figures", "book/models"):
-        page.goto((html / f"{name}.html").as_uri())
-        assert page.locator("html").get_attribute("data-theme") == theme
-        found = page.evaluate(CONTRAST, READ)
-        assert len(found) > 20 and found[0][0] >= 4.5, (name, found[:5])
-        filters = "() => [...document.querySelectorAll('article img')].map(i => getComputedStyle(i).filter)"
-        assert set(page.evaluate(filters)) <= {"none"}, "figures must not be dimmed"
-
-
-def test_a_wide_table_says_that_it_scrolls(html, watched):
-    page = watched.page
+def test_a_wide_table_says_that_it_scrolls(html, reused):
+    page = reused.page
     page.set_viewport_size({"width": 400, "height": 800})
     page.goto((html / "book" / "models.html").as_uri())
     wide, label = page.locator(".tc-scrolls"), "e => getComputedStyle(e, '::before').content"
@@ -180,14 +172,14 @@ def test_every_figure_has_a_number_of_its_own_a_caption_and_every_chapter_a_butt
     assert len(set(numbers)) == len(numbers) and all(re.match(r"Fig\. [AE]?\d+\.\d+", number) for number in numbers)
 
 
-def test_the_first_page_leads_to_the_book(html, watched):
-    page = watched.page
+def test_the_first_page_leads_to_the_book(html, reused):
+    page = reused.page
     page.goto((html / "index.html").as_uri())
     page.wait_for_url("**/book/intro.html")
 
 
-def test_search_finds_a_chapter(html, watched):
-    page = watched.page
+def test_search_finds_a_chapter(html, reused):
+    page = reused.page
     page.goto((html / "search.html").as_uri() + "?q=residual")
     page.wait_for_selector("#search-results li a")
 

@@ -41,28 +41,24 @@ def component(page, name):
     return page.locator(f".circuits-widget[data-component={name}]")
 
 
-def test_everything_is_drawn_and_literal(page):
+def test_widgets_are_drawn_literal_and_alive(page):
     assert page.locator(".token-table td").all_inner_texts() == list(map(show_token, TOKENS))
-    expect(component(page, "TokenLogProbs")).to_contain_text("".join(map(show_token, TOKENS[2:])))
+    heads, predictions = component(page, "AttentionHeads"), component(page, "TokenLogProbs")
+    expect(predictions).to_contain_text("".join(map(show_token, TOKENS[2:])))
     canvases = page.get_by_role("figure", name="Three heads").locator("canvas")
     assert canvases.count() == 4, "three to choose from, one enlarged"
 
-
-def test_a_head_is_chosen_by_hovering_and_kept_by_clicking(page):
-    heads = component(page, "AttentionHeads")
+    # A head is chosen by hovering and kept by clicking.
     expect(heads.get_by_text("Head 0 Zoomed")).to_have_count(1)
-    before = heads.locator("canvas").last.evaluate("c => c.toDataURL()")
-    heads.locator("canvas").nth(1).hover()
+    before = canvases.last.evaluate("c => c.toDataURL()")
+    canvases.nth(1).hover()
     expect(heads.get_by_text("Head 1 Zoomed")).to_have_count(1)
-    heads.locator("canvas").nth(2).click()
+    canvases.nth(2).click()
     page.mouse.move(0, 0)
     expect(heads.get_by_text("Head 2 Zoomed")).to_have_count(1)
     last = "[...document.querySelectorAll('.circuits-widget[data-component=AttentionHeads] canvas')].at(-1)"
     page.wait_for_function(f"before => {last}.toDataURL() !== before", arg=before)
 
-
-def test_predictions_show_when_hovered(page):
-    predictions = component(page, "TokenLogProbs")
+    # When a token is hovered: the heading, the true token, the ten best.
     predictions.locator("span").filter(has_text="<td").first.hover()
-    # The heading, the true token, the ten best.
     expect(predictions.locator("table tr")).to_have_count(1 + 1 + 10)

@@ -6,13 +6,10 @@ names its claim, whose `in_words` has it.
 """
 
 import re
-import subprocess
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 
 from nbformat import NotebookNode
-from nbformat import reads as read_notebook
 
 from transformer_circuits.claims.ledger import load_claims
 
@@ -90,33 +87,3 @@ def entries(page: str) -> dict[str, str]:
     """Return the entries of the page of failures by claim: `(why-t8)=`, a heading, and its lines."""
     parts = re.split(r"^\(why-(\w+)\)=$", page, flags=re.MULTILINE)
     return {id.upper(): text.partition("\n## ")[0] for id, text in zip(parts[1::2], parts[2::2])}
-
-
-def now(number: str, before: NotebookNode, after: NotebookNode) -> str | None:
-    """Return the number that stands in an output of `after` where `before` had this one; None if it was not there or the output has another shape."""
-    ((_, wanted),) = numbers(number)
-    for old, new in zip(before.cells, after.cells):
-        if old.cell_type == new.cell_type == "code":
-            ours, theirs = (list(numbers("\n".join(printed(cell)))) for cell in (old, new))
-            for (written, _), (instead, _) in zip(ours, theirs if len(theirs) == len(ours) else []):
-                if stands_in(wanted, written):
-                    return instead
-    return None
-
-
-def committed(path: Path) -> NotebookNode | None:
-    """Return a notebook as the last commit has it; None where there is no git or no such file."""
-    show = ["git", "-C", str(path.parent), "show", f"HEAD:./{path.name}"]
-    text = subprocess.run(show, capture_output=True, text=True)
-    return read_notebook(text.stdout, as_version=4) if text.returncode == 0 else None
-
-
-def to_rewrite(path: Path, notebook: NotebookNode) -> list[str]:
-    """Return what must be rewritten in a notebook: each sentence with its number, and the new one where the last commit shows where it stood."""
-    missing = unfounded(notebook)
-    before = committed(path) if missing else None
-    lines = []
-    for sentence, number in missing:
-        instead = now(number, before, notebook) if before else None
-        lines.append(f"{number} → {instead or 'nothing above prints it'}: {sentence}")
-    return lines

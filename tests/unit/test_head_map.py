@@ -27,14 +27,6 @@ def windows(small):
 
 
 @torch.no_grad()
-def test_rises_are_those_of_hooks_that_remove_a_head(small, windows):
-    means = [heads.mean_z(small, windows[:, :-1], 0)]
-    without = heads.losses(small, windows, heads.without_heads([(0, 2)], means))
-    expected = without - heads.losses(small, windows)
-    torch.testing.assert_close(head_map.rises(small, windows)[0, 2], expected, rtol=1e-3, atol=1e-5)
-
-
-@torch.no_grad()
 def test_a_map_has_the_scores_of_the_other_measures_and_the_costs_that_it_is_given(small, windows):
     recorded = recorded_worth(SMALL)
     found = head_map.head_map(small, windows, recorded)

@@ -180,8 +180,10 @@ def test_a_hub_name_goes_to_the_loader_that_knows_its_positions(hub, monkeypatch
             start_token(bridge)
 
 
-def test_what_transformer_lens_cannot_load_is_one_sentence(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "none"}')
+@pytest.mark.parametrize("more", [{}, {"auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}])
+def test_what_transformer_lens_cannot_load_is_one_sentence_and_code_in_a_folder_is_not_run(tmp_path, more):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "none", **more}))
+    (tmp_path / "own.py").write_text("raise SystemExit('remote code ran')")
     with pytest.raises(WeightsError, match="' could not be loaded: ") as error:
         load_model(tmp_path)
     assert "\n" not in str(error.value)

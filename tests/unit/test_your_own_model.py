@@ -14,7 +14,7 @@ from test_registry import OLD, old, write_old
 from transformer_circuits import data, models
 from transformer_circuits.circuits import heads, survey
 from transformer_circuits.circuits.heads import relative_error
-from transformer_circuits.measures import weights
+from transformer_circuits.measures import repeats, weights
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.shards import WeightsError, save_model
@@ -74,6 +74,7 @@ def tiny(tmp_path_factory, tiny_tokenizer_file):
 def run_chapter(name: str, monkeypatch, dtype: torch.dtype = torch.float32) -> dict:
     """Run the chapter's cells with another name, and return their variables."""
     monkeypatch.setattr(models, "load_model", functools.partial(load_model, device="cpu", dtype=dtype))
+    monkeypatch.setattr(repeats, "DRAWS", 2)  # half the time
     cells = json.loads((ROOT / "notebooks" / "17_your_own_model.ipynb").read_text(encoding="utf8"))["cells"]
     found: dict = {}
     with torch.no_grad(), plt.rc_context({"backend": "agg"}):

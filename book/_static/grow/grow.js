@@ -36,12 +36,14 @@
   const shape = (layers) => ({ ...FIXED, layers, heads: number("heads"), d_head: SHARP[number("heads")] });
 
   async function begin() {
-    state.running = false, state.removed = [], history = {}, looks = {};
+    state.running = false, state.removed = [];
+    const fresh = {}, past = {}; // in place only when both are whole: a page in another theme draws at any time
     const runs = number("layers") === 1 ? { chosen: 1 } : { chosen: 2, "one layer": 1 };
     for (const [name, layers] of Object.entries(runs)) {
-      looks[name] = (await ask("start", { name, shape: shape(layers), settings: asks() })).look;
-      history[name] = [];
+      fresh[name] = (await ask("start", { name, shape: shape(layers), settings: asks() })).look;
+      past[name] = [];
     }
+    looks = fresh, history = past;
     // The best place to look from: in the middle of the second copy.
     const second = looks.chosen.target.flatMap((target, i) => (target >= 0 ? [i] : []));
     state.place = second[Math.floor(second.length / 2)], state.head = Math.min(state.head, number("layers") * number("heads") - 1);
