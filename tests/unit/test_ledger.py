@@ -125,7 +125,7 @@ def test_an_identity_is_judged_by_its_largest_error_and_a_note_not_at_all():
     assert judge("O1", {"attn-only-1l": 1e-7, "attn-only-2l": 2e-4}).verdict is Verdict.FAILS
     note = judge("S7", main=0.5)
     assert note.verdict is Verdict.NOTED
-    assert "of the 12-head model listed in full: 50%" in repr(verdicts(note))
+    assert "of the 12-head model listed for all source tokens: 50%" in repr(verdicts(note))
 
 
 # Judging

@@ -49,8 +49,8 @@ def centered(W_E: Embedding, W_U: Unembedding) -> tuple[Embedding, Unembedding]:
 def random_positivities(W_E: Embedding, W_U: Unembedding, d_head: int) -> Float[Tensor, " head"]:
     """Return the positivity of OV circuits with random W_V and W_O between a model's own embedding and unembedding; center both if the circuits are.
 
-    This is chance for everything that goes through the vocabulary: trained embeddings make positivity several times as wide as random
-    matrices do (the Ginibre ensemble has a standard deviation of about 1.5 / d_head).
+    This is chance for everything that goes through the vocabulary: trained embeddings make positivity wider than random matrices do (the
+    Ginibre ensemble has a standard deviation of about 1.5 / d_head).
     """
     # What each direction of the stream becomes when read as tokens and embedded again.
     tokens = (W_U.double() @ W_E.double()).cpu()
