@@ -61,6 +61,17 @@ def test_a_shipped_model_is_ready_to_read():
     assert bridge.cfg.model_name == "shipped-b" and bridge.tokenizer.bos_token == "<|start|>"
 
 
+def test_a_model_may_be_a_link_and_the_present_folder_is_none_of_the_shipped(repository, tmp_path, monkeypatch):
+    save_model(make(3), tmp_path / "elsewhere" / "mine", "mine", {})
+    (repository / "weights" / "linked").symlink_to(tmp_path / "elsewhere" / "mine")
+    assert list_models() == ["linked", "shipped-a", "shipped-b"]
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert_is(load_model("linked", "cpu"), 3)
+    for name in (".", ".."):
+        with pytest.raises(WeightsError, match="^[.]+ has no model"):
+            load_model(name, "cpu")
+
+
 def test_a_name_that_is_not_found_and_a_folder_without_its_manifest_are_no_models(repository):
     names = "shipped-a, shipped-b"
     message = f"^unknown model 'attn-only-9l': .* {names}, .* hub: the network is not there$"

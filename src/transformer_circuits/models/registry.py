@@ -103,7 +103,7 @@ def training_film(name: str) -> dict[str, np.ndarray] | None:
 def _folder(name: str) -> Path:
     """Return the folder in `weights/` called `name`, or else the folder `name`, which may not exist."""
     shipped = paths.WEIGHTS / name
-    inside = shipped.resolve().parent == paths.WEIGHTS.resolve()
+    inside = shipped.parent == paths.WEIGHTS and shipped.name != ".."  # by name: it may be a link to another place
     return shipped if inside and shipped.is_dir() else Path(name).expanduser()
 
 
