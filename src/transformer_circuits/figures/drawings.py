@@ -77,7 +77,7 @@ def _induction(ax: Axes) -> None:
     _arrow(ax, (2, 2.1), (6, 2.9), color="C0", **THICK)
     for place, says in ((2, "key: the token\nbefore me is ram"), (6, "query:\nI am at ram")):
         ax.text(place, 1.55, says, ha="center", va="center", fontsize=10, bbox=BOX)
-    _arrow(ax, (2.95, 1.55), (5.35, 1.55), color="0.4", arrowstyle="<->", ls="--")
+    _arrow(ax, (2.79, 1.55), (5.43, 1.55), color="0.4", arrowstyle="<->", ls="--")
     ax.text(4.15, 1.65, "match", ha="center", va="bottom", fontsize=10)
     ax.text(6, 3.1, "next: le", ha="center", va="bottom", weight="bold", fontsize=12)
     for y, name in ((0.7, "first layer"), (2.5, "second layer")):
