@@ -84,7 +84,7 @@ def test_check_prints_one_line_returns_what_is_right_and_opens_the_answers(capsy
         (
             unwritten,
             solution,
-            "is not written yet: it raises NotImplementedError. The cells below use the book's version.",
+            "is not written yet: it raises NotImplementedError.\nThe cells below use the book's version.",
         ),
         (lambda model: 3, solution, "is not right yet. It must return a tensor, got int.*"),
         (right, right, "is right. It agrees with the book's version."),

@@ -91,7 +91,7 @@ def check(function: Callable) -> Callable:
         slow = f"With it, the cells below would take about {minutes:.0f} minutes: they use the book's version."
         print(f"{name} is right, but slow. {slow} Replace loops by operations on whole tensors.")
     except NotImplementedError:
-        print(f"{name} is not written yet: it raises NotImplementedError. The cells below use the book's version.")
+        print(f"{name} is not written yet: it raises NotImplementedError.\nThe cells below use the book's version.")
     except Wrong as wrong:
         print(f"{name} is not right yet. {wrong}")
     return EXERCISES[name].solution
