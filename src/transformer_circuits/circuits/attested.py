@@ -18,7 +18,6 @@ After n occasions without a triple, its probability is below 3 / n with 95% conf
 """
 
 import argparse
-import hashlib
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -37,6 +36,7 @@ from transformer_circuits.data import BigramCounts, bigram_counts, vocabulary
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import matrices
+from transformer_circuits.models.shards import sha256
 from transformer_circuits.paths import DATA
 
 FILE = "attested_skip_trigrams.npz"
@@ -63,11 +63,8 @@ class Attested(NamedTuple):
 
 def fingerprint(model: TransformerBridge) -> str:
     """Return the SHA-256 of the model's weights in half precision, as stored on disk: other weights have other skip-trigrams."""
-    digest = hashlib.sha256()
-    for name, W in matrices(model).items():
-        if name != "W_pos":
-            digest.update(W.to("cpu", torch.float16).contiguous().numpy().tobytes())
-    return digest.hexdigest()
+    stored = [W.to("cpu", torch.float16).numpy() for name, W in matrices(model).items() if name != "W_pos"]
+    return sha256(b"".join(W.tobytes() for W in stored))
 
 
 class Text:

@@ -24,8 +24,7 @@ def digest(path: Path) -> str:
 def checksum(tensors: dict[str, Tensor]) -> str:
     found = hashlib.sha256()
     for name in sorted(tensors):
-        found.update(name.encode())
-        found.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
+        found.update(name.encode() + tensors[name].numpy(force=True).tobytes())
     return found.hexdigest()
 
 
