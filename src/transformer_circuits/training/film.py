@@ -93,8 +93,6 @@ class Film:
 
 
 @torch.no_grad()
-@torch.autocast("cpu", enabled=False)
-@torch.autocast("cuda", enabled=False)
 def reading(model: Transformer, text: np.ndarray) -> dict[str, np.ndarray]:
     """Return the patterns of all heads on a text, and the most likely next tokens at each of its positions."""
     tokens = torch.from_numpy(text.astype(np.int64)).to(model.head.weight.device)[None]
