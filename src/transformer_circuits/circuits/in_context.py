@@ -103,13 +103,8 @@ def when_true(
         both_work = first[row, pair["previous"]] & second[row, pair["induction"]]
         composes = (pair["k_composition"] >= COMPOSES) & both_work
         judge(two, "T3", "weights", "The best head K-composes with an earlier head", composes)
-        judge(
-            two,
-            "T10",
-            "weights",
-            "The best head's keys match what an earlier head copies",
-            pair["k_positivity"] >= CORNER,
-        )
+        matches = pair["k_positivity"] >= CORNER
+        judge(two, "T10", "weights", "The best head's keys match what an earlier head copies", matches)
         judge(two, "T10", "weights", "The best head copies what it attends to", reader >= CORNER)
         best = two["induction"].map(np.max)
         judge(two, "T8", "attention", INDUCES, best >= INDUCTION_HEAD)
