@@ -86,10 +86,10 @@ def test_a_name_that_is_not_found_and_a_folder_without_its_manifest_are_no_model
 
 
 def test_a_tokenizer_has_the_checksum_that_the_manifest_says(repository):
-    text = (repository / "data" / "tokenizer.json").read_text()
+    shared = (repository / "data" / "tokenizer.json").read_text()
     folder = repository / "weights" / "shipped-a"
-    for own in (False, True):
-        save_model(make(), folder, "shipped-a", {}, tokenizer=text, own_tokenizer=own)
+    for own, text in enumerate((shared, shared + " ")):  # one that is not the repository's must be beside the model
+        save_model(make(), folder, "shipped-a", {}, tokenizer=text)
         assert len(load_model("shipped-a", "cpu").tokenizer) == 300
         file = (folder if own else repository / "data") / "tokenizer.json"
         assert file.read_text() == text
@@ -107,7 +107,7 @@ def test_a_tokenizer_that_is_missing_damaged_or_of_another_size_is_not_used(repo
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(WeightsError, match="tokenizer.json is not a readable tokenizer .*; fetch it again"):
         load_model("shipped-a", "cpu")
-    save_model(make(d_vocab=299), folder, "shipped-a", {}, tokenizer=text)
+    save_model(make(d_vocab=299), folder, "shipped-a", {}, tokenizer=text + " ")
     with pytest.raises(WeightsError, match="has 300 tokens, but the model's vocabulary has 299"):
         load_model("shipped-a", "cpu")
     (repository / "data" / "tokenizer.json").unlink()

@@ -45,20 +45,16 @@ def test_blocks_are_put_together_in_order():
 def test_packed_tokens_are_narrowed_once_and_only_where_the_corpus_has_more(tmp_path):
     np.save(tmp_path / "train.npy", np.array([0, 4000, 5], dtype=np.uint16))
     assert packed(tmp_path, "train", 2048) == tmp_path / "train.npy"  # nothing is known of these tokens
-    assert tokenizer_of(tmp_path, 2048) == (None, False)
+    assert tokenizer_of(tmp_path, 2048) is None
     (tmp_path / "tokenizer.json").write_text(json.dumps(FAMILY), encoding="utf8")
     assert packed(tmp_path, "train", 4096) == tmp_path / "train.npy"
-    assert tokenizer_of(tmp_path, 4096) == ((DATA / "tokenizer.json").read_text(encoding="utf8"), False)
-    other = FAMILY | {"version": "another corpus"}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(other), encoding="utf8")
-    assert tokenizer_of(tmp_path, 4096)[1]  # not the repository's: it must be beside the model
+    assert tokenizer_of(tmp_path, 4096) == (DATA / "tokenizer.json").read_text(encoding="utf8")
     path = packed(tmp_path, "train", 2048)
     assert np.load(path).tolist() == [0, *pieces(FAMILY, 2048)[4000], 5]
     written = path.stat().st_mtime_ns
     assert packed(tmp_path, "train", 2048) == path and path.stat().st_mtime_ns == written
     assert packed(tmp_path, "held_out", 2048) == tmp_path / "held_out.npy"  # missing: the trainer says so
-    text, own = tokenizer_of(tmp_path, 2048)
-    assert len(json.loads(text)["model"]["vocab"]) == 2048 and own
+    assert len(json.loads(tokenizer_of(tmp_path, 2048))["model"]["vocab"]) == 2048
     assert {path.name for path in tmp_path.iterdir()} == {"train.npy", "train-2048.npy", "tokenizer.json"}
 
 

@@ -20,6 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from .. import paths
 from .architecture import ModelConfig, Transformer, sinusoids
 
 MANIFEST = "manifest.json"
@@ -44,21 +45,21 @@ def save_model(
     name: str,
     training: dict[str, Any],
     tokenizer: str | None = None,
-    own_tokenizer: bool = True,
     film: bytes | None = None,
 ) -> None:
     """Write `model` in float16 to `folder`. Raises ValueError if a weight is not finite in float16.
 
-    `tokenizer`: the content of its `tokenizer.json`, which is written too, unless `own_tokenizer` is False (it is the repository's).
+    `tokenizer`: the content of its `tokenizer.json`, which is written too, unless it is the repository's.
     `film`: the content of its `film.npz`. The same weights always give the same bytes. Another process finds in `folder`, even after a
     kill, the old model, none, or the new one, never a mixture. Other files in there (a training log) stay.
     """
     manifest: dict[str, Any] = {"name": name, "config": dataclasses.asdict(model.config)}
     files = _shards(model, manifest)
     if tokenizer is not None:
-        manifest[TOKENIZER] = {"sha256": sha256(tokenizer.encode())}
-        if own_tokenizer:
-            files[TOKENIZER] = tokenizer.encode()
+        content = tokenizer.encode()
+        manifest[TOKENIZER] = {"sha256": sha256(content)}
+        if content != (paths.DATA / TOKENIZER).read_bytes():
+            files[TOKENIZER] = content
     if film is not None:
         manifest["film"] = {"sha256": sha256(film)}
         files[FILM] = film

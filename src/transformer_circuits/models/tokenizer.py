@@ -17,7 +17,6 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from ..paths import DATA
 from .architecture import BOS
 from .shards import WeightsError
 
@@ -104,15 +103,13 @@ def compact(tokenizer: dict[str, Any]) -> str:
     return json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":"))
 
 
-def tokenizer_of(folder: Path, d_vocab: int) -> tuple[str | None, bool]:
-    """Return the `tokenizer.json` of a model of `d_vocab` tokens (None if its corpus folder has none), and whether the model needs it
-    in its own folder, because it is not the repository's."""
+def tokenizer_of(folder: Path, d_vocab: int) -> str | None:
+    """Return the `tokenizer.json` of a model of `d_vocab` tokens; None if its corpus folder has none."""
     if (tokenizer := _read(folder)) is None:
-        return None, False
+        return None
     if len(tokenizer["model"]["vocab"]) > d_vocab:
         tokenizer = first_tokens(tokenizer, d_vocab)
-    text = compact(tokenizer)
-    return text, text != (DATA / "tokenizer.json").read_text(encoding="utf8")
+    return compact(tokenizer)
 
 
 def _read(folder: Path) -> dict[str, Any] | None:

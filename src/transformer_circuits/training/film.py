@@ -39,9 +39,8 @@ SCORES = ("previous_token", "rest", "induction", "positivity")
 
 def texts(data: Path, held_out: np.ndarray, shape: ModelConfig) -> list[np.ndarray]:
     """Return NAMES (the first held-out tokens, if the corpus has no tokenizer) and random tokens twice, each after the start token."""
-    content, _ = tokenizer_of(data, shape.d_vocab)
     sentence = held_out[held_out != BOS]
-    if content:
+    if content := tokenizer_of(data, shape.d_vocab):
         sentence = Tokenizer.from_str(content).encode(NAMES, add_special_tokens=False).ids
     longest = min(LONGEST, shape.n_ctx) - 1
     draws = np.random.default_rng(0).permutation(np.arange(1, shape.d_vocab))

@@ -330,7 +330,7 @@ class Run:
             training["heads"] = {name: decimals(values, digits=6) for name, values in heads.items()}
         film = self.film.joined(self.snapshots) if self.film else None
         model, tokenizer = self.out / "model", tokenizer_of(self.data, self.shape.d_vocab)
-        save_model(self.model, model, header["name"], training, *tokenizer, film)
+        save_model(self.model, model, header["name"], training, tokenizer, film)
         write_atomically(model / "training.jsonl", lambda partial: partial.write_text(log))
         rate = rows[-1]["tokens"] / max(rows[-1]["seconds"], 0.1)
         print(f"{json.dumps(rows[-1])}\n{rate:,.0f} tokens/s, evaluations included")
