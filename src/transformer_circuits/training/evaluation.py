@@ -115,8 +115,7 @@ class Evaluation:
         del text
         patterns = attention_patterns(model, self.repeated.tokens)
         scores["induction"] = torch.stack([induction_score(layer, self.repeated) for layer in patterns])
-        heads = worth_of_heads(model, self.spread)
-        scores |= {"cost": heads.cost, "cost_error": heads.error}
+        scores["cost"], scores["cost_error"] = worth_of_heads(model, self.spread)
         nats, right = losses_and_guesses(model, self.repeated.tokens)
         scores["copies"] = self.repeated.by_copy(nats)
         scores["first_guess"] = float(self.repeated.by_copy(right.float())[1])

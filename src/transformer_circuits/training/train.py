@@ -326,8 +326,8 @@ class Run:
         header, *rows = map(json.loads, log.splitlines())
         training = {"run": header, "result": rows[-1]}
         if self.shape.n_layers:
-            heads = worth_of_heads(self.model, self.evaluation.rows)._asdict()
-            training["heads"] = {name: decimals(values, digits=6) for name, values in heads.items()}
+            heads = worth_of_heads(self.model, self.evaluation.rows)
+            training["heads"] = decimals(heads._asdict(), digits=6)
         film = self.film.joined(self.snapshots) if self.film else None
         model, tokenizer = self.out / "model", tokenizer_of(self.data, self.shape.d_vocab)
         save_model(self.model, model, header["name"], training, tokenizer, film)
