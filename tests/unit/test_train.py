@@ -292,6 +292,8 @@ SETTINGS = [
     ("betas=[0.9,1.0]", "betas must be less than 1"),
     ("n_ctx=8", "n_ctx must be at least 16 to plant passages, got 8; set planted=0"),
     ("n_ctx=4_000", "npy must have at least one window of 4000 tokens, got 2000"),
+    ("n_ctx=1_500", "held_out.npy must have at least two windows of 1500 tokens, got one; lower n_ctx"),
+    ("few_windows=1", "few_windows must be greater than or equal to 2, got 1"),
     ("d_vocab=40", "token ids must be 0 to 39, got 1 to 49 in .*train.npy"),
     ("film=true n_layers=0", "film must be false for a model without layers"),
 ]

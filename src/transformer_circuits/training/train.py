@@ -51,6 +51,7 @@ FORWARD = 1 / 4  # time of a window that is only evaluated, as a fraction of one
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Memory = Annotated[float, Field(gt=0, lt=1)]
+Several = Annotated[int, Field(ge=2)]  # what has a standard error
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -74,8 +75,8 @@ class TrainingConfig:
     planted: Share = 0.0  # of training windows, which contain one of their own passages twice
     precision: Literal["bf16", "no"] = "bf16"  # "no": float32, three times as fast on CPUs without bf16 units
     snapshots: PositiveInt = 30  # evaluations, half of them log-spaced over the run, half even
-    evaluate_windows: PositiveInt = 48  # held-out windows per evaluation
-    few_windows: PositiveInt = 8  # of those, the ones whose patterns and orders are measured
+    evaluate_windows: Several = 48  # held-out windows per evaluation
+    few_windows: Several = 8  # of those, the ones whose patterns and orders are measured
     repeats: PositiveInt = 16  # rows of repeated random tokens
     film: bool = False  # record what the page "Watch it learn" shows, at every snapshot
     checkpoint_minutes: PositiveFloat = 5.0
@@ -214,6 +215,8 @@ class Run:
         sides = shape.n_ctx, shape.d_vocab, config.seed
         self.windows = Windows(files[0], *sides, config.without_start, config.planted)
         held_out = Windows(files[1], *sides)
+        if held_out.count < 2:  # what heads are worth would have no standard error
+            raise ValueError(f"{files[1]} must have at least two windows of {shape.n_ctx} tokens, got one; lower n_ctx")
         settings = {"model": dataclasses.asdict(shape), "training": dataclasses.asdict(config)}
         about = {"name": name, **settings, "corpus": {file.name: digest(file) for file in files}}
         self.about = json.loads(json.dumps(about))
