@@ -90,6 +90,7 @@ def test_in_context_score_compares_late_with_early_tokens():
     assert prediction.in_context_score(losses) == pytest.approx(-450 * 5 / 510, abs=1e-4)
     half = losses[:, ::2]  # a context of half the length
     assert prediction.in_context_score(half) == pytest.approx(-450 * 5 / 510, abs=0.05)
+    assert all(prediction.in_context_score(losses[:, :n]) <= 0 for n in range(1, 12)), "a number for every context"
 
 
 @pytest.fixture(scope="module")

@@ -59,6 +59,8 @@ def in_context_score(losses_by_position: Float[Tensor, "row pos"]) -> float:
     For contexts shorter than 512, all move in proportion.
     """
     n = losses_by_position.shape[-1]
-    early, late, around = (50, 500, 10) if n >= 511 else (50 * n // 512, 500 * n // 512, max(1, 10 * n // 512))
+    early, late, around = 50, 500, 10
+    if n < 511:
+        early, late, around = max(1, 50 * n // 512), 500 * n // 512, max(1, 10 * n // 512)
     mean = losses_by_position.mean(0)
     return float(mean[late - around : late + around].mean() - mean[early - around : early + around].mean())
