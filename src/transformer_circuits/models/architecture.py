@@ -152,11 +152,10 @@ class Transformer(nn.Module):
     def initialize(self) -> None:
         """Scales at which induction heads form early; the embedding must be comparable to the sinusoids, whose amplitude is 1."""
         std = dict(tok_embed=0.3, q=0.5, k=0.5, v=0.5, o=0.3, head=0.02, fc_in=1.0, fc_out=0.3)
-        relative_to_width = {"q", "k", "v", "o", "fc_in", "fc_out"}
         for name, module in self.named_modules():
             kind = name.rpartition(".")[2]
             if kind in std:
-                scale = module.weight.shape[1] ** -0.5 if kind in relative_to_width else 1.0
+                scale = module.weight.shape[1] ** -0.5 if name.startswith("layers.") else 1.0  # relative to the width
                 nn.init.normal_(module.weight, std=std[kind] * scale)
                 if getattr(module, "bias", None) is not None:
                     nn.init.zeros_(module.bias)

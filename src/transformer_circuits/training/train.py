@@ -231,7 +231,6 @@ class Run:
         self.evaluation = Evaluation(held_out, shape.d_vocab, config, device)
         loss = NextTokenLoss(self.model)
         self.loss, *self.optimizers = self.accelerator.prepare(loss, *self.optimizers)
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.caught: list[int] = []  # signals
         done, total = self.step * self.tokens_per_step, self.steps * self.tokens_per_step
         looks = {"unit": "tok", "unit_scale": True, "mininterval": 2, "disable": not self.is_main}
@@ -267,7 +266,7 @@ class Run:
             with self.autocast:
                 loss = self.loss(rows)
             self.accelerator.backward(loss)
-            norm = self.accelerator.clip_grad_norm_(self.parameters, self.config.clip)
+            norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.clip)
             own = torch.tensor([[loss.item(), float(norm), max(self.caught, default=0)]], device=rows.device)
             losses, norms, signals = self.accelerator.gather(own).T
         except RuntimeError as error:
