@@ -54,6 +54,12 @@ def test_split_keeps_documents_whole_and_apart_for_every_kind():
     assert split(documents(2) + one_each[1:])[0][-1] == one_each[1], "the only one of its kind is for training"
 
 
+def test_the_shortest_of_many_long_documents_is_held_out():
+    novels = [Document("test", "prose", f"{i}", sentences(i, 500)) for i in range(12)]
+    novels[5] = novels[5]._replace(text=novels[5].text[:-100])
+    assert len(novels[5].text) > 20_000 and split(novels)[1] == [novels[5]]
+
+
 def test_documents_with_boilerplate_are_held_out_last():
     header = sentences(99)
     boilerplate = [Document("test", "html", f"page/{i}", header + sentences(i)) for i in range(100, 200)]

@@ -189,7 +189,8 @@ def read_dataset(name: str, characters: int) -> Iterator[Document]:
 def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     """Return (training, held out): whole documents, about HELD_OUT_SHARE of the characters of every kind, at least one document.
 
-    The only document of its kind is for training. Where each is, the shortest is held out. Raises ValueError for fewer than two documents.
+    The only document of its kind is for training. Where each is, or all of a kind are long, the shortest is held out. Raises ValueError for
+    fewer than two documents.
     """
     runs_of = {document: shingles(document.text) for document in documents}
     occurrences = Counter(run for found in runs_of.values() for run in found)
@@ -198,10 +199,13 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
         found = runs_of[document]
         return sum(occurrences[run] > 1 for run in found) > HELD_OUT_KNOWN * len(found)
 
+    def size(document: Document) -> tuple[int, str]:
+        return len(document.text), document.path
+
     held_out: set[Document] = set()
     groups = [[d for d in documents if d.kind == kind] for kind in {d.kind for d in documents}]
     if len(groups) == len(documents) > 1:  # each is the only one of its kind
-        held_out = {min(documents, key=lambda d: (len(d.text), d.path))}
+        held_out = {min(documents, key=size)}
     for group in (group for group in groups if len(group) > 1):
         room = HELD_OUT_SHARE * sum(len(d.text) for d in group)
         # Documents longer than half the share would make the held-out text a matter of two or three authors.
@@ -210,6 +214,8 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
             if room > 0 and (len(document.text) < max(room / 2, 20_000) or len(group) < 10):
                 held_out.add(document)
                 room -= len(document.text)
+        if held_out.isdisjoint(group):  # all are long
+            held_out.add(min(group, key=size))
     training = [d for d in documents if d not in held_out]
     if not training or not held_out:
         advice = "add UTF-8 text files, or cut a long one in two"
