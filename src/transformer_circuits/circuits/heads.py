@@ -96,8 +96,7 @@ class Scores(NamedTuple):
 def measured_draws(model: Any) -> list[repeats.Repeated]:
     """Return the draws of repeated random tokens behind every reported induction score, with the model's own start token in front."""
     n_ctx, start = repeats.row_length(model.cfg.n_ctx), bridge.start_token(model)
-    shortest = min(repeats.SHORTEST, (n_ctx - 1) // 2)
-    draw = partial(repeats.repeated_random_tokens, model.cfg.d_vocab, n_ctx, shortest=shortest)
+    draw = partial(repeats.repeated_random_tokens, model.cfg.d_vocab, n_ctx)
     return [draw(seed=seed).with_start(start).to(model.W_E.device) for seed in range(repeats.DRAWS)]
 
 

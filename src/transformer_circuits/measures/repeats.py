@@ -74,20 +74,21 @@ def repeated_random_tokens(
     d_vocab: int,
     n_ctx: int,
     rows: int = ROWS,
-    shortest: int = SHORTEST,
+    shortest: int | None = None,
     seed: int = 0,
     frequency: Float[Tensor, " d_vocab"] | None = None,
 ) -> Repeated:
     """Draw segments of `shortest` to (n_ctx - 1) / 2 tokens, uniformly and without replacement, and write each twice in a row of n_ctx tokens.
 
-    `frequency`: draw tokens in these proportions instead. The start token comes first and is never drawn.
-    Raises ValueError if the context or the vocabulary is too small for two copies.
+    `shortest`: SHORTEST if None, or less in a small context or vocabulary. `frequency`: draw tokens in these proportions instead. The start
+    token comes first and is never drawn. Raises ValueError if the context or the vocabulary is too small for two copies.
     """
     weights = torch.ones(d_vocab) if frequency is None else frequency.float().cpu().clone()
     weights[BOS] = 0
     different = int((weights > 0).sum())
     longest = min((n_ctx - 1) // 2, different)
-    if longest < shortest:
+    shortest = min(SHORTEST, longest) if shortest is None else shortest
+    if not 0 < shortest <= longest:
         raise ValueError(
             f"two copies of {shortest} different tokens must fit, got a context of {n_ctx} and {different} tokens to draw from; lower `shortest`"
         )

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformer_circuits.measures.ablation import Worth, head_costs, worth
 from transformer_circuits.measures.attention import induction_score, previous_token_score, start_token_score
 from transformer_circuits.measures.prediction import in_context_score, losses, losses_and_guesses
-from transformer_circuits.measures.repeats import SHORTEST, repeated_random_tokens
+from transformer_circuits.measures.repeats import repeated_random_tokens
 from transformer_circuits.measures.weights import SIDES, Product, composition_ratios, factored_positivity
 from transformer_circuits.models.architecture import Transformer
 
@@ -101,8 +101,8 @@ class Evaluation:
         windows = np.linspace(0, held_out.count - 1, count).astype(int)
         self.rows, self.few = held_out.rows(windows).to(device), config.few_windows
         self.spread = self.rows[:: max(1, count // self.few)][: self.few]  # from all parts of the held-out text
-        n_ctx, shortest = held_out.n_ctx, min(SHORTEST, (held_out.n_ctx - 1) // 2)
-        self.repeated = repeated_random_tokens(d_vocab, n_ctx, config.repeats, shortest, config.seed).to(device)
+        repeated = repeated_random_tokens(d_vocab, held_out.n_ctx, config.repeats, seed=config.seed)
+        self.repeated = repeated.to(device)
 
     def __call__(self, model: Transformer) -> dict[str, Any]:
         by_position = losses(model, self.rows)
