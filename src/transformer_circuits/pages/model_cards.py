@@ -15,11 +15,10 @@ from transformer_circuits.data import D_VOCAB, held_out_documents, held_out_toke
 from transformer_circuits.measures import ablation
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig
-from transformer_circuits.models.recipes import differing_settings, recipe
-from transformer_circuits.models.registry import list_models, training_log
-from transformer_circuits.models.shards import read_manifest
+from transformer_circuits.models.recipes import recipe
+from transformer_circuits.models.registry import list_models, manifest, training_log
 from transformer_circuits.pages import render
-from transformer_circuits.paths import DATA, WEIGHTS
+from transformer_circuits.paths import DATA
 from transformer_circuits.training.corpus import load_sources
 
 WINDOWS = 16  # of held-out text, for previous-token scores
@@ -32,12 +31,12 @@ GROUPS = {
     "melodies-.*": "The melody models",
 }
 SETTINGS = {
-    "n_heads": "heads per layer", "d_model": "width", "d_head": "width of a head", "d_vocab": "vocabulary", "n_ctx": "context",
-    "tokens": "training tokens", "batch": "windows per step", "optimizer": "optimizer of the heads", "lr": "learning rate", "lr_end": "last learning rate divided by the highest",
+    "d_model": "width", "n_heads": "heads per layer", "d_head": "width of a head", "d_vocab": "vocabulary", "n_ctx": "context",
+    "optimizer": "optimizer of the heads", "tokens": "training tokens", "batch": "windows per step", "lr": "learning rate", "lr_end": "last learning rate divided by the highest",
     "warmup": "rate rises until (fraction of training)", "decay_from": "rate falls after (fraction of training)", "betas": "AdamW's betas",
     "weight_decay": "weight decay", "decay_embeddings": "weight decay of embeddings", "clip": "gradient norm clipped at",
     "without_start": "windows that begin in running text, without start token (fraction)", "planted": "windows with a passage that occurs twice (fraction)",
-    "corpus": "fingerprint of the text",
+    "corpus": "fingerprint of the text", "precision": "arithmetic",
 }  # fmt: skip
 
 
@@ -48,7 +47,7 @@ def names(group: str) -> list[str]:
 
 
 def config(name: str) -> dict[str, Any]:
-    return read_manifest(WEIGHTS / name)["config"]
+    return manifest(name)["config"]
 
 
 def reads_text(name: str) -> bool:
@@ -115,47 +114,35 @@ def setting(value: Any) -> str:
         case None:
             return "–"
         case str():
-            return {"muon": "Muon for each head", "adamw": "AdamW"}.get(value, value)
+            return {"muon": "Muon for each head", "adamw": "AdamW", "no": "float32"}.get(value, value)
         case bool():
             return "yes" if value else "no"
         case int():
             return f"{value:,}"
         case float():
-            return f"{value:.3g}"
+            return f"{value:g}"
         case dict():
             return " ".join(f"{key} {part}" for key, part in value.items())
     return ", ".join(map(setting, value))
 
 
-def arithmetic(name: str) -> str:
-    """Return the precision in which a model was trained: no part of `recipe`, because it changes a model no more than noise does."""
-    found = read_manifest(WEIGHTS / name)["training"]["run"]["training"].get("precision", "no")
-    return "float32" if found == "no" else found
-
-
 def training(group: str) -> dict[str, Any]:
     """Return with which settings a group was trained: those that all models share, and a table of those in which they differ."""
     models = names(group)
-    settings = {key: value for key, value in recipe(models[0]).items() if key in SETTINGS}
-    differing = {key: found for key, found in differing_settings(*models).items() if key in SETTINGS}
-    alike = {
-        SETTINGS[key]: setting(value) for key, value in settings.items() if key not in differing and value is not None
-    }
-    rows = {SETTINGS[key]: map(setting, found) for key, found in differing.items()}
-    numbers = list(map(arithmetic, models))
-    if len(set(numbers)) > 1:
-        rows["arithmetic"] = numbers
-    else:
-        alike["arithmetic"] = numbers[0]
+    # `recipe` leaves out the precision, which changes a model no more than noise does.
+    settings = [{"precision": "no", **manifest(name)["training"]["run"]["training"], **recipe(name)} for name in models]
+    rows = {words: [setting(found.get(key)) for found in settings] for key, words in SETTINGS.items()}
     frame = pd.DataFrame(rows, index=pd.Index(models, name="model"))
-    if len(rows) > len(models):
-        frame = frame.T.rename_axis("setting")
+    differs = frame.nunique() > 1
+    alike, differing = frame.loc[models[0], ~differs], frame.loc[:, differs]
+    if differing.shape[1] > len(models):
+        differing = differing.T.rename_axis("setting")
     return {
         "title": GROUPS[group],
         "alone": len(models) == 1,
-        "shared": table(pd.Series(alike, name="value").rename_axis("setting").to_frame()),
-        "differing": table(frame) if rows else "",
-        "corpus": settings["corpus"],
+        "shared": table(alike[alike != "–"].rename("value").rename_axis("setting").to_frame()),
+        "differing": table(differing) if differs.any() else "",
+        "corpus": settings[0]["corpus"],
     }
 
 
