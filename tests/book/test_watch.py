@@ -37,7 +37,6 @@ def write(shelf, root):
     """Make the page of the models in `shelf`, and what it loads, in `root`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "WEIGHTS", shelf)
-        patch.setattr(watch, "WEIGHTS", shelf)
         watch.main(root / "watch.md")
 
 

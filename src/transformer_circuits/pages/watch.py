@@ -28,10 +28,8 @@ from transformer_circuits.measures.ablation import WORKS
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
 from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.measures.weights import COMPOSES, copying_threshold
-from transformer_circuits.models.registry import list_models, load_model, training_film, training_log
-from transformer_circuits.models.shards import read_manifest
+from transformer_circuits.models.registry import list_models, load_model, manifest, training_film, training_log
 from transformer_circuits.pages import render
-from transformer_circuits.paths import WEIGHTS
 
 TEXTS = ("Made-up names", "Random tokens, twice")
 # What a head does. Of several roles, the last one is shown.
@@ -162,14 +160,15 @@ def findings(name: str, log: pd.DataFrame) -> pd.DataFrame:
 
     `law`: the tokens after which an induction head should form by the law.
     """
-    one_layer, about = name.replace("2l", "1l"), read_manifest(WEIGHTS / name)
-    alone = training_log(one_layer) if (WEIGHTS / one_layer).is_dir() else None
-    threshold = copying(name if alone is None else one_layer)
+    one_layer, about = name.replace("2l", "1l"), manifest(name)
+    if one_layer not in list_models():
+        one_layer = name
+    alone, threshold = training_log(one_layer), copying(one_layer)
     found = in_context.when_true(log, alone, d_vocab=about["config"]["d_vocab"], copying=threshold)
     run = about["training"]["run"]
     law = in_context.predicted_emergence(run["training"]["batch"], run["model"]["n_ctx"])
     found["law"] = np.where(found["finding"] == in_context.INDUCES, law, np.nan)
-    if alone is not None and name != one_layer:  # E1 is about the other film
+    if name != one_layer:  # E1 is about the other film
         found = found[found["claim"] != "E1"]
     return found.sort_values("tokens", kind="stable")
 
@@ -196,7 +195,7 @@ def main(out: Path) -> None:
     use_style()
     folder = out.parent / "_static" / "watch" / "films"
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = {name: read_manifest(WEIGHTS / name)["config"] for name in list_models()}
+    sizes = {name: manifest(name)["config"] for name in list_models()}
     names = sorted(sizes, key=lambda name: (-sizes[name]["n_layers"], -sizes[name]["d_model"]))
     films = {name: film for name in names if (film := training_film(name)) is not None}
     for name, film in films.items():
