@@ -74,17 +74,15 @@ def hidden_from(
 
     These read zero in place of what the heads write, or the heads' means. Without all heads they read the embedding and the position alone.
     """
-    first, written = [(0, head) for head in range(model.cfg.n_heads)], []
-    mine = [head for layer, head in (first if off is None else off) if layer == 0]
+    mine = [head for head in range(model.cfg.n_heads) if off is None or (0, head) in off]
+    written = []
 
     def keep(z: Tensor, hook: Any) -> None:
         gone = z[:, :, mine] if means is None else z[:, :, mine] - means[0][mine]
         written[:] = [torch.einsum("bphd,hdm->bpm", gone, model.W_O[0][mine])]
 
-    def subtract(read: Tensor, hook: Any) -> Tensor:
-        return read - torch.einsum("bpm,hmd->bphd", written[0], getattr(model, f"W_{side}")[1])
-
-    return [(get_act_name("z", 0), keep), (get_act_name(side.lower(), 1), subtract)]
+    subtract = (f"blocks.1.attn.{side.lower()}.hook_in", lambda read, hook: read - written[0])
+    return [(get_act_name("z", 0), keep), subtract]
 
 
 # ---- what is shown at first ------------------------------------------------------------------------------------------------
