@@ -39,21 +39,16 @@ def bundle() -> str:
     return script.replace('"&nbsp;"', r'"\xa0"').replace("</script", r"<\/script")
 
 
-def rounded(values: object) -> object:
-    """Return nested lists of numbers to three decimals, whole numbers as integers: the shortest JSON."""
-    if hasattr(values, "tolist"):
-        values = values.tolist()
-    if isinstance(values, list):
-        return [rounded(value) for value in values]
-    if isinstance(values, float):
-        short = round(values, 3)
-        return int(short) if short == int(short) else short
-    return values
+def short(number: str) -> float:
+    """Return a number to three decimals, a whole one as an integer: the shortest JSON."""
+    rounded = round(float(number), 3)
+    return int(rounded) if rounded == int(rounded) else rounded
 
 
 def as_json(properties: dict[str, object]) -> str:
     """Return JSON that is safe inside a <script> element: no character in it can end the element or open a comment."""
-    text = json.dumps(properties, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    exact = json.dumps(properties, default=lambda tensor: tensor.tolist(), allow_nan=False)
+    text = json.dumps(json.loads(exact, parse_float=short), ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
@@ -63,8 +58,7 @@ class Widget:
     """A CircuitsVis component with its properties; a notebook displays it. `label` says what it shows, for those who cannot see it."""
 
     def __init__(self, component: str, properties: dict[str, object], label: str) -> None:
-        self.component, self.label = component, label
-        self.json = as_json({k: rounded(v) for k, v in properties.items() if v is not None})
+        self.component, self.label, self.json = component, label, as_json(properties)
 
     def _repr_html_(self) -> str:
         name = f"circuits-{uuid.uuid4().hex[:12]}"
