@@ -29,6 +29,9 @@ from small_book import list_pages, make_book, write  # noqa: E402
 
 from transformer_circuits import build  # noqa: E402
 
+# When a build is killed, and the files that are there from the beginning and at the end of that (None: the end of the build). toc.yml is written
+# when all notebooks have run, just before the pages are.
+PHASES = {"notebooks": ("notebooks run", "results", "toc.yml"), "pages": ("pages are written", "toc.yml", None)}
 INTRO = "# A small book\n\nText {}.\n\n```{{bibliography}}\n:all:\n```\n"
 
 
@@ -72,62 +75,50 @@ def killed(root: Path, started: Path, after: float, alone: bool) -> bool:
     return True
 
 
-def seconds_of(root: Path, started: Path, ended: Path | None = None) -> float:
+def seconds_of(root: Path, begins: Path, ends: Path | None) -> float:
     """How long a build takes from when one file is there until another is, or to its end."""
     process, times = subprocess.Popen(command(root), cwd=REPOSITORY, stdout=subprocess.DEVNULL), {}
     while process.poll() is None:
-        for path in (started, ended):
+        for path in (begins, ends):
             if path and path not in times and path.exists():
                 times[path] = time.monotonic()
         time.sleep(0.01)
-    return times.get(ended, time.monotonic()) - times[started]
+    return times.get(ends, time.monotonic()) - times[begins]
 
 
-def kill_builds(root: Path, notebooks: int, pages: int, moments: random.Random) -> None:
+def kill_builds(root: Path, kills: dict[str, int], moments: random.Random) -> None:
     state, intro = root / "_build", root / "book" / "intro.md"
-    intro.write_text(INTRO.format("B"))
-    undisturbed = {"B": finish(root)}
-    intro.write_text(INTRO.format("A"))
-    undisturbed["A"] = finish(root)
+    undisturbed = {}
+    for text in "BA":
+        intro.write_text(INTRO.format(text))
+        undisturbed[text] = finish(root)
     if not differences(undisturbed["A"], undisturbed["B"]):
         sys.exit("the two texts give the same pages: this would show nothing")
-    shutil.rmtree(state)
-    # toc.yml is written when the notebooks have all run, just before the pages are.
-    while_running = seconds_of(root, state / "results", state / "toc.yml")
-    if wrong := differences(content(root), undisturbed["A"]):
-        sys.exit(f"two undisturbed builds differ in {', '.join(wrong)}: nothing can be compared")
-    files = len(undisturbed["A"]) - 1
-    print(f"an undisturbed build: {files} files; the notebooks take {while_running:.1f} s", flush=True)
 
-    def check(what: str, number: int, text: str, start: float) -> None:
-        if wrong := differences(finish(root), undisturbed[text]):
-            sys.exit(f"after kill {number} while {what} the build differs in {', '.join(wrong)}")
-        seconds = time.monotonic() - start
-        print(f"kill {number} while {what}: same pages and records, {seconds:.0f} s", flush=True)
-
-    number = 0
-    while number < notebooks:
-        start = time.monotonic()
-        shutil.rmtree(state)
-        if killed(root, state / "results", moments.uniform(0, while_running), alone=number % 2 == 0):
-            number += 1
-            check("notebooks run", number, "A", start)
-        else:
-            while_running *= 0.8  # the machine has become faster
-
-    text, while_writing, number = "A", 0.0, 0
-    while number < pages:
-        text, start = "A" if text == "B" else "B", time.monotonic()
-        intro.write_text(INTRO.format(text))
-        (state / "toc.yml").unlink()
-        if not while_writing:
-            while_writing = seconds_of(root, state / "toc.yml")
-            continue
-        if killed(root, state / "toc.yml", moments.uniform(0, while_writing), alone=number % 2 == 0):
-            number += 1
-            check("pages are written", number, text, start)
-        else:
-            while_writing *= 0.8
+    for made, (what, begins, ends) in PHASES.items():
+        seconds, number = 0.0, 0
+        while number < kills[made]:
+            start = time.monotonic()
+            if made == "notebooks":
+                shutil.rmtree(state)
+            else:  # the results are kept, and the pages differ from those that are there
+                text = "B" if text == "A" else "A"
+                intro.write_text(INTRO.format(text))
+                (state / "toc.yml").unlink()
+            if not seconds:
+                seconds = seconds_of(root, state / begins, ends and state / ends)
+                if wrong := differences(content(root), undisturbed[text]):
+                    sys.exit(f"two undisturbed builds differ in {', '.join(wrong)}: nothing can be compared")
+                files = len(undisturbed[text]) - 1
+                print(f"an undisturbed build: {files} files; the {made} take {seconds:.1f} s", flush=True)
+            elif killed(root, state / begins, moments.uniform(0, seconds), alone=number % 2 == 0):
+                number += 1
+                if wrong := differences(finish(root), undisturbed[text]):
+                    sys.exit(f"after kill {number} while {what} the build differs in {', '.join(wrong)}")
+                took = time.monotonic() - start
+                print(f"kill {number} while {what}: same pages and records, {took:.0f} s", flush=True)
+            else:
+                seconds *= 0.8  # the machine has become faster
 
 
 def main() -> None:
@@ -135,12 +126,13 @@ def main() -> None:
     for name, count in (("notebooks", 20), ("pages", 20), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=count)
     options = parser.parse_args()
+    kills = {made: getattr(options, made) for made in PHASES}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         root = make_book(Path(folder) / "a book")
         write(root / "notebooks" / "03_three.ipynb", "import time\ntime.sleep(1)\nprint(3)")
         list_pages(root, "notebooks/01_one", "notebooks/02_two", "notebooks/03_three")
-        kill_builds(root, options.notebooks, options.pages, random.Random(options.seed))
-    print(f"{options.notebooks + options.pages} passed, 0 failed")
+        kill_builds(root, kills, random.Random(options.seed))
+    print(f"{sum(kills.values())} passed, 0 failed")
 
 
 if __name__ == "__main__":
