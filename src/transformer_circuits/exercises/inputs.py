@@ -59,13 +59,9 @@ def with_more(trials: Iterator[tuple], *arguments: tuple) -> Iterator[tuple]:
 
 def tables() -> Iterator[tuple[Tensor, Tensor]]:
     """Yield tables in which some pairs are neither right nor wrong; the last ones are as large as those of the page, one full and one as sparse."""
-    sizes = [
-        (7, 9, 0.2, 0.3),
-        (9, 7, 0.3, 0.3),
-        (40, 40, 0.48, 0.48),
-        (40, 40, 0.04, 0.5),
-    ]  # and shares of right and wrong pairs
-    for seed, (rows, columns, right, wrong) in enumerate(sizes):
+    # Sizes, and shares of right and wrong pairs.
+    wanted = [(7, 9, 0.2, 0.3), (9, 7, 0.3, 0.3), (40, 40, 0.48, 0.48), (40, 40, 0.04, 0.5)]
+    for seed, (rows, columns, right, wrong) in enumerate(wanted):
         drawn = torch.rand(rows, columns, generator=torch.Generator().manual_seed(seed))
         yield drawn < right, drawn > 1 - wrong
 
