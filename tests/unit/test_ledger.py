@@ -177,7 +177,7 @@ def test_a_claim_that_is_not_reproduced_says_why(id, changes, words):
 
 
 @pytest.mark.parametrize(("x", "unit", "shown"), [
-    (1, "million tokens", "1 million tokens"), (123456, "tokens", "123,456 tokens"), (-0.0, "", "0"),
+    (1, "million tokens", "1 million tokens"), (123456, "tokens", "123,456 tokens"), (999.7, "tokens", "1,000 tokens"), (-0.0, "", "0"),
     (-0.28612, "nats", "−0.286 nats"), (1.234e-6, "", "1.2e−6"), (0.0312, "share", "3.12%"), (0, "yes or no", "no"),
 ])  # fmt: skip
 def test_numbers_are_rounded_for_people(x, unit, shown):

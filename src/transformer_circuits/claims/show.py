@@ -27,13 +27,13 @@ YES_OR_NO = "yes or no"
 
 def show_number(x: float, digits: int = DIGITS) -> str:
     """Write a number in a few digits: whole numbers and large ones without a point, tiny ones as 1.2e−6."""
-    if x == int(x) or abs(x) >= 1000:
+    if x == int(x) or abs(x) >= 10**digits - 0.5:
         text = f"{x:z,.0f}"
     elif abs(x) < 1e-4:
         mantissa, exponent = f"{x:.{digits - 2}e}".split("e")
         text = f"{mantissa}e{int(exponent)}"
     else:
-        text = f"{x:.{digits}g}"
+        text = f"{x:,.{digits}g}"
     return text.replace("-", "\N{MINUS SIGN}")
 
 
