@@ -159,27 +159,21 @@ class Record(Strict):
         return claim_of(self.id)
 
 
-def names_in(criterion: str) -> set[str]:
-    """Return the values that a criterion refers to."""
-    names = {node.id for node in ast.walk(ast.parse(criterion)) if isinstance(node, ast.Name)}
-    return names - FUNCTIONS.keys()
+def names_in(expression: ast.AST) -> set[str]:
+    """Return the values that a part of a criterion refers to."""
+    return {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)} - FUNCTIONS.keys()
 
 
-def compute(expression: str, values: Mapping[str, float]) -> float:
+def compute(expression: ast.expr, values: Mapping[str, float]) -> float:
     """Evaluate comparisons, and/or, arithmetic, min, max and abs over named numbers."""
-    return simple_eval(expression, names=dict(values), functions=FUNCTIONS)
-
-
-def evaluate(criterion: str, values: Mapping[str, float]) -> bool:
-    """Return whether the criterion is met; it is not if it refers to an optional value that was not measured."""
-    return names_in(criterion) <= values.keys() and bool(compute(criterion, values))
+    return simple_eval(ast.unparse(expression), names=dict(values), functions=FUNCTIONS)
 
 
 def unmet(criterion: str, values: Mapping[str, float]) -> list[ast.Compare]:
-    """Return those comparisons of a criterion, joined by `and`, that are not met."""
+    """Return those comparisons of a criterion, joined by `and`, that are not met, or refer to an optional value that was not measured."""
     tree = ast.parse(criterion, mode="eval").body
-    parts = tree.values if isinstance(tree, ast.BoolOp) else [tree]
-    return [part for part in parts if not evaluate(ast.unparse(part), values)]
+    parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
+    return [part for part in parts if not (names_in(part) <= values.keys() and compute(part, values))]
 
 
 @functools.cache
@@ -221,9 +215,9 @@ def verdict_on(claim: Claim, numbers: Mapping[str, float]) -> Verdict:
         return Verdict.HOLDS if max(map(abs, numbers.values())) < claim.tolerance else Verdict.FAILS
     if claim.kind == "note":
         return Verdict.NOTED
-    if evaluate(claim.reproduced, numbers):
+    if not unmet(claim.reproduced, numbers):
         return Verdict.REPRODUCED
-    return Verdict.PARTLY if evaluate(claim.partly, numbers) else Verdict.NOT_REPRODUCED
+    return Verdict.NOT_REPRODUCED if unmet(claim.partly, numbers) else Verdict.PARTLY
 
 
 def within_error(claim: Claim, numbers: Mapping[str, float]) -> bool:

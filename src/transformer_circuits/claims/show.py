@@ -107,12 +107,12 @@ def expression_in_words(claim: Claim, expression: ast.expr) -> str:
 
 def condition_in_words(claim: Claim, condition: ast.Compare, values: Mapping[str, float], brief: bool) -> str:
     """Write a condition that is not met: "best induction score is 40.7%; the criterion requires at least 50%"."""
-    absent = sorted(names_in(ast.unparse(condition)) - values.keys())
+    absent = sorted(names_in(condition) - values.keys())
     if absent:
         return f"not measured: {', '.join(map(claim.label, absent))}"
     left, right = condition.left, condition.comparators[0]
-    here, required = (compute(ast.unparse(side), values) for side in (left, right))
-    units = {claim.quantities[name].unit for name in names_in(ast.unparse(left))}
+    here, required = (compute(side, values) for side in (left, right))
+    units = {claim.quantities[name].unit for name in names_in(left)}
     unit = units.pop() if len(units) == 1 else ""
     digits = DIGITS  # a number is never rounded onto its threshold
     tied = math.isclose(here, required, rel_tol=1e-6)  # a tie of counts differs by rounding only
@@ -127,7 +127,7 @@ def condition_in_words(claim: Claim, condition: ast.Compare, values: Mapping[str
         shown[0] = show_estimate(claim, left.id, values, digits)
     if unit == YES_OR_NO:
         return f"{what}: {shown[0]}; the criterion requires {shown[1]}"
-    source = "" if brief or not names_in(ast.unparse(right)) else f" ({expression_in_words(claim, right)})"
+    source = "" if brief or not names_in(right) else f" ({expression_in_words(claim, right)})"
     bound = BOUNDS[type(condition.ops[0])]
     if not unit and here == int(here) and required != int(required):  # at least 3.2 of 4 are all 4
         limit = required_count(condition, required, values)
@@ -140,7 +140,7 @@ def required_count(condition: ast.Compare, required: float, values: Mapping[str,
     if isinstance(condition.ops[0], (ast.LtE, ast.Lt)):
         return f"at most {math.floor(required)}" if required >= 1 else "none"
     least = math.ceil(required)
-    of = {values[name] for name in names_in(ast.unparse(condition.comparators[0]))}
+    of = {values[name] for name in names_in(condition.comparators[0])}
     return f"all {least}" if of == {least} else f"at least {least}"
 
 
