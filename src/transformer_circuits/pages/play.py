@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import get_act_name
@@ -59,8 +59,7 @@ def script(model: TransformerBridge, means: list[Any], facts: dict[str, Any]) ->
     ids = tokenizer["vocab"]  # by token, in the byte alphabet of the tokenizer's file
     merges = [ids[part] for pair in tokenizer["merges"] for part in pair]  # in the order of their ranks
     parts = {"vocabulary": sorted(ids, key=ids.get), "merges": merges, "start": START}
-    crc32 = zlib.crc32(content)
-    data = {"config": config, "facts": facts, "means": means, "tokenizer": parts, "crc32": crc32}
+    data = {"config": config, "facts": facts, "means": means, "tokenizer": parts, "crc32": zlib.crc32(content)}
     return f'window.playModel = {json.dumps(data)};\nplayModel.weights = "{base64.b64encode(content).decode()}";\n'
 
 
@@ -98,17 +97,11 @@ class Scene(NamedTuple):
     target: int
 
 
-def attention(
-    model: TransformerBridge, ids: Int[Tensor, "1 pos"], head: Head, hooks: Sequence[Hook] = ()
-) -> Float[Tensor, "dest src"]:
-    return heads.patterns(model, ids, hooks)[head[0], 0, head[1]]
-
-
 def scene(model: TransformerBridge, previous: Head, induction: Head) -> Scene:
     ids = model.to_tokens(EXAMPLE)
     targets = last_target(ids[0])[:-1]
     earlier = targets.clamp(min=0)
-    attended = attention(model, ids, induction)[:-1].gather(1, earlier[:, None])[:, 0]
+    attended = heads.patterns(model, ids)[1, 0, induction[1], range(len(earlier)), earlier]
     # What followed last time follows again.
     right = (targets >= 0) & (ids[0, earlier] == ids[0, 1:])
     at = int(attended.where(right, -1.0).argmax())
@@ -150,7 +143,7 @@ def percent(share: float) -> str:
 
 def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:
     """Return the page: what to do, what to look for, and what this changes at the shown token."""
-    off, at = [shown.previous], shown.at
+    off, at, (layer, head) = [shown.previous], shown.at, shown.induction
     gone = heads.without_heads(off)
     runs = {
         "intact": [],
@@ -161,7 +154,7 @@ def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:
     }
     attended, chance = {}, {}
     for name, hooks in runs.items():
-        pattern = attention(model, shown.ids, shown.induction, hooks)
+        pattern = heads.patterns(model, shown.ids, hooks)[layer, 0, head]
         predicted = model.run_with_hooks(shown.ids, fwd_hooks=hooks)[0, at].softmax(-1)
         attended[name] = percent(float(pattern[at, shown.target]))
         chance[name] = percent(float(predicted[shown.ids[0, at + 1]]))
