@@ -160,22 +160,29 @@ def run(exercise: Exercise, function: Callable, args: tuple) -> Any:
 
 
 def attempt(exercise: Exercise, function: Callable, args: tuple, dtype: torch.dtype) -> Any:
-    """Return what a reader's function gives on copies of the arguments. Raise what `tried` raises."""
-    try:
-        return tried(exercise, function, args, tuple(copied(arg, dtype) for arg in args))
-    except Exception:
-        in_precision.cache_clear()  # the function may have left a model changed
-        raise
+    """Return what a reader's function gives on copies of the arguments.
 
-
-def tried(exercise: Exercise, function: Callable, args: tuple, given: tuple) -> Any:
-    """Run a reader's function on copies of the arguments. Raise Wrong if it fails, calls what it must not, or leaves hooks or changes behind."""
+    Raise Wrong if it fails, calls what it must not, or leaves hooks or changes behind.
+    """
     avoided = {inspect.unwrap(other).__code__ for other in exercise.avoid}
+    given = tuple(copied(arg, dtype) for arg in args)
     called, profiler = set(), sys.getprofile()
     try:
         sys.setprofile((lambda frame, event, arg: called.add(frame.f_code)) if avoided else profiler)
         result = run(exercise, function, given)
+        if called & avoided:
+            raise Wrong(exercise.avoids)
+        for name, now, before in zip(inspect.signature(exercise.solution).parameters, given, args):
+            if any(point.fwd_hooks for point in getattr(now, "hook_dict", {}).values()):
+                raise Wrong("It leaves a hook on the model. Use `run_with_hooks` or `with model.hooks(...)`.")
+            kept = [(now, before)] if isinstance(now, Tensor) else []
+            pairs = zip(now.parameters(), before.parameters()) if isinstance(now, TransformerBridge) else kept
+            if not all(torch.equal(x, old.to(x)) for x, old in pairs):
+                weights = ".W_U" if isinstance(now, TransformerBridge) else ""
+                raise Wrong(f"It changes `{name}` in place. Change a copy, such as `{name}{weights}.clone()`.")
+        return result
     except Exception as error:
+        in_precision.cache_clear()  # the function may have left a model changed
         # torch raises this type too, with a message
         if isinstance(error, Wrong) or isinstance(error, NotImplementedError) and not str(error):
             raise
@@ -186,17 +193,6 @@ def tried(exercise: Exercise, function: Callable, args: tuple, given: tuple) -> 
         raise Wrong(f"{where} raises {type(error).__name__}: {said}. {about}") from error
     finally:
         sys.setprofile(profiler)
-    if called & avoided:
-        raise Wrong(exercise.avoids)
-    for name, now, before in zip(inspect.signature(exercise.solution).parameters, given, args):
-        if any(point.fwd_hooks for point in getattr(now, "hook_dict", {}).values()):
-            raise Wrong("It leaves a hook on the model. Use `run_with_hooks` or `with model.hooks(...)`.")
-        kept = [(now, before)] if isinstance(now, Tensor) else []
-        pairs = zip(now.parameters(), before.parameters()) if isinstance(now, TransformerBridge) else kept
-        if not all(torch.equal(x, old.to(x)) for x, old in pairs):
-            weights = ".W_U" if isinstance(now, TransformerBridge) else ""
-            raise Wrong(f"It changes `{name}` in place. Change a copy, such as `{name}{weights}.clone()`.")
-    return result
 
 
 def copied(arg: Any, dtype: torch.dtype) -> Any:
