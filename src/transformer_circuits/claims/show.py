@@ -156,7 +156,6 @@ def css_class(verdict: Verdict) -> str:
 
 
 def card_text(record: Record) -> str:
-    """Return the card as plain text."""
     claim, within = record.claim, ", within error of the threshold" if record.within_error else ""
     lines = [f"{record.id} {claim.title}: {claim.words(record.verdict)}{within}"]
     lines += [f"  {what}: {value}" for what, value in show_values(claim, record.values)]

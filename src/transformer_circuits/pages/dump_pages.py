@@ -58,7 +58,6 @@ def table(rows: Any, tokens: Sequence[str] = (), markup: Sequence[str] = (), sea
 
 
 def head_page(model: str, rows: pd.DataFrame, worth: Worth, names: Sequence[str], akin: Akin) -> str:
-    """Return the page of one head in MyST Markdown."""
     head = rows["head"].iloc[0]
     columns = {
         "rank": rows["rank"],

@@ -104,12 +104,10 @@ def card(name: str) -> dict[str, str]:
 
 
 def cards(*groups: str) -> pd.DataFrame:
-    """Return one column per model of the groups and one row per value."""
     return pd.DataFrame({name: card(name) for group in groups for name in names(group)})
 
 
 def setting(value: Any) -> str:
-    """Write the value of a setting."""
     match value:
         case None:
             return "–"

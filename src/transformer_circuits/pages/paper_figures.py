@@ -37,8 +37,6 @@ class Section(Strict):
 
 
 class Listed(Strict):
-    """The list of figures."""
-
     paper: list[Section]
     also: dict[str, str] = {}
 
@@ -108,7 +106,6 @@ class Cells:
 
 
 def page(listed: Listed, cells: Cells, results: Results) -> str:
-    """Return the page in MyST Markdown."""
     with_ours = sum(not figure.none for figure in listed.figures)
     return render(
         "figures.md", listed=listed, with_ours=with_ours, cells=cells, claims=ledger.load_claims(), results=results

@@ -108,7 +108,6 @@ def headlines(results: Results) -> str:
 
 
 def page(results: Results) -> str:
-    """Return the scoreboard in MyST Markdown."""
     claims = list(ledger.load_claims().values())
     amended = [claim for claim in claims if claim.amended]
     return render(
