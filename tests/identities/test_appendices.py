@@ -1,5 +1,5 @@
-"""A1 to A4: convolution as attention, the residual connection as a head, layer normalization folded into the weights, and biases as
-a dimension that is always one. The folds are those that the appendices write out."""
+"""A1, A3, A4: convolution as attention, layer normalization folded into the weights, and biases as a dimension that is always one. The
+folds are those that the appendices write out. (A2, the residual connection as a head: in test_paths each layer of a path has this head too.)"""
 
 import copy
 
@@ -28,16 +28,6 @@ def test_a1_heads_at_fixed_offsets_are_a_convolution(case):
     W = case.model.OV[0].AB.flip(0).permute(2, 1, 0)  # [out, in, tap], the present position last
     padded = nn.functional.pad(cache["embed"].mT, (taps - 1, 0))
     same(cache["blocks.0.attn.hook_out"], nn.functional.conv1d(padded, W).mT)
-
-
-@identity(cases())
-def test_a2_with_the_identity_head_a_layer_is_a_sum_of_heads(case):
-    cache = case.cache
-    x = case.model.W_E[case.tokens[0]]
-    for layer in range(case.model.cfg.n_layers):
-        heads = (cache["pattern", layer][0] @ x @ case.model.OV[layer].AB).sum(0)
-        x = heads + torch.eye(len(x), dtype=x.dtype) @ x @ torch.eye(x.shape[1], dtype=x.dtype)
-    same((x @ case.model.W_U)[None], case.logits)
 
 
 @identity(st.integers(0, 3), st.sampled_from([{}, {"d_mlp": 5}, {"smeared_keys": True}]), st.integers(0, 2**20))

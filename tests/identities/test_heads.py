@@ -22,12 +22,6 @@ def layer_of_plain(case, residual):
     return case.plain.layers[0].attn(residual, case.plain.pos.weight[: residual.shape[1]])[0]
 
 
-@identity(cases(min_layers=0))
-def test_the_hooked_model_and_the_one_made_of_its_matrices_are_the_plain_one(case):
-    same(case.model(case.tokens), case.logits)
-    assert error_with(case) < EXACT
-
-
 @identity(cases())
 def test_o1_heads_add_up(case):
     cache = case.cache

@@ -9,9 +9,11 @@ from random_models import BROKEN, EXACT, PLAIN_CASES, cases, differs, identity, 
 from transformer_circuits.circuits.heads import freeze, relative_error
 
 
-@identity(cases(min_layers=0))
-def test_p1_t1_paths_add_up_to_the_logits(case):
-    paths = []
+@identity(cases())
+def test_p1_t1_paths_add_up_to_the_logits_and_to_what_is_read_after_each_layer(case):
+    readings, paths = case.cache.accumulated_resid() @ case.model.W_U, []
+    for layers, reading in enumerate(readings[:-1]):
+        same(path_sum(case, lambda path: all(layer < layers for layer, _ in path)), reading)
     same(path_sum(case, lambda path: not paths.append(path)), case.logits)
     assert len(set(paths)) == (1 + case.model.cfg.n_heads) ** case.model.cfg.n_layers
 
@@ -81,15 +83,7 @@ def test_p3_fails_with_free_patterns_or_one_free_layer(case):
     assert mixing_error(case, hooks[1:]) > BROKEN
 
 
-@identity(cases())
-def test_the_reading_after_the_first_layer_is_the_sum_of_its_paths(case):
-    """The direct path, and one through each head of the first layer."""
-    readings = case.cache.accumulated_resid() @ case.model.W_U
-    same(path_sum(case, lambda path: all(layer == 0 for layer, _ in path)), readings[1])
-    same(readings[-1], case.logits)
-
-
-@pytest.mark.parametrize("case", [case for case in PLAIN_CASES if len(case.model.blocks) > 1])
+@pytest.mark.parametrize("case", [case for case in PLAIN_CASES if case.model.cfg.n_layers > 1])
 def test_key_lens_is_the_score_of_the_query_token(case):
     """Recorded scores, once with the query's stream replaced by its token and the key's as it is, positions left out."""
     model, name = case.model, "blocks.1.attn.{}.hook_in"

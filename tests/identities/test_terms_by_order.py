@@ -3,12 +3,14 @@
 import dataclasses
 
 import pytest
+import torch
 from random_models import BROKEN, EXACT, PLAIN_CASES, cases, identity, path_sum, random
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
 from transformer_circuits.circuits.term_importance import losses_by_ablation, losses_by_terms
 from transformer_circuits.exercises.solutions import losses_by_order
+from transformer_circuits.training import evaluation
 
 TWO_LAYERS = [case for case in PLAIN_CASES if case.model.cfg.n_layers == 2]
 
@@ -23,18 +25,19 @@ def texts(**layers):
 
 
 @identity(texts())
-def test_t11_the_papers_algorithm_is_the_path_sum_at_every_order(case):
+def test_t11_the_papers_algorithm_and_the_trainers_are_the_path_sum_at_every_order(case):
     shorter, targets = dataclasses.replace(case, tokens=case.tokens[:, :-1]), case.tokens[:, 1:]
+    trainers = evaluation.losses_by_order(case.plain, case.tokens)  # in single precision
     for order, loss in enumerate(losses_by_order(case.model, case.tokens)):
         assert abs(loss - nats(path_sum(shorter, lambda path: len(path) <= order), targets)) < EXACT
+        assert trainers[order] == pytest.approx(float(loss), abs=1e-4)
     assert order == case.model.cfg.n_layers and abs(loss - nats(shorter.logits, targets)) < EXACT
 
 
 @identity(texts(min_layers=2, max_layers=2))
 def test_t11_t12_one_pass_is_path_sums_and_hooked_runs(case):
-    model, inputs, targets = case.model, case.tokens[:, :-1], case.tokens[:, 1:]
-    found = losses_by_terms(model, case.tokens)
-    below = model.run_with_cache(inputs)[1]["blocks.0.attn.hook_out"]
+    model, tokens = case.model, torch.cat([case.tokens, case.tokens.flip(1)])
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
     shorter = dataclasses.replace(case, tokens=inputs)
     wanted = {
         "order 0": lambda path: not path,
@@ -43,26 +46,16 @@ def test_t11_t12_one_pass_is_path_sums_and_hooked_runs(case):
         "layer 2": lambda path: all(layer == 1 for layer, _ in path),
     }
     expected = {name: nats(path_sum(shorter, rule), targets) for name, rule in wanted.items()}
-    for side in "KQ":
-        hook = (f"blocks.1.attn.{side.lower()}.hook_in", lambda x, hook: x - below)
-        expected[f"without {side}"] = nats(model.run_with_hooks(inputs, fwd_hooks=[hook]), targets)
-    expected["order 2"] = heads.losses(model, case.tokens).mean(dim=-1)
+    expected["order 2"] = heads.losses(model, tokens).mean(dim=-1)
+    below = shorter.cache["blocks.0.attn.hook_out"]
+    instead = {"without K": 0, "without Q": 0, "mean Q": below.mean(dim=(0, 1))}
+    for name, other in (instead | dict.fromkeys(("other K", "other Q"), below.roll(1, 0))).items():
+        hook = (f"blocks.1.attn.{name[-1].lower()}.hook_in", lambda x, hook: x - below + other)
+        expected[name] = nats(model.run_with_hooks(inputs, fwd_hooks=[hook]), targets)
+    found = losses_by_terms(model, tokens) | losses_by_ablation(model, tokens)
     assert found.keys() == expected.keys()
     for name in expected:
         assert (found[name] - expected[name]).abs().max() < EXACT, name  # in nats: a loss may be almost zero
-
-
-@identity(texts(min_layers=2, max_layers=2))
-def test_t12_other_ablations_are_hooked_runs(case):
-    model, inputs, targets = case.model, case.tokens[:, :-1], case.tokens[:, 1:]
-    below = model.run_with_cache(inputs)[1]["blocks.0.attn.hook_out"]
-    instead = {"mean Q": below.mean(dim=(0, 1)), "other K": below.roll(1, 0), "other Q": below.roll(1, 0)}
-    found = losses_by_ablation(model, case.tokens)
-    assert found.keys() == instead.keys()
-    for name, other in instead.items():
-        hook = (f"blocks.1.attn.{name[-1].lower()}.hook_in", lambda x, hook: x - below + other)
-        expected = nats(model.run_with_hooks(inputs, fwd_hooks=[hook]), targets)
-        assert (found[name] - expected).abs().max() < EXACT, name
 
 
 @pytest.mark.parametrize("case", TWO_LAYERS)

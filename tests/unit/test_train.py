@@ -20,12 +20,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from transformer_circuits.measures.prediction import losses
 from transformer_circuits.models import load_model, shards
-from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.registry import training_film
 from transformer_circuits.training import train
-from transformer_circuits.training.evaluation import attention_patterns, losses_by_order
+from transformer_circuits.training.evaluation import attention_patterns
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.train import TrainingConfig, read_config
 from transformer_circuits.training.windows import Windows
@@ -48,7 +46,6 @@ without_start = 0.1
 planted = 0.25
 """
 SHARD = "model/weights-00001-of-00001.safetensors"
-TWO_LAYERS = ModelConfig(n_layers=2, d_model=16, n_heads=2, d_head=8, d_vocab=30, n_ctx=20)
 
 
 @pytest.fixture
@@ -109,17 +106,6 @@ def test_chunked_loss_and_gradients_are_those_of_cross_entropy(chunk):
     assert torch.allclose(ours.double(), expected, rtol=1e-6)
     for mine, theirs in zip(torch.autograd.grad(3 * ours, (residual, W_U)), gradients):
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6)  # probabilities are float32
-
-
-def test_losses_by_order_begin_with_the_direct_path_and_end_with_the_model_itself():
-    torch.manual_seed(0)
-    model, text = Transformer(TWO_LAYERS).double(), torch.randint(30, (3, 21))
-    orders = losses_by_order(model, text)
-    with torch.no_grad():
-        direct = F.cross_entropy(model.head(model.tok_embed(text[:, :-1])).mT.float(), text[:, 1:])
-    assert orders[0] == pytest.approx(float(direct))
-    assert orders[2] == pytest.approx(float(losses(model, text).mean()))
-    assert len(orders) == 3 and orders[1] not in (orders[0], orders[2])
 
 
 def test_windows_start_with_the_start_token_and_cover_each_epoch_once(data):
