@@ -16,7 +16,10 @@ from transformer_circuits.paths import ROOT
 # The rooms of the package, lowest first: none imports one that comes after it.
 ORDER = "paths models data measures training circuits exercises figures notebook claims pages forks build".split()
 FILES = sorted((ROOT / "src" / "transformer_circuits").rglob("*.py"))
-MODULES = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts): path for path in FILES}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT / "src" / "transformer_circuits").parts[0].removesuffix(".py")
 
 
 def imports(path: Path, everywhere: bool = True) -> set[str]:
@@ -41,8 +44,7 @@ def own_imports(path: Path) -> list[list[str]]:
 
 def test_no_room_imports_one_above_it():
     for path in FILES:
-        room = path.relative_to(ROOT / "src" / "transformer_circuits").parts[0].removesuffix(".py")
-        if room != "__init__":
+        if (room := room_of(path)) != "__init__":
             wrong = [".".join(name) for name in own_imports(path) if ORDER.index(name[0]) > ORDER.index(room)]
             assert not wrong, f"{path.relative_to(ROOT)} imports {', '.join(wrong)}"
 
@@ -66,37 +68,20 @@ def undeclared(names: set[str], extras: list[str]) -> list[str]:
     return [name for name in third if not direct & set(map(stamp.normal, providers.get(name, [name])))]
 
 
-def test_every_import_is_a_direct_dependency():
-    names = set().union(*map(imports, FILES))
-    assert undeclared(names, list(stamp.project()["optional-dependencies"])) == []
-
-
-def of_notebooks() -> set[str]:
-    """Return the modules of the package that notebooks import."""
-    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("*.ipynb"))
-    named = re.findall(r"from (transformer_circuits[\w.]*) import ([\w, ]+)", text)
-    found = {f"{module}.{name.strip()}" for module, names in named for name in names.split(",")}
-    return (found | {module for module, _ in named}) & MODULES.keys()
-
-
-def with_all_that_they_import(modules: set[str]) -> set[str]:
-    """Return the full names of everything that is imported along with modules of the package."""
-    files = MODULES | {name.removesuffix(".__init__"): path for name, path in MODULES.items()}
-    found, waiting = set(), set(modules)
-    while waiting:
-        name = waiting.pop()
-        found.add(name)
-        if name in files:
-            named = imports(files[name], everywhere=False)
-            waiting |= (named | {one.rpartition(".")[0] for one in named}) - found - {""}
-    return found
-
-
-@pytest.mark.parametrize("extra, rooms", [([], []), (["train"], ["training"]), (["book"], ["build", "pages"])])
-def test_each_extra_alone_brings_what_its_modules_import(extra, rooms):
-    """The workflow `test` installs each one in an environment of its own."""
-    modules = {name for name in MODULES if name.split(".")[1] in rooms} or of_notebooks()
-    assert modules and undeclared(with_all_that_they_import(modules), extra) == []
+def test_every_import_is_a_direct_dependency_and_modules_load_without_extras_but_for_those_that_make_pages():
+    """The workflow `test` installs each extra in an environment of its own."""
+    of_pages = {path for path in FILES if room_of(path) in ("pages", "forks", "build")}
+    everything = list(stamp.project()["optional-dependencies"])
+    for files, everywhere, extras in (
+        (FILES, True, everything),
+        (of_pages, False, ["book"]),
+        ({*FILES} - of_pages, False, []),
+    ):
+        assert undeclared(set().union(*(imports(path, everywhere) for path in files)), extras) == []
+    for path in (ROOT / "notebooks").glob("*.ipynb"):  # Google Colab installs no extras
+        assert not re.search(r"from transformer_circuits.*\b(pages|forks|build)\b", path.read_text(encoding="utf-8")), (
+            path
+        )
 
 
 @pytest.mark.parametrize("command", ["check", "format --check"])
