@@ -171,17 +171,6 @@ def test_removing_heads_is_a_model_without_their_output(case):
         assert torch.equal(measure(case.model, data), before)  # the hooks are gone
 
 
-def test_heads_are_replaced_by_their_mean(case):
-    tokens = REPEATED.tokens
-    z = case.model.run_with_cache(tokens)[1]["z", 1]
-    means = [heads.mean_z(case.model, tokens, layer) for layer in (0, 1)]
-    same(means[1], z.mean((0, 1)))
-    with case.model.hooks(fwd_hooks=heads.without_heads([(1, 2)], means)):
-        _, cache = case.model.run_with_cache(tokens)
-    same(cache["z", 1][:, :, 2], means[1][2].expand_as(z[:, :, 2]))
-    assert torch.equal(cache["z", 1][:, :, :2], z[:, :, :2])
-
-
 def test_relative_error():
     assert relative_error(torch.zeros(2), torch.zeros(2)) == 0
     assert relative_error(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 4.0])) == 0.25

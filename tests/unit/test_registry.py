@@ -9,11 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 from huggingface_hub.utils import filter_repo_objects
-from transformers import GPT2Config, GPT2LMHeadModel
 
-from transformer_circuits.circuits import heads
-from transformer_circuits.measures.attention import induction_score
-from transformer_circuits.measures.repeats import repeated_random_tokens
 from transformer_circuits.models import list_models, load_model, shards
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import start_token
@@ -150,28 +146,6 @@ def test_hub_models_that_cannot_be_loaded_are_not_fetched(hub):
     with pytest.raises(WeightsError, match="only causal attention-only Shortformer models"):
         load_model("big/llm")
     assert fetched == ["config.json"]
-
-
-def test_a_gpt2_gives_the_scores_that_transformers_own_patterns_give(tmp_path):
-    """The measurement of claim W7, without any hook; random weights, far from uniform attention."""
-    torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_head=4, n_embd=32, n_positions=96, attn_implementation="eager")
-    plain = GPT2LMHeadModel(config).eval()
-    for block in plain.transformer.h:
-        torch.nn.init.normal_(block.attn.c_attn.weight, std=0.5)
-        torch.nn.init.normal_(block.attn.c_attn.bias, std=0.5)
-    plain.save_pretrained(tmp_path / "gpt2")
-    bridge = load_model(tmp_path / "gpt2", "cpu")
-    start = start_token(bridge)
-    assert start == 50256  # not that of its tokenizer, which is an empty one
-    assert not bridge.training and not any(p.requires_grad for p in bridge.parameters())
-    repeated = repeated_random_tokens(50257, 96, rows=3).with_start(start)
-    found = heads.induction_scores(bridge, repeated)
-    with torch.no_grad():
-        patterns = plain(repeated.tokens, output_attentions=True).attentions
-    expected = torch.stack([induction_score(pattern, repeated) for pattern in patterns])
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    assert (found - found.flip(1)).abs().max() > 1e-3  # heads differ, so a mix-up would be seen
 
 
 @pytest.mark.parametrize("shortformer", [False, True])

@@ -107,10 +107,14 @@ def test_random_models_of_other_architectures_are_at_chance_in_every_row(kind, d
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_normalizations_are_folded_as_transformer_lens_folds_them(kind, tiny):
-    model = load_model(tiny(kind), "cpu")
+def test_patterns_are_those_of_transformers_and_normalizations_are_folded_as_transformer_lens_folds_them(kind, tiny):
+    model, tokens = load_model(tiny(kind), "cpu"), torch.arange(48).view(2, 24)
+    assert not model.training and not any(parameter.requires_grad for parameter in model.parameters())
     W = survey.read_weights(model)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(tiny(kind), attn_implementation="eager")
     with torch.no_grad():
+        A = torch.stack(plain(tokens, output_attentions=True).attentions)
+        torch.testing.assert_close(heads.patterns(model, tokens), A, rtol=1e-4, atol=1e-5)
         model.process_weights(fold_ln=True, center_writing_weights=False, center_unembed=False, fold_value_biases=False)
         assert relative_error(W.W_U, model.W_U) < 1e-5
         for ours, theirs in ((W.QK, model.QK), (W.OV, model.OV)):
@@ -139,8 +143,14 @@ def test_a_model_that_cannot_be_asked_is_one_sentence(kind, got, tiny):
 
 
 def test_the_books_models_are_read_as_in_the_chapters():
-    model = load_model("small-2l", "cpu")
-    assert survey.differences(model) == []
+    beyond = {
+        "small-2l-mlp": ["Normalization", "MLPs"],
+        "small-2l-standard-positions": ["Positions in the residual stream"],
+        "small-2l": [],
+    }
+    for name, expected in beyond.items():
+        model = load_model(name, "cpu")
+        assert [line.partition(":")[0] for line in survey.differences(model)] == expected
     assert torch.equal(survey.text(model), data.held_out_windows(survey.ROWS, 256, 512))
     W = survey.read_weights(model)
     positivity = weights.factored_positivity(W.W_U @ W.W_E @ W.OV.A, W.OV.B)
@@ -159,15 +169,6 @@ def test_other_models_read_the_same_text_in_their_own_tokens(tiny):
     theirs = data.load_tokenizer().batch_decode(windows, skip_special_tokens=True)
     for row, text in zip(tokens, theirs):
         assert text.encode().startswith(model.tokenizer.decode(row[1:]).rstrip("\ufffd").encode())
-
-
-def test_what_a_model_has_beyond_the_papers_is_said():
-    beyond = {
-        "small-2l-mlp": ["Normalization", "MLPs"],
-        "small-2l-standard-positions": ["Positions in the residual stream"],
-    }
-    for name, expected in beyond.items():
-        assert [line.partition(":")[0] for line in survey.differences(load_model(name, "cpu"))] == expected
 
 
 @pytest.mark.parametrize("kind", ["Gemma2", "Qwen3", "Olmo2"])
@@ -261,6 +262,8 @@ def test_a_weight_file_that_is_cut_short_is_one_sentence(tiny, tmp_path):
 
 def test_start_tokens_tokenizers_that_are_too_large_and_folders_of_a_training(tiny, tmp_path):
     model = load_model(tiny("Llama"), "cpu")
+    model.original_model.config.bos_token_id = 5
+    assert (survey.text(model)[:, 0] == 5).all()  # the tokenizer says 0
     model.original_model.config.bos_token_id = model.original_model.config.eos_token_id = None
     with pytest.raises(WeightsError, match="the start token must be 0 to 299, got 300"):
         survey.check(model, 300)
