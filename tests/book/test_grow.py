@@ -10,9 +10,9 @@ from live_page import OnAPhone, make_site, opened
 from playwright.sync_api import expect
 from torch.nn.functional import cross_entropy
 
-from transformer_circuits.measures.weights import Product, composition_ratios
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.pages import grow
+from transformer_circuits.training.evaluation import composition, head_matrices
 from transformer_circuits.training.train import TrainingConfig, optimizers_for
 
 SHAPES = {
@@ -99,15 +99,7 @@ def test_loss_gradients_and_updates_are_those_of_pytorch(page, shape, cut):
     check = "async given => JSON.stringify(await grow.check(JSON.parse(given)))"
     found = json.loads(page.evaluate(check, json.dumps(asked | {"removed": removed})))
     if shape["layers"] == 2:
-        heads = {
-            name: weight.detach().unflatten(0, (shape["heads"], -1))
-            for name, weight in matrices(model).items()
-            if name[1:]
-        }
-        for layer in "01":  # [head, d_head, d_model], as the others are
-            heads[f"O{layer}"] = model.layers[int(layer)].attn.o.weight.detach().T.unflatten(0, (shape["heads"], -1))
-        circuits = [Product(heads[a].mT, heads[b]) for a, b in (("V0", "O0"), ("Q1", "K1"), ("V1", "O1"))]
-        ratios = composition_ratios(*circuits).flatten(1)  # [side, reader and writer]
+        ratios = composition(head_matrices(model)).flatten(1)  # [side, reader and writer]
         assert np.abs(np.array(found["composition"]) - ratios.numpy()).max() < 1e-4
     loss = cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
     loss.backward()

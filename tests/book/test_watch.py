@@ -124,8 +124,7 @@ def test_the_films_of_shipped_models_end_with_the_shipped_weights(name):
     }.items():
         assert np.abs(film[score][-1] - found.numpy()).max() < 0.02, score
     if model.cfg.n_layers == 2:
-        circuits = ((m.A, m.B) for m in (model.OV[0], model.QK[1], model.OV[1]))
-        ratios = weights.composition_ratios(*(weights.Product(*pair) for pair in circuits))
+        ratios = weights.composition_ratios(model.OV[0], model.QK[1], model.OV[1])
         assert np.abs(film["composition"][-1] - ratios.numpy()).max() < 0.02
 
 

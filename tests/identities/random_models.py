@@ -73,15 +73,16 @@ def build(
     length: int = 6,
     positions: bool = True,
     seed: int = 0,
+    **more: Any,
 ) -> Case:
-    """Return one case; tokens are drawn with replacement."""
+    """Return one case; tokens are drawn with replacement. `more`: what else the model has."""
     generator = torch.Generator().manual_seed(seed)
-    config = ModelConfig(n_layers, d_model, n_heads, d_head, d_vocab, n_ctx=max(length, 2))
+    config = ModelConfig(n_layers, d_model, n_heads, d_head, d_vocab, max(length, 2), **more)
     model = Transformer(config).double().eval().requires_grad_(False)
     for name, weight in model.named_parameters():
         if name != "pos.weight":
             gain = 1.0 if name.endswith(("q.weight", "k.weight")) else 2.0  # softmax must not saturate
-            fan_in = 1 if name == "tok_embed.weight" else weight.shape[1]
+            fan_in = 1 if name == "tok_embed.weight" or weight.ndim == 1 else weight.shape[1]
             drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
             weight.copy_(drawn * gain / math.sqrt(fan_in))
     if not positions:

@@ -5,12 +5,11 @@ import copy
 
 import torch
 from hypothesis import strategies as st
-from random_models import Case, cases, defined_in, identity, random, same
+from random_models import Case, build, cases, defined_in, identity, random, same
 from torch import nn
 from transformer_lens.utilities import get_act_name
 
-from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.models.bridge import from_matrices, matrices, wrap
+from transformer_circuits.models.bridge import from_matrices, matrices
 
 BIASES = defined_in("a3_convolution_identity_biases", "with-one", "collect-biases", torch=torch)
 FOLDS = defined_in(
@@ -32,16 +31,12 @@ def test_a1_heads_at_fixed_offsets_are_a_convolution(case):
 
 @identity(st.integers(0, 3), st.sampled_from([{}, {"d_mlp": 5}, {"smeared_keys": True}]), st.integers(0, 2**20))
 def test_a3_folded_models_give_the_same_logits_and_only_divide(n_layers, kind, seed):
-    plain = Transformer(ModelConfig(n_layers, 8, 2, 3, 11, 9, normalization="LN", **kind))
-    plain = plain.double().eval().requires_grad_(False)
-    for i, (name, parameter) in enumerate(plain.named_parameters()):
-        if name != "pos.weight":
-            parameter.copy_(random(*parameter.shape, seed=seed + i))
-    tokens, model = torch.tensor([[0, 3, 7, 3, 10, 1]]), wrap(plain)
+    case = build(n_layers, normalization="LN", seed=seed, **kind)
+    model, tokens = case.model, case.tokens
     logits, cache = FOLDS.fold(model).run_with_cache(tokens)
     unfolded, original = model.run_with_cache(tokens)
-    same(logits, plain(tokens))
-    same(unfolded, plain(tokens))  # folding leaves the model as it was
+    same(logits, case.logits)
+    same(unfolded, case.logits)  # folding leaves the model as it was
     for norm in [name.removesuffix(".hook_scale") for name in cache if name.endswith("hook_scale")]:
         stream, scale = cache[f"{norm}.hook_in"], cache[f"{norm}.hook_scale"]
         same(cache[f"{norm}.hook_out"], stream / scale)  # all that is left of a normalization

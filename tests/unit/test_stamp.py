@@ -1,4 +1,4 @@
-"""What repeats pyproject.toml says the same as it does, and the check notices when not."""
+"""What repeats pyproject.toml says the same as it does, and the check notices when not. What every chapter starts with."""
 
 import os
 import shutil
@@ -7,11 +7,14 @@ import sys
 import types
 
 import colab
+import matplotlib
 import nbformat
 import pytest
 import stamp
+import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from transformer_circuits import notebook
 from transformer_circuits.paths import ROOT
 
 
@@ -108,6 +111,16 @@ def test_colab_keeps_what_is_in_use_and_installs_what_is_missing(monkeypatch, ca
     done.returncode, done.stderr = 1, "many lines\nERROR: no such release"
     with pytest.raises(SystemExit, match="could not be installed: ERROR: no such release"):
         colab.main()
+
+
+def test_setup_says_something_only_where_a_release_differs(capsys, monkeypatch):
+    with matplotlib.rc_context(), torch.enable_grad():
+        notebook.setup()
+        assert capsys.readouterr().out == "" and not torch.is_grad_enabled()
+        assert matplotlib.rcParams["figure.constrained_layout.use"]
+        monkeypatch.setattr(notebook, "TESTED", {"torch": "1.0"})
+        notebook.setup()
+        assert capsys.readouterr().out.startswith("This book was tested with torch 1.0; here: torch ")
 
 
 def test_constraints_are_plain_pins_and_every_exact_pin_agrees_with_them():
