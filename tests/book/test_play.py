@@ -127,6 +127,12 @@ def test_without_workers_and_webassembly_it_computes_the_same(site, watched, two
     expect(page.locator(".play-token")).to_have_count(len(two.tokenizer.encode(shown)))
 
 
+def type_in(page, text):
+    before = int(page.locator("#play").get_attribute("data-runs"))
+    page.get_by_label("Your text").fill(text)
+    page.wait_for_function("(before) => document.getElementById('play').dataset.runs > before", arg=before)
+
+
 def test_an_empty_text_is_the_start_token_and_has_no_losses(page):
     expect(page.locator(".play-summary")).to_contain_text("mean loss")
     page.get_by_label("Your text").fill("")
@@ -137,10 +143,12 @@ def test_an_empty_text_is_the_start_token_and_has_no_losses(page):
     expect(page.locator(".play-summary tbody th")).to_have_text("the only token")
 
 
-def test_the_twin_can_be_loaded_instead(page, site):
+def test_the_twin_can_be_loaded_instead_and_the_text_stays(page, site):
     twin, text = load_model("attn-only-2l-planted", device="cpu"), "Zorblax met Zorblax"
+    type_in(page, text)
     page.get_by_role("link", name="its twin").click()
-    page.wait_for_selector("[data-ready]")
+    page.wait_for_selector("#play[data-ready=yes]")
+    expect(page.get_by_label("Your text")).to_have_value(text)
     tokens = torch.tensor([twin.tokenizer.encode(text)])
     found = page.evaluate(CALL, [text, {}, LAST])
     assert difference(found["logits"], twin(tokens)[0, -LAST:]) < 1e-3 * float(twin(tokens).abs().max())
@@ -153,12 +161,6 @@ def test_the_twins_heads_have_its_own_costs(site):
     facts = json.loads(script.read_text().split("\n")[0].removeprefix("window.playModel = ").rstrip(";"))["facts"]
     for texts, costs in zip(facts["scores"], recorded_worth("attn-only-2l-planted").cost, strict=True):
         assert all(f"costs {cost:z.3f} nats" in text for text, cost in zip(texts, costs.tolist(), strict=True))
-
-
-def type_in(page, text):
-    before = int(page.locator("#play").get_attribute("data-runs"))
-    page.get_by_label("Your text").fill(text)
-    page.wait_for_function("(before) => document.getElementById('play').dataset.runs > before", arg=before)
 
 
 def test_what_is_typed_is_shown_literally_and_predicted(page, two):
@@ -240,13 +242,6 @@ def test_a_link_brings_back_what_was_there(page):
     expect(page.get_by_label("Your text")).to_have_value("<img src=x onerror=alert(1)>")
     expect(page.locator(".play-edits")).to_have_text("all heads on")
     assert page.locator(".play-app img, .play-app b").count() == 0
-
-
-def test_a_text_stays_when_the_model_is_switched(page):
-    type_in(page, "my own text")
-    page.get_by_role("link", name="its twin").click()
-    page.wait_for_selector("#play[data-ready=yes]")
-    expect(page.get_by_label("Your text")).to_have_value("my own text")
 
 
 class TestPlay(LivePage):
