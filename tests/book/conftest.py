@@ -15,16 +15,8 @@ from transformer_circuits.paths import ROOT
 PATIENCE = 180_000  # milliseconds; a busy machine draws a page of widgets slowly
 expect.set_options(timeout=PATIENCE)
 
-FLAGS = [
-    "--no-sandbox",  # CI runs as root
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # no name resolves: the network is cut off
-]
+# Beside Playwright's own flags, which leave out the sandbox (CI runs as root) and all that a browser does in the background.
+FLAGS = ["--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND"]  # no name resolves: the network is cut off
 
 BROWSERS = [
     "chromium",
