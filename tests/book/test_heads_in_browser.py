@@ -78,6 +78,7 @@ def pages(tmp_path_factory):
 
 @pytest.mark.parametrize(("head", "cost", "idle"), [(0, "0.2500 ± 0.0100", False), (1, "0.0010 ± 0.0002", True)])
 def test_each_head_has_its_page_with_its_first_sources_and_copies_marked(pages, head, cost, idle):
+    """Also without scripts, which read this table and draw it anew."""
     page = soup(pages / "head_dump" / "some-model" / f"0_{head}.html")
     assert f"by {cost} nats per token" in page.text and ("That is no effect" in page.text) == idle
     rows = [row.select("td") for row in page.select(".head-dump tbody tr")]
@@ -170,12 +171,6 @@ def test_the_table_scrolls_and_not_the_page(pages, reused):
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 320
     wider = "e => e.some(b => b.scrollWidth > b.clientWidth && getComputedStyle(b).overflowX === 'auto')"
     assert page.locator(".head-dump, .head-dump :has(table)").evaluate_all(wider)
-
-
-def test_without_scripts_the_table_is_there(pages, unscripted):
-    unscripted.goto((pages / "head_dump" / "some-model" / "0_0.html").as_uri())
-    expect(sources(unscripted)).to_have_count(130)
-    expect(sources(unscripted).nth(7)).to_have_text("·two")
 
 
 def test_a_row_has_a_heads_names_and_its_passages_with_literal_tokens(pages):

@@ -90,8 +90,6 @@ def test_bridge_and_plain_module_agree_on_real_text(name):
     assert tokens[0, 0] == 0 and bridge.to_string(tokens[0, 1:]) == TEXT
     with torch.no_grad():
         expected = model(tokens)
-        exact = model.double()(tokens)
-    # An error is relative to the largest logit, 20 and more; float64 shows that nothing but rounding is left.
+    # An error is relative to the largest logit, 20 and more.
     assert (bridge(tokens) - expected).abs().max() < 1e-5 * expected.abs().max()
-    assert (load_model(name, device="cpu", dtype=torch.float64)(tokens) - exact).abs().max() < 1e-10
     assert bridge(tokens, return_type="loss") < 6.5  # it has learned: log(4096) is 8.3
