@@ -21,7 +21,7 @@ def page(request, tmp_path, monkeypatch, watched):
     patterns /= patterns.sum(-1, keepdim=True)
     log_probs = torch.randn(n, n).log_softmax(-1)
     shown = [
-        widgets.attention_heads(patterns, TOKENS, label="Three heads", names=[f"Head {i}" for i in range(3)]),
+        widgets.attention_heads(patterns, TOKENS, label='Three "heads" <b>', names=[f"Head {i}" for i in range(3)]),
         widgets.token_log_probs(torch.arange(n), log_probs, TOKENS, label="Predictions"),
         token_table([{"token": t} for t in TOKENS]),
     ]
@@ -45,7 +45,7 @@ def test_widgets_are_drawn_literal_and_alive(page):
     assert page.locator(".token-table td").all_inner_texts() == list(map(show_token, TOKENS))
     heads, predictions = component(page, "AttentionHeads"), component(page, "TokenLogProbs")
     expect(predictions).to_contain_text("".join(map(show_token, TOKENS[2:])))
-    canvases = page.get_by_role("figure", name="Three heads").locator("canvas")
+    canvases = page.get_by_role("figure", name='Three "heads" <b>').locator("canvas")
     assert canvases.count() == 4, "three to choose from, one enlarged"
 
     # A head is chosen by hovering and kept by clicking.

@@ -23,12 +23,13 @@ def test_what_cannot_be_seen_is_made_visible_and_the_rest_stays():
 def test_tables_show_tokens_literally_and_take_lists_missing_values_and_chosen_columns():
     nan = float("nan")
     rows = [
-        {"source": " </td>&amp;\u200b", "read as": "a <b> c", "outs": [" x", "\n"], "n": 3},
-        {"source": nan, "read as": "d", "outs": [], "n": nan},
+        {"source": " </td>&amp;\u200b", "read <as>": "a <b> c", "outs": [" x", "\n"], "n": 3},
+        {"source": nan, "read <as>": "d", "outs": [], "n": nan},
     ]
     table = token_table(rows, tokens=["source", "outs"])
     soup = BeautifulSoup(table._repr_html_(), "html.parser")
     cells = [[td.get_text() for td in row.find_all("td")] for row in soup.tbody.find_all("tr")]
+    assert [th.get_text() for th in soup.thead.find_all("th")] == list(rows[0])
     source = "·</td>&amp;<U+200B>"
     assert cells == [[source, "a <b> c", "·x ↵", "3.00"], ["", "d", "", ""]]
     assert source in repr(table)
