@@ -10,15 +10,17 @@ import safetensors.torch
 import torch
 import transformers
 from test_registry import OLD, old, write_old
+from tokenizers import Tokenizer
 
 from transformer_circuits import data, models
-from transformer_circuits.circuits import heads, survey
+from transformer_circuits.circuits import head_map, heads, survey
 from transformer_circuits.circuits.heads import relative_error
 from transformer_circuits.measures import repeats, weights
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
+from transformer_circuits.models.bridge import wrap
 from transformer_circuits.models.shards import WeightsError, save_model
-from transformer_circuits.paths import ROOT
+from transformer_circuits.paths import DATA, ROOT
 
 SIZES = {
     "GPT2": dict(n_embd=32, n_layer=3, n_head=4, n_positions=96),
@@ -169,6 +171,22 @@ def test_other_models_read_the_same_text_in_their_own_tokens(tiny):
     theirs = data.load_tokenizer().batch_decode(windows, skip_special_tokens=True)
     for row, text in zip(tokens, theirs):
         assert text.encode().startswith(model.tokenizer.decode(row[1:]).rstrip("\ufffd").encode())
+
+
+def test_a_vocabulary_like_the_books_is_read_as_it_is():
+    def own(d_vocab, n_ctx, tokenizer):
+        return wrap(Transformer(ModelConfig(1, 16, 2, 8, d_vocab, n_ctx)), tokenizer)
+
+    padded = own(576, 64, load_model("small-1l", "cpu").tokenizer)  # 512 tokens
+    padded.cfg.start_token = 5
+    assert survey.text(padded).max() < 512 and (survey.text(padded)[:, 0] == 5).all()
+    assert head_map.windows_of(own(4_096, 128, data.load_tokenizer())).shape == (10, 129)
+    content = json.loads((DATA / "tokenizer.json").read_text(encoding="utf8"))
+    ids = content["model"]["vocab"]
+    ids["e"], ids["t"] = ids["t"], ids["e"]
+    other = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(content)))
+    model = own(4_096, 256, other)
+    assert torch.equal(head_map.windows_of(model), survey.text(model, 10)[:, :257])
 
 
 @pytest.mark.parametrize("kind", ["Gemma2", "Qwen3", "Olmo2"])

@@ -14,7 +14,7 @@ from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits import heads, survey
 from transformer_circuits.circuits.heads import Head, head_name
-from transformer_circuits.data import D_VOCAB, held_out_documents
+from transformer_circuits.data import held_out_documents, load_tokenizer
 from transformer_circuits.measures import ablation, attention, prediction, weights
 from transformer_circuits.measures.kept import kept
 from transformer_circuits.measures.prediction import BATCH
@@ -34,9 +34,10 @@ SEQUENCES = (
 
 
 def windows_of(model: Any) -> Int[Tensor, "row pos"]:
-    """Return the text of the map: two windows of 256 tokens of each of the KINDS of held-out text, in order; for a model with another
-    vocabulary than the book's, ten windows of `survey.text`."""
-    if model.cfg.d_vocab != D_VOCAB or not survey.reads_text(model):
+    """Return the text of the map: two windows of 256 tokens of each of the KINDS of held-out text, in order; for a model with a shorter
+    context, or another vocabulary than the book's, ten windows of `survey.text`."""
+    ours = survey.reads_text(model) and model.tokenizer.get_vocab() == load_tokenizer().get_vocab()
+    if not ours or model.cfg.n_ctx < 256:
         return survey.text(model, 2 * len(KINDS))[:, :257]
     rows, documents = [], held_out_documents()
     for kind in KINDS:

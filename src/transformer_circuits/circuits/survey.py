@@ -102,7 +102,9 @@ def text(model: Any, rows: int = ROWS) -> Int[Tensor, "row pos"]:
         random[:, 0] = start_token(model)
         return random.to(device)
     if tokenizer.get_vocab().items() <= ours.get_vocab().items():
-        return held_out_windows(rows, n_ctx, d_vocab).to(device)
+        found = held_out_windows(rows, n_ctx, len(tokenizer.get_vocab()))  # a model may have more rows than tokens
+        found[:, 0] = start_token(model)
+        return found.to(device)
     strings = ours.batch_decode(held_out_windows(rows, 512), skip_special_tokens=True)
     encoded = [tokenizer(string, add_special_tokens=False)["input_ids"] for string in strings]
     length = min(n_ctx, *(len(ids) for ids in encoded))

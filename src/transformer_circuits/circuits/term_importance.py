@@ -1,6 +1,6 @@
 """Losses with kinds of paths left out: how much each kind of term matters.
 
-Paper: "Term Importance Analysis"; claims T11 and T12. All functions are for two-layer models.
+Paper: "Term Importance Analysis"; claims T11 and T12. All functions are for attention-only models of two layers, and raise ValueError for others.
 """
 
 from collections import defaultdict
@@ -16,6 +16,7 @@ from transformer_lens import FactoredMatrix
 from transformer_circuits.circuits.factored import entries, row_blocks
 from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.models.architecture import causal_attention
+from transformer_circuits.models.bridge import matrices
 
 ROWS = 512  # logits formed at a time: 8 MB at 4,096 tokens, which stay in the processor's cache
 
@@ -27,6 +28,7 @@ def losses_by_terms(model: Any, windows: Int[Tensor, "window pos"]) -> dict[str,
     "without K", "without Q": the whole model, except that the second layer's keys or queries are computed from the embedding and the position
     alone. The direct path is looked up, because it sees one token only.
     """
+    _check(model)
     direct = FactoredMatrix(model.W_E, model.W_U)
     normalizer = torch.cat([block.logsumexp(dim=-1) for _, block in row_blocks(direct)])
     # Results go into tensors made beforehand: small ones kept between large temporary ones would keep the heap from being reused.
@@ -57,6 +59,7 @@ def losses_by_ablation(model: Any, windows: Int[Tensor, "window pos"]) -> dict[s
     circle, so that windows should be far apart in the text. (A "mean K" adds the same to all scores of a row: it equals "without K" above.)
     What other windows wrote is kept: 0.8 MB per window of 512 tokens at a width of 384.
     """
+    _check(model)
     parts = [slice(at, at + BATCH) for at in range(0, len(windows), BATCH)]
     wrote = torch.cat([_write(model, 0, *_read(model, model.W_E[windows[part, :-1]], 0)) for part in parts])
     mean, others = wrote.mean(dim=(0, 1)), wrote.roll(1, dims=0)
@@ -71,6 +74,12 @@ def losses_by_ablation(model: Any, windows: Int[Tensor, "window pos"]) -> dict[s
             stream = seen + _write(model, 1, *sides, V)
             found[name][part] = _nats(stream, model.W_U, windows[part, 1:]).mean(dim=-1)
     return dict(found)
+
+
+def _check(model: Any) -> None:
+    matrices(model)  # a model is nothing beyond them
+    if model.cfg.n_layers != 2:
+        raise ValueError(f"the model must have two layers, got {model.cfg.n_layers}")
 
 
 def _read(model: Any, stream: Float[Tensor, "row pos d_model"], layer: int) -> list[Tensor]:
