@@ -73,9 +73,13 @@ def test_a_name_that_is_not_found_and_a_folder_without_its_manifest_are_no_model
     message = f"^unknown model 'attn-only-9l': .* {names}, .* hub: the network is not there$"
     with pytest.raises(WeightsError, match=message):
         load_model("attn-only-9l")
-    (repository / "weights" / "shipped-a" / MANIFEST).unlink()
+    folder = repository / "weights" / "shipped-a"
+    (folder / "training.jsonl").write_text('{}\n{"step": 0}\n{"step": 1, "hel')  # an exported model has its log
+    (folder / MANIFEST).unlink()
     with pytest.raises(WeightsError, match="shipped-a has no model .a manifest.json"):
         load_model("shipped-a")
+    with pytest.raises(WeightsError, match="training.jsonl is not a readable log .*; fetch it again"):
+        training_log("shipped-a")
     assert list_models() == ["shipped-b"]
     with pytest.raises(WeightsError, match="'shipped-b' has no training"):
         training_log("shipped-b")
@@ -246,6 +250,7 @@ UNSUPPORTED = {
 
 @pytest.mark.parametrize("tensors, settings, message", [
     *(({}, {name: value}, f"has {name} = {value!r}; the loader supports only causal") for name, value in UNSUPPORTED.items()),
+    ({}, {"d_head": "8"}, "config.json is not a readable configuration: must be real number, not str"),
     ({W_Q: torch.ones(32, 24)}, {}, f"is not a Shortformer's state dict of tensors: .*{W_Q}"),
     ({"blocks.1.attn.W_K": None}, {}, "do not fit its configuration: .*Missing.*layers.1.attn.k.weight"),
     ({"blocks.1.attn.b_O": torch.ones(8)}, {}, "size mismatch for layers.1.attn.o.bias"),

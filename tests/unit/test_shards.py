@@ -65,12 +65,17 @@ def test_a_model_in_8_bits_is_half_as_large_and_off_by_half_a_step_of_its_row_at
     shrink(tmp_path)  # again: nothing changes
     shard = manifest["shards"][0]
     assert (tmp_path / shard["file"]).read_bytes() == content
-    without = {key: tensor for key, tensor in safetensors.torch.load(content).items() if key != "head.weight.step"}
-    (tmp_path / shard["file"]).write_bytes(safetensors.torch.save(without))
-    text = (tmp_path / MANIFEST).read_text().replace(shard["sha256"], shards.sha256(safetensors.torch.save(without)))
-    (tmp_path / MANIFEST).write_text(text)
-    with pytest.raises(WeightsError, match=r"has head.weight without head.weight.step; fetch or export it again"):
-        read_model(tmp_path)
+    tensors = safetensors.torch.load(content)
+    step, text = tensors.pop("head.weight.step"), (tmp_path / MANIFEST).read_text()
+    for wrong, message in (
+        (safetensors.torch.save(tensors), "has head.weight without a head.weight.step for each row"),
+        (safetensors.torch.save(tensors | {"head.weight.step": step[:-1]}), "without a head.weight.step for each row"),
+        (b"no tensors", "weights-00001-of-00001.safetensors has no tensors .*"),
+    ):
+        (tmp_path / shard["file"]).write_bytes(wrong)
+        (tmp_path / MANIFEST).write_text(text.replace(shard["sha256"], shards.sha256(wrong)))
+        with pytest.raises(WeightsError, match=f"{message}; fetch or export it again"):
+            read_model(tmp_path)
 
 
 def test_manifest_describes_every_shard_and_the_same_weights_give_the_same_bytes(saved, tmp_path):
@@ -143,7 +148,9 @@ def test_any_flipped_byte_is_found_before_anything_is_built(saved, monkeypatch):
         read_model(saved)
 
 
-@pytest.mark.parametrize("text", ["", "version https://git-lfs.github.com/spec/v1", "[]", '{"config": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "version https://git-lfs.github.com/spec/v1", "[]", '{"config": 3}', "[" * 100_000]
+)
 def test_a_malformed_manifest_is_rejected(saved, text):
     (saved / MANIFEST).write_text(text)
     with pytest.raises(WeightsError, match="is not a readable manifest"):
@@ -155,9 +162,13 @@ def test_a_malformed_manifest_is_rejected(saved, text):
     (lambda m: m["config"].update(color="red"), "not a readable manifest .*color"),
     (lambda m: m["config"].update(n_ctx=10**12), "not a readable manifest .*n_ctx"),
     (lambda m: m["config"].update(d_model=10**9, n_ctx=1 << 17), "do not fit its configuration"),
-    (lambda m: m.pop("shards"), "it has no shards"),
-    (lambda m: m["shards"][0].pop("sha256"), "a shard has no file or no sha256"),
-    (lambda m: m.update(shards=[3]), "not a readable manifest"),
+    (lambda m: m.pop("shards"), "not a readable manifest .shards is missing"),
+    (lambda m: m["shards"][0].pop("sha256"), "not a readable manifest .shards.0.sha256 is missing"),
+    (lambda m: m["shards"][0].update(file=5), "not a readable manifest .shards.0.file must be a valid string, got 5"),
+    (lambda m: m.update(shards=[3]), "not a readable manifest .shards.0 must be an object, got 3"),
+    (lambda m: m.update({"tokenizer.json": "x"}), "not a readable manifest .tokenizer.json must be an object, got 'x'"),
+    (lambda m: m.update(training=[]), "not a readable manifest .training must be an object"),
+    (lambda m: m.update(film=5), "not a readable manifest .film must be an object, got 5"),
 ])  # fmt: skip
 def test_a_manifest_that_does_not_fit_its_tensors_is_rejected(saved, change, message):
     manifest = json.loads((saved / MANIFEST).read_text())

@@ -6,6 +6,7 @@ TransformerLens's `convert_tl_checkpoint` names the tensors and their shapes.
 """
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,11 +85,12 @@ def read_settings(folder: Path, name: str) -> dict[str, Any]:
 
     Raises WeightsError if a setting changes the mathematics to something that our model does not compute.
     """
-    path, settings = folder / "config.json", PUBLISHED_WITHOUT_CONFIG.get(name)
+    path, settings, scale = folder / "config.json", PUBLISHED_WITHOUT_CONFIG.get(name), None
     if path.is_file():
         try:
             settings = dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+            scale = math.sqrt(settings.get("d_head") or 0)
+        except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise WeightsError(f"{path} is not a readable configuration: {error}") from error
     if settings is None:
         raise WeightsError(
@@ -99,7 +101,7 @@ def read_settings(folder: Path, name: str) -> dict[str, Any]:
     if settings.get("shortformer_pos"):
         settings["positional_embedding_type"] = "shortformer"
     settings = _DEFAULTS | settings
-    supported = _SUPPORTED | {"attn_scale": (None, -1, (settings.get("d_head") or 0) ** 0.5)}
+    supported = _SUPPORTED | {"attn_scale": (None, -1, scale)}
     for name, values in supported.items():
         if name in settings and settings[name] not in values:
             raise WeightsError(

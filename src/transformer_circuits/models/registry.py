@@ -55,7 +55,7 @@ def load_model(
         title, tokenizer = about["name"], _tokenizer(folder, model.config.d_vocab)
     elif not old_layout and config.is_file() and b'"model_type"' in config.read_bytes():  # transformers'
         return _of_transformers(str(folder) if local else name, device, dtype)
-    elif local and (folder / "training.jsonl").is_file():
+    elif local and (folder / "training.jsonl").is_file() and not list(folder.glob("weights-*-of-*.safetensors")):
         own = folder / "model"
         todo = f"load {own}" if own.is_dir() else f"{own} is written at the end of the training: let it end"
         raise WeightsError(f"{folder} is the folder of a training, not of its model; {todo}")
@@ -78,13 +78,16 @@ def load_model(
 
 
 def training_log(name: str) -> pd.DataFrame:
-    """Return the log of a model's training (`training.evaluation.Evaluation`), a row for each snapshot. Raises WeightsError if there is none."""
+    """Return the log of a model's training (`training.evaluation.Evaluation`), a row for each snapshot. Raises WeightsError if there is none that can be read."""
     import pandas as pd  # not needed to load a model
 
     path = _folder(name) / "training.jsonl"
     if not path.is_file():
         raise WeightsError(f"{name!r} has no training.jsonl; use a model that came with it")
-    return pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf8").splitlines()[1:]])
+    try:
+        return pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf8").splitlines()[1:]])
+    except ValueError as error:  # cut off
+        raise WeightsError(f"{path} is not a readable log ({error}); fetch it again") from error
 
 
 def manifest(name: str) -> dict[str, Any]:

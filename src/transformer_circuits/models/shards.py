@@ -12,12 +12,15 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
+import reprlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
+from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor, nn
 
 from .. import paths
@@ -37,6 +40,25 @@ class WeightsError(RuntimeError):
     def _render_traceback_(self) -> list[str]:
         """Return what a notebook shows: the sentence, without thirty lines of libraries."""
         return [f"{type(self).__name__}: {self}"]
+
+
+class _Sum(BaseModel):
+    sha256: str
+
+
+class _Shard(_Sum):
+    file: str
+
+
+class _Manifest(BaseModel):
+    """What must be in a manifest, and of which type, for the models, pages and measures that read it; it may have more."""
+
+    name: str
+    config: ModelConfig
+    shards: list[_Shard]
+    training: dict[str, Any]
+    tokenizer: _Sum | None = Field(None, alias=TOKENIZER)
+    film: _Sum | None = None
 
 
 def save_model(
@@ -132,14 +154,18 @@ def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
-    contents = [verified(folder / shard["file"], shard["sha256"]) for shard in manifest["shards"]]
+    contents = {shard["file"]: verified(folder / shard["file"], shard["sha256"]) for shard in manifest["shards"]}
     tensors: dict[str, Tensor] = {}
-    for content in contents:
-        tensors |= safetensors.torch.load(content)
-    matrices = [key for key, tensor in tensors.items() if tensor.dtype == torch.int8]
-    if incomplete := [key for key in matrices if key + STEP not in tensors]:
-        raise WeightsError(f"{folder} has {incomplete[0]} without {incomplete[0]}{STEP}; fetch or export it again")
-    steps = {key: tensors.pop(key + STEP) for key in matrices}
+    for file, content in contents.items():
+        try:
+            tensors |= safetensors.torch.load(content)
+        except safetensors.SafetensorError as error:  # exported like this: its SHA-256 is right
+            raise WeightsError(f"{folder / file} has no tensors ({said(error)}); fetch or export it again") from error
+    steps = {}
+    for key in [key for key in tensors if tensors[key].dtype == torch.int8 and not key.endswith(STEP)]:
+        steps[key] = tensors.pop(key + STEP, torch.empty(0))
+        if steps[key].shape != (*tensors[key].shape[:1], 1):
+            raise WeightsError(f"{folder} has {key} without a {key}{STEP} for each row; fetch or export it again")
     weights = {key: tensor.float() * steps.get(key, 1) for key, tensor in tensors.items()}
     return build(ModelConfig(**manifest["config"]), weights, str(folder)), manifest
 
@@ -150,16 +176,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise WeightsError(f"{folder} has no {MANIFEST}; export a model into it, or fetch it again")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        ModelConfig(**manifest["config"])
-        if missing := {"name", "training", "shards"} - manifest.keys():
-            raise ValueError(f"it has no {min(missing)}")
-        if not all({"file", "sha256"} <= shard.keys() for shard in manifest["shards"]):
-            raise ValueError("a shard has no file or no sha256")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        why = " ".join(repr(error).split())
-        raise WeightsError(f"{path} is not a readable manifest ({why}); fetch or export it again") from error
-    return manifest
+        content = path.read_bytes()
+        _Manifest.model_validate_json(content)  # raises ValueError for what is nested too deeply, too
+        return json.loads(content)
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{path} is not a readable manifest ({said(error)}); fetch or export it again") from error
 
 
 def build(config: ModelConfig, tensors: dict[str, Tensor], where: str) -> Transformer:
@@ -200,7 +221,13 @@ def verified(path: Path, expected: str) -> bytes:
 
 
 def said(error: Exception) -> str:
-    """Return what an exception says, without its further lines; its type if it says nothing."""
+    """Return what an exception says, without its further lines; its type if it says nothing. Of settings: what the first wrong one must be."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        name, must = ".".join(map(str, first["loc"])), re.sub(r"^\w+ should", "must", first["msg"])
+        if first["type"] == "missing":
+            return f"{name} is missing"
+        return f"{name} {must}, got {reprlib.repr(first['input'])}" if name else must  # no name: no JSON
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
