@@ -275,7 +275,9 @@ SETTINGS = [
     ("normalization='RMS'", "normalization must be 'LN', got 'RMS'"),
     ("batch=2.5", "batch must be a valid integer, got 2.5"),
     ("lr=nan", "lr must be a finite number"),
-    ("betas=[0.9,1.0]", "betas must be less than 1"),
+    ("betas=[0.9,1.0]", "betas.1 must be less than 1, got 1.0"),
+    ("betas=[0.9]", "betas must have at least 2 items .*, got .0.9"),
+    ("n_ctx=4 planted=0", "n_ctx must be at least 5, got 4"),
     ("n_ctx=8", "n_ctx must be at least 16 to plant passages, got 8; set planted=0"),
     ("n_ctx=4_000", "npy must have at least one window of 4000 tokens, got 2000"),
     ("n_ctx=1_500", "held_out.npy must have at least two windows of 1500 tokens, got one; lower n_ctx"),
@@ -298,22 +300,33 @@ def test_files_that_cannot_be_used_are_named(data):
         ):
             read_config(name)
     assert read_config("small-2l", ["tokens=1e6", "lr=1"])[2].tokens == 1_000_000
-    (data / "wrong.toml").write_text(CONFIG.replace("[model]", "[model]\nlayers = 2"))
-    with pytest.raises(ValueError, match="layers Unexpected keyword argument, got 2"):
-        read_config(str(data / "wrong.toml"))
+    for text, sentence in (
+        (CONFIG.replace("[model]", "[model]\nlayers = 2"), "layers Unexpected keyword argument, got 2"),
+        (CONFIG.replace("tokens = 40_000", ""), "^tokens is missing$"),
+        ("model = 5", "wrong.toml must have the sections .model. and .training. and nothing else, got {'model': 5}"),
+        ("tokens = 5", "nothing else, got {'tokens': 5}"),
+    ):
+        (data / "wrong.toml").write_text(text)
+        with pytest.raises(ValueError, match=sentence):
+            read_config(str(data / "wrong.toml"))
 
     def rejected(out, sentence):
         with pytest.raises(SystemExit, match=sentence):
             train.main(command(data, out))
 
     rejected("tiny.toml/out", "error: .*tiny.toml")  # not a folder
+    np.save(data / "train.npy", np.ones(1_000))
+    rejected("out", r"train.npy must be a row of token ids, got float64 \[1000\]; make it with")
     (data / "train.npy").write_bytes(b"garbage")
     rejected("out", "train.npy is not a readable array of tokens")
     (data / "train.npy").unlink()
     rejected("out", "train.npy is missing; make it with")
+    for damaged in ('{"model"', "{}"):
+        (data / "tokenizer.json").write_text(damaged)
+        rejected("out", "tokenizer.json is not a readable tokenizer .*; make the corpus again")
 
 
-def test_a_stop_during_an_evaluation_takes_effect_within_two_steps_and_the_run_resumes(data, monkeypatch):
+def test_a_stop_during_an_evaluation_takes_effect_within_two_steps_and_the_run_resumes(data, monkeypatch, capsys):
     run(data, "whole")
     log, evaluate = rows(data, "whole"), train.Evaluation.__call__
     for at in (0, 2, len(log) - 2):  # at the start, in between, and after the last step
@@ -329,6 +342,7 @@ def test_a_stop_during_an_evaluation_takes_effect_within_two_steps_and_the_run_r
             with pytest.raises(SystemExit, match="130"):
                 run(data, "parts")
         assert len(rows(data, "parts")) == 1 + at
+        assert ("the same command resumes from" if at else "starts over") in capsys.readouterr().out
     run(data, "parts")
     assert rows(data, "parts")[1:] == log[1:]
     assert (data / "parts" / SHARD).read_bytes() == (data / "whole" / SHARD).read_bytes()

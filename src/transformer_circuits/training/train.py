@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.models.shards import save_model, write_atomically
+from transformer_circuits.models.shards import said, save_model, write_atomically
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
 from transformer_circuits.training.blocked import blocked_attention
 from transformer_circuits.training.checkpoints import digest, load_checkpoint, read_log, save_checkpoint
@@ -47,6 +47,7 @@ from transformer_circuits.training.windows import Windows
 
 CONFIGS = Path(__file__).parent / "configs"
 SHORT = 15_000_000  # tokens of a run from which on it has as many snapshots as its configuration says
+SHORTEST = 5  # tokens of a window: its evaluation repeats a segment of two, whose second token is predicted
 FORWARD = 1 / 4  # time of a window that is only evaluated, as a fraction of one that is trained on
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -66,7 +67,7 @@ class TrainingConfig:
     lr_end: Share = 0.05  # of lr, reached at the last step
     warmup: Share = 0.01  # of the steps, over which lr rises
     decay_from: Share = 0.5  # of the steps, after which lr falls along a cosine; constant in between
-    betas: Annotated[tuple[Memory, Memory], Field(strict=False)] = (0.9, 0.95)
+    betas: Annotated[tuple[Memory, ...], Field(strict=False, min_length=2, max_length=2)] = (0.9, 0.95)
     weight_decay: NonNegativeFloat = 0.1  # of layers
     decay_embeddings: bool = False  # with the same decay the embeddings of rare tokens would fade
     clip: PositiveFloat = 1.0
@@ -99,9 +100,12 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
         shipped = ", ".join(sorted(p.stem for p in CONFIGS.glob("*.toml")))
         raise ValueError(f"there is no configuration {name}; pass a TOML file, or one of {shipped}")
     try:
-        content = {"model": {}, "training": {}} | tomllib.loads(path.read_text(encoding="utf8"))
+        content = tomllib.loads(path.read_text(encoding="utf8"))
     except ValueError as error:
         raise ValueError(f"{path} is not a readable TOML file ({error})") from error
+    sections = {"model": {}, "training": {}} | content
+    if len(sections) > 2 or not all(isinstance(section, dict) for section in sections.values()):
+        raise ValueError(f"{path} must have the sections [model] and [training] and nothing else, got {content}")
     known = {field.name: "model" for field in dataclasses.fields(ModelConfig)}
     known |= {field.name: "training" for field in dataclasses.fields(TrainingConfig)}
     for change in changes:
@@ -111,15 +115,13 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
             raise ValueError(f"a setting must be a line of TOML such as lr=1e-3, got {change!r}") from error
         if key not in known:
             raise ValueError(f"unknown setting {key!r}; there are: {', '.join(known)}")
-        content[known[key]][key] = value
-    for section in content.values():  # 1e6 is a whole number too; settings that are not whole numbers take one
+        sections[known[key]][key] = value
+    for section in sections.values():  # 1e6 is a whole number too; settings that are not whole numbers take one
         section |= {key: int(x) for key, x in section.items() if isinstance(x, float) and x.is_integer()}
     try:
-        return path.stem, ModelConfig(**content["model"]), TrainingConfig(**content["training"])
+        return path.stem, ModelConfig(**sections["model"]), TrainingConfig(**sections["training"])
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        said = first["msg"].replace("Input should be", "must be")
-        raise ValueError(f"{first['loc'][0]} {said}, got {first['input']!r}") from error
+        raise ValueError(said(error)) from error
 
 
 class NextTokenLoss(nn.Module):
@@ -205,6 +207,8 @@ class Run:
         # Not Accelerate's own mixed precision, which is fixed for the life of the process.
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
         self.share, left_over = divmod(config.batch, processes)
+        if shape.n_ctx < SHORTEST:
+            raise ValueError(f"n_ctx must be at least {SHORTEST}, got {shape.n_ctx}")
         if left_over:
             raise ValueError(f"batch must be a multiple of the {processes} processes, got {config.batch}")
         torch.manual_seed(config.seed)
@@ -273,14 +277,14 @@ class Run:
             if self.accelerator.num_processes == 1:
                 raise
             self.keep()  # the weights are still those of the last whole step
-            said = f"a process was lost after step {self.step}; resume with the same command ({str(error)[:200]})"
-            raise ValueError(said) from error
+            advice = f"resume with the same command ({str(error)[:200]})"
+            raise ValueError(f"a process was lost after step {self.step}; {advice}") from error
         if stopped := int(signals.max()):
             return stopped
         mean_loss, largest_norm = losses.mean().item(), norms.max().item()
         if not math.isfinite(mean_loss + largest_norm):
-            said = f"(loss {mean_loss}, gradient norm {largest_norm}); lower lr"
-            raise ValueError(f"training diverged at step {self.step} {said}")
+            found = f"loss {mean_loss}, gradient norm {largest_norm}"
+            raise ValueError(f"training diverged at step {self.step} ({found}); lower lr")
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -359,8 +363,8 @@ def train(
         run.keep()
         run.accelerator.wait_for_everyone()
     if stopped := stopped or max(run.caught, default=0):
-        resumes = f"the same command resumes from {run.checkpoint}"
-        run.accelerator.print(f"stopped at step {run.step} of {run.steps}; {resumes}")
+        goes_on = f"resumes from {run.checkpoint}" if run.step else "starts over"
+        run.accelerator.print(f"stopped at step {run.step} of {run.steps}; the same command {goes_on}")
         raise SystemExit(128 + stopped)
     if run.step == run.steps and run.is_main:
         run.export()
