@@ -39,6 +39,7 @@ from transformer_circuits.models.tokenizer import compact
 from transformer_circuits.training.windows import Windows
 
 HERE = Path(__file__).parent
+WRITTEN = ("tokenizer.json", "train.npy", "held_out.npy", "held_out_documents.json", "report.json")
 KINDS = {".md": "docs", ".rst": "docs", ".txt": "docs", ".py": "python", ".html": "html", ".tex": "latex"}
 DATA_LIKE = 0.35  # share of characters other than letters and space from which a file is a table, not a text
 HELD_OUT_SHARE = 0.015  # of the characters of each kind
@@ -153,11 +154,15 @@ def read_sources(sources: Iterable[dict], cache: Path) -> Iterator[Document]:
                 yield document
 
 
-def read_folder(folder: Path) -> Iterator[Document]:
-    """Return every UTF-8 text file below a folder, without copies. Links that lead out of it are not followed; unreadable files are named."""
-    seen, unread = set(), []
+def read_folder(folder: Path, out: Path) -> Iterator[Document]:
+    """Return every UTF-8 text file below a folder, without copies. Links that lead out of it are not followed; unreadable files are named.
+
+    What an earlier command wrote to `out`, which may be in that folder, is no text.
+    """
+    seen, unread, written = set(), [], {(out / name).resolve() for name in WRITTEN}
     for path in sorted(folder.rglob("*")):
-        if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):
+        place = path.resolve()
+        if not path.is_file() or not place.is_relative_to(folder.resolve()) or place in written:
             continue
         try:
             text = path.read_text(encoding="utf8")
@@ -387,7 +392,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.folder:
         if not args.folder.is_dir():
             parser.error(f"{args.folder} is not a folder")
-        documents = read_folder(args.folder)
+        documents = read_folder(args.folder, args.out)
     elif args.dataset:
         documents = read_dataset(args.dataset, args.characters)
     else:
