@@ -1,11 +1,13 @@
-"""Tables show any token literally, whatever it means in HTML, and widgets rank predictions. (test_widgets: both in a browser.)"""
+"""Tables show any token literally, widgets rank predictions (test_widgets: both in a browser), and plots name heads."""
 
 import json
 
+import matplotlib.pyplot as plt
+import pytest
 import torch
 from bs4 import BeautifulSoup
 
-from transformer_circuits.figures import widgets
+from transformer_circuits.figures import plots, widgets
 from transformer_circuits.figures.tokens import show_token, token_table
 
 SEEN = ["日本", "e\u0301", "¶", "😀", "—", "�", "ﬁ", "±½", "<td", "é", ""]
@@ -43,3 +45,19 @@ def test_predictions_are_ranked():
     assert properties["correctTokenRank"] == [0, 1]
     assert properties["topKTokens"] == [["a", "<|start|>", *"bcdefghi"], ["<|start|>", *"abcdefghi"]]
     assert properties["correctTokenLogProb"] == [1, -13]
+    few = json.loads(widgets.token_log_probs(tokens, log_probs[:, :3], names, label="x").json)
+    assert few["topKTokens"] == [["a", "<|start|>", "b"], ["<|start|>", "a", "b"]]
+
+
+@pytest.mark.parametrize("values, named", [
+    ([[0.5, float("nan")], [0.9, 0.1]], ["0.0", "1.0"]),
+    ([[0.2], [0.9]], ["1.0"]),
+])  # fmt: skip
+def test_the_highest_heads_are_named_beside_their_ticks(values, named):
+    _, ax = plt.subplots()
+    faded = torch.zeros(len(values), len(values[0]), dtype=torch.bool)
+    plots.by_layer(values, label="x", mark=0.4, chance=(0, 0.1), faded=faded, named=2, ax=ax)
+    assert [text.get_text() for text in ax.texts] == named
+    x = [text.xy[0] for text in ax.texts]
+    assert x == ([1] if len(values[0]) == 1 else [-0.3, 0.7])
+    plt.close()

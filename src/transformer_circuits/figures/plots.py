@@ -65,6 +65,11 @@ def heatmap(
     return ax
 
 
+def spread(heads: int, half: float) -> np.ndarray:
+    """Where the dots of a layer's heads are beside its tick: `half` to the left to `half` to the right; a single one is on it."""
+    return np.linspace(-half, half, heads) if heads > 1 else np.zeros(heads)
+
+
 def head_dots(
     scores: Mapping[str, ArrayLike],
     *,
@@ -82,13 +87,13 @@ def head_dots(
     ticks = []
     for model, values in scores.items():
         for layer, heads in enumerate(np.atleast_2d(np.asarray(values, dtype=float))):
-            spread = len(ticks) + (np.linspace(-0.36, 0.36, len(heads)) if len(heads) > 1 else np.zeros(1))
+            x = len(ticks) + spread(len(heads), 0.36)
             ticks.append(f"{model}\n{LAYERS[layer] if layer < 2 else f'layer {layer}'}")
             named = heads >= (np.inf if name_from is None else name_from)
-            ax.scatter(spread[~named], heads[~named], color="C0", s=22)
-            ax.scatter(spread[named], heads[named], color=ACCENT, s=30)
+            ax.scatter(x[~named], heads[~named], color="C0", s=22)
+            ax.scatter(x[named], heads[named], color=ACCENT, s=30)
             for head in np.flatnonzero(named):
-                at = spread[head], heads[head]
+                at = x[head], heads[head]
                 ax.annotate(f"{layer}.{head}", at, (4, 3), textcoords="offset points", fontsize=10)
     if mark is not None:
         ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)
@@ -114,8 +119,8 @@ def by_layer(
     """
     values, faded = np.asarray(values, dtype=float), np.asarray(faded)
     layers, heads = values.shape
-    x = np.arange(layers)[:, None] + np.linspace(-0.3, 0.3, heads)
-    shown = np.where(faded, -np.inf, values)
+    x = np.arange(layers)[:, None] + spread(heads, 0.3)
+    shown = np.where(faded | np.isnan(values), -np.inf, values)
     accented = (shown >= mark) & (shown >= np.sort(shown, axis=None)[-named:][0])
     for which, color in ((faded, "0.65"), (~faded & ~accented, "C0"), (accented, ACCENT)):
         ax.scatter(x[which], values[which], color=color, s=18)

@@ -93,7 +93,7 @@ def token_log_probs(
     """
     before, after = log_probs[:-1], tokens[1:, None]
     own = before.gather(-1, after)
-    best = before.topk(10, dim=-1)
+    best = before.topk(min(10, before.shape[-1]), dim=-1)
     properties = {
         "prompt": [_with_breaks(names[token]) for token in tokens.tolist()],
         "topKLogProbs": best.values,
