@@ -155,7 +155,7 @@ def run(exercise: Exercise, function: Callable, args: tuple) -> Any:
     result = function(*args)
     if result is None:
         raise Wrong("It returns nothing. End it with a return statement.")
-    result = exercise.measure(result, *args)
+    result = exercise.measure(result.to_dense() if isinstance(result, Tensor) else result, *args)  # it may be sparse
     return result.cpu() if isinstance(result, Tensor) else result
 
 
