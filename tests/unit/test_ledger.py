@@ -135,6 +135,7 @@ def test_an_identity_is_judged_by_its_largest_error_and_a_note_not_at_all():
 @pytest.mark.parametrize(("id", "value", "words"), [
     ("?", 0.0, "unknown claim '?'; the ids are O1, O2"),
     ("O1", float("nan"), "error must be finite"),
+    ("O1", None, "O1 is missing its error"),
     ("O5", {"largest_ratio": 2.0, "spread": 1.0}, "is missing spread_random"),
     ("Z2", {"self_largest": 0.1, "own": 1.0}, "has no value own"),
 ])  # fmt: skip

@@ -199,6 +199,8 @@ def measured(claim: Claim, given: Mapping[str, float]) -> dict[str, float]:
     if infinite := [name for name, number in numbers.items() if not math.isfinite(number)]:
         raise LedgerError(f"{claim.id}: {', '.join(infinite)} must be finite")
     if claim.kind == "identity":
+        if not numbers:
+            raise LedgerError(f"{claim.id} is missing its error")
         return numbers
     known = [*claim.quantities, *claim.errors.values()]
     needed = [*claim.values, *(error for name, error in claim.errors.items() if name in numbers)]
