@@ -132,6 +132,9 @@ def test_a_scoreboard_needs_every_claim_and_a_chapter_must_exist(book, capfd):
     list_pages(book, "notebooks/01_one", "notebooks/03_three")
     code, printed = make(book, capfd)
     assert code == 1 and "files that do not exist: notebooks/03_three" in printed
+    list_pages(book, "notebooks/01_one")
+    code, printed = make(book, capfd, "--run", "nosuch.ipynb")
+    assert code == 1 and re.search("There is no notebook .*nosuch.ipynb", printed)
 
 
 @pytest.mark.parametrize("damage", ["cut", "deleted", "list"])

@@ -213,6 +213,8 @@ def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
     """
     if missing := missing_files(root):
         raise BuildError(f"The table of contents lists files that do not exist: {', '.join(missing)}.")
+    if missing := [str(path) for path in chosen if not path.is_file()]:
+        raise BuildError(f"There is no notebook {', '.join(missing)}.")
     store, chosen = Store(root), chosen or notebooks(root)
     shutil.rmtree(root / FAILED, ignore_errors=True)
     todo = [path for path in chosen if executed(store, path) is None]
