@@ -78,7 +78,7 @@ def load_model(
 
 
 def training_log(name: str) -> pd.DataFrame:
-    """Return the log of a model's training (`training.evaluation.Evaluation`), a row for each snapshot. Raises WeightsError if there is none that can be read."""
+    """Return the log of a model's training (`training.evaluation.Evaluation`), a row for each snapshot. Raises WeightsError if none can be read."""
     import pandas as pd  # not needed to load a model
 
     path = _folder(name) / "training.jsonl"

@@ -221,7 +221,7 @@ def verified(path: Path, expected: str) -> bytes:
 
 
 def said(error: Exception) -> str:
-    """Return what an exception says, without its further lines; its type if it says nothing. Of settings: what the first wrong one must be."""
+    """Return what an exception says in its first line, or its type; of several settings, what the first wrong one must be."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         name, must = ".".join(map(str, first["loc"])), re.sub(r"^\w+ should", "must", first["msg"])
