@@ -152,5 +152,8 @@ const heads = (() => {
     return button;
   }
 
-  return { lastTime, moves, name, graph, mark, width, strip, token, attend, paint, pattern, ink, choices, section, page, belowHeader, link };
+  // Calls `take` when the address becomes another such link. One within the page, such as "#main-content" or "#", must not undo the reader's work.
+  const linked = (take) => addEventListener("hashchange", () => location.hash.includes("=") && take());
+
+  return { lastTime, moves, name, graph, mark, width, strip, token, attend, paint, pattern, ink, choices, section, page, belowHeader, link, linked };
 })();

@@ -34,6 +34,12 @@ def opened(page: Page, address: str) -> Page:
     return page
 
 
+def follow(page: Page, fragment: str) -> None:
+    """Go to another address of the page, as a link in it does, and wait until its script has heard of it."""
+    heard = "addEventListener('hashchange', heard, { once: true })"
+    page.evaluate(f"to => new Promise(heard => {{ {heard}; location.hash = to; }})", fragment)
+
+
 class OnAPhone:
     """The test that all share; the fixture `site` is a page as `make_site` returns it."""
 

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from live_page import OnAPhone, make_site, opened
+from live_page import OnAPhone, follow, make_site, opened
 from playwright.sync_api import expect
 from torch.nn.functional import cross_entropy
 
@@ -151,6 +151,9 @@ def test_the_page_answers_while_it_trains(page):
     for head in ("1.2", "0.3"):
         page.get_by_role("radio", name=f"Head {head}").click()
         expect(page.locator(".watch-attention h3")).to_contain_text(f"head {head}")
+    follow(page, "main-content")
+    page.evaluate("() => grow.settled()")
+    assert step_of(page) > 0
     page.get_by_role("button", name="Start over").click()
     expect(page.locator(".watch-now")).to_have_text("step 0")
 

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from live_page import LivePage, make_site, opened
+from live_page import LivePage, follow, make_site, opened
 from playwright.sync_api import expect
 
 from transformer_circuits.build import Store
@@ -238,10 +238,13 @@ def test_a_link_brings_back_what_was_there(page):
     edits = "off: 0.3; keys of the second layer read the embedding alone"
     expect(page.locator(".play-edits")).to_have_text(edits)
     hostile = "text=<img src=x onerror=alert(1)>&head=9.9&at=x&off=__proto__&cut=<b>"
-    page.evaluate("hash => (location.hash = hash)", hostile)
+    follow(page, hostile)
     expect(page.get_by_label("Your text")).to_have_value("<img src=x onerror=alert(1)>")
     expect(page.locator(".play-edits")).to_have_text("all heads on")
     assert page.locator(".play-app img, .play-app b").count() == 0
+    type_in(page, "my own")
+    follow(page, "main-content")
+    expect(page.get_by_label("Your text")).to_have_value("my own")
 
 
 class TestPlay(LivePage):

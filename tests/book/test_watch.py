@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from live_page import LivePage, make_site, opened
+from live_page import LivePage, follow, make_site, opened
 from playwright.sync_api import expect
 
 from transformer_circuits import paths
@@ -189,9 +189,11 @@ def test_a_link_brings_back_the_moment_and_the_head(page):
     opened(page, page.url)
     assert moment(page) == there
     expect(page.get_by_role("radio", checked=True)).to_have_attribute("aria-label", re.compile(r"Head 0\.2"))
-    page.evaluate("location.hash = '#t=0&head=9.9&text=7&at=x'")  # what does not exist is left out
+    follow(page, "t=0&head=9.9&text=7&at=x")  # what does not exist is left out
     page.wait_for_function("document.getElementById('watch').dataset.at == 0")
     expect(page.get_by_role("radio", checked=True)).to_have_count(1)
+    follow(page, "main-content")
+    assert moment(page) == 0
 
 
 # ---- what can be missing ---------------------------------------------------------------------------------------------------

@@ -240,7 +240,7 @@
     ask = await dom.worker([playMemory, growRandom, growRows, growTrainer], growServer);
     fromAddress();
     await inTurn(begin);
-    addEventListener("hashchange", () => (fromAddress(), inTurn(begin)));
+    heads.linked(() => (fromAddress(), inTurn(begin)));
     root.dataset.ready = "yes";
     // For tests: loss, gradients and update of given weights; the first-layer head that attends most to the previous token; when all is done.
     const previous = () => looks.chosen.scores.slice(0, number("heads")).map((score) => score.previous);

@@ -557,7 +557,7 @@
     app.inert = false;
     for (const button of root.querySelectorAll("button[data-do]")) button.disabled = false;
     root.dataset.ready = "yes";
-    addEventListener("hashchange", fromAddress);
+    heads.linked(fromAddress);
     // The text stays when the model is switched.
     for (const link of root.querySelectorAll(".play-models a")) link.addEventListener("click", () => (link.hash = address()));
     // For the console: `await play.run("some text", { off: [[0, 6]] })` has patterns, losses and logits.

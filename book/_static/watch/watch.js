@@ -356,6 +356,6 @@
   }
 
   const first = () => (films.includes(asked().get("model")) ? asked().get("model") : films[0]);
-  addEventListener("hashchange", () => open(first(), true));
+  heads.linked(() => open(first(), true));
   open(first(), true);
 })();
