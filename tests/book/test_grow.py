@@ -158,6 +158,22 @@ def test_the_page_answers_while_it_trains(page):
     expect(page.locator(".watch-now")).to_have_text("step 0")
 
 
+def test_a_head_can_be_chosen_while_a_new_model_starts(page):
+    page.get_by_role("combobox", name="Heads per layer").select_option("2")
+    page.evaluate(
+        """async () => {
+            let started = false;
+            grow.settled().then(() => (started = true));
+            for (let k = 0; !started; k++) {
+                [...document.querySelectorAll("[role=radio]")].at(-1).click(); // of the second of two layers
+                document.documentElement.dataset.theme = k % 2 ? "dark" : "light";
+                await new Promise((resolve) => setTimeout(resolve));
+            }
+        }"""
+    )
+    expect(page.get_by_role("radio")).to_have_count(4)
+
+
 def test_a_link_has_the_settings(page, site, watched):
     page.get_by_role("combobox", name="Second layer reads the first with its").select_option("K")
     page.get_by_role("combobox", name="Heads per layer").select_option("2")

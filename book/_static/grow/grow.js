@@ -31,19 +31,20 @@
 
   // ---- training ------------------------------------------------------------------------------------------------------------------
 
-  const number = (name) => Number(state.settings[name]);
-  const asks = () => ({ cut: state.settings.cut, positions: state.settings.positions === "on", repeats: state.settings.repeats, lr: number("lr"), seed: number("seed") });
-  const shape = (layers) => ({ ...FIXED, layers, heads: number("heads"), d_head: SHARP[number("heads")] });
+  const number = (name, settings = state.settings) => Number(settings[name]);
+  const asks = ({ cut, positions, repeats, lr, seed } = state.settings) => ({ cut, positions: positions === "on", repeats, lr: Number(lr), seed: Number(seed) });
+  const shape = (layers, heads) => ({ ...FIXED, layers, heads, d_head: SHARP[heads] });
 
-  async function begin() {
-    state.running = false, state.removed = [];
-    const fresh = {}, past = {}; // in place only when both are whole: a page in another theme draws at any time
-    const runs = number("layers") === 1 ? { chosen: 1 } : { chosen: 2, "one layer": 1 };
+  async function begin(changed = {}) {
+    const settings = { ...state.settings, ...changed };
+    state.running = false;
+    const fresh = {}, past = {}; // in place, with what changed, only when both are whole: a click or another theme draws at any time
+    const runs = number("layers", settings) === 1 ? { chosen: 1 } : { chosen: 2, "one layer": 1 };
     for (const [name, layers] of Object.entries(runs)) {
-      fresh[name] = (await ask("start", { name, shape: shape(layers), settings: asks() })).look;
+      fresh[name] = (await ask("start", { name, shape: shape(layers, number("heads", settings)), settings: asks(settings) })).look;
       past[name] = [];
     }
-    looks = fresh, history = past;
+    Object.assign(state.settings, changed), state.removed = [], looks = fresh, history = past;
     // The best place to look from: in the middle of the second copy.
     const second = looks.chosen.target.flatMap((target, i) => (target >= 0 ? [i] : []));
     state.place = second[Math.floor(second.length / 2)], state.head = Math.min(state.head, number("layers") * number("heads") - 1);
@@ -82,8 +83,7 @@
   });
 
   function set(name, to) {
-    const take = () => (state.settings[name] = to); // of a new model: not before the drawing of the old one has ended
-    SETTINGS[name].fresh ? inTurn(() => (take(), begin())) : (take(), change());
+    SETTINGS[name].fresh ? inTurn(() => begin({ [name]: to })) : ((state.settings[name] = to), change());
   }
 
   function remove(head) {
@@ -174,10 +174,11 @@
   const address = () => new URLSearchParams(Object.entries(state.settings).filter(([name, value]) => value !== defaults()[name]));
 
   function fromAddress() {
-    state.settings = defaults();
+    const settings = defaults();
     for (const [name, asked] of new URLSearchParams(location.hash.slice(1))) {
-      if (Object.hasOwn(SETTINGS, name) && SETTINGS[name].values.map(value).includes(asked)) state.settings[name] = asked;
+      if (Object.hasOwn(SETTINGS, name) && SETTINGS[name].values.map(value).includes(asked)) settings[name] = asked;
     }
+    return settings;
   }
 
   // ---- the page ----------------------------------------------------------------------------------------------------------------
@@ -207,7 +208,7 @@
     const H = number("heads"), L = number("layers");
     ui.play = make("button", { type: "button", className: "watch-play", onclick: run });
     ui.now = make("b", { className: "watch-now" }), ui.rate = make("span", { className: "watch-small" });
-    const again = make("button", { type: "button", onclick: () => inTurn(begin) }, "Start over");
+    const again = make("button", { type: "button", onclick: () => inTurn(() => begin()) }, "Start over");
     const speed = choices("Speed", Object.keys(SPEEDS), Object.values(SPEEDS).indexOf(state.speed), (k) => (state.speed = Object.values(SPEEDS)[k]));
     const bar = make("div", { className: "watch-bar" }, make("div", { className: "watch-row" }, ui.play, ui.now, again, speed, ui.rate));
     ui.curves = [], ui.end = make("span", { className: "grow-end" });
@@ -238,9 +239,9 @@
 
   async function open() {
     ask = await dom.worker([playMemory, growRandom, growRows, growTrainer], growServer);
-    fromAddress();
-    await inTurn(begin);
-    heads.linked(() => (fromAddress(), inTurn(begin)));
+    const linked = () => inTurn(() => begin(fromAddress()));
+    await linked();
+    heads.linked(linked);
     root.dataset.ready = "yes";
     // For tests: loss, gradients and update of given weights; the first-layer head that attends most to the previous token; when all is done.
     const previous = () => looks.chosen.scores.slice(0, number("heads")).map((score) => score.previous);
