@@ -154,8 +154,12 @@ def test_the_page_answers_while_it_trains(page):
     follow(page, "main-content")
     page.evaluate("() => grow.settled()")
     assert step_of(page) > 0
-    page.get_by_role("button", name="Start over").click()
+    page.get_by_role("button", name="Start over").press("Enter")
     expect(page.locator(".watch-now")).to_have_text("step 0")
+    expect(page.get_by_role("button", name="Start over")).to_be_focused()
+    page.get_by_role("combobox", name="Layers").press("ArrowDown")
+    expect(page.get_by_role("radio")).to_have_count(4)
+    expect(page.get_by_role("combobox", name="Layers")).to_be_focused()
 
 
 def test_a_head_can_be_chosen_while_a_new_model_starts(page):

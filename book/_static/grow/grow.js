@@ -208,7 +208,7 @@
     const H = number("heads"), L = number("layers");
     ui.play = make("button", { type: "button", className: "watch-play", onclick: run });
     ui.now = make("b", { className: "watch-now" }), ui.rate = make("span", { className: "watch-small" });
-    const again = make("button", { type: "button", onclick: () => inTurn(() => begin()) }, "Start over");
+    const again = make("button", { type: "button", name: "again", onclick: () => inTurn(() => begin()) }, "Start over");
     const speed = choices("Speed", Object.keys(SPEEDS), Object.values(SPEEDS).indexOf(state.speed), (k) => (state.speed = Object.values(SPEEDS)[k]));
     const bar = make("div", { className: "watch-bar" }, make("div", { className: "watch-row" }, ui.play, ui.now, again, speed, ui.rate));
     ui.curves = [], ui.end = make("span", { className: "grow-end" });
@@ -231,7 +231,9 @@
     const attention = make("section", { className: "watch-attention" }, ui.attentionTitle, ui.strip,
       make("p", { className: "watch-small" }, "Below each token: the model's guess of the next one. Underlined: the second copy, where the next token can be known. Bold and framed: right."),
       ui.where, ui.pattern.square, make("p", { className: "watch-small" }, "Rows attend to columns. Rings: the token that followed last time."));
+    const { name } = document.activeElement; // the focus stays on the successor of what had it
     app.replaceChildren(bar, settings(), make("div", { className: "watch-panels" }, curves, circuits, attention, make("section", {}, heads.link("Link to these settings", address))));
+    app.querySelector(`[name="${name}"]`)?.focus();
     heads.belowHeader(root, "--watch-top");
   }
 
