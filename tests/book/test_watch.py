@@ -194,6 +194,8 @@ def test_a_link_brings_back_the_moment_and_the_head(page):
     expect(page.get_by_role("radio", checked=True)).to_have_count(1)
     follow(page, "main-content")
     assert moment(page) == 0
+    follow(page, "t=1.2.3M")
+    page.wait_for_function(f"document.getElementById('watch').dataset.at == {LAST}")
 
 
 # ---- what can be missing ---------------------------------------------------------------------------------------------------

@@ -202,7 +202,7 @@
   const asked = () => new URLSearchParams(location.hash.slice(1));
 
   function fromAddress() {
-    const values = asked(), head = /^(\d+)\.(\d+)$/.exec(values.get("head")), t = /^([\d.]+)([KM]?)$/i.exec(values.get("t"));
+    const values = asked(), head = /^(\d+)\.(\d+)$/.exec(values.get("head")), t = /^(\d+\.?\d*)([KM]?)$/i.exec(values.get("t"));
     const h = head && Number(head[1]) * film.n_heads + Number(head[2]);
     if (head && Number(head[2]) < film.n_heads && h < film.heads) state.head = h;
     if (t) state.at = nearest(film.x(Number(t[1]) * { "": 1, K: 1e3, M: 1e6 }[t[2].toUpperCase()]));
