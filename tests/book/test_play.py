@@ -180,6 +180,8 @@ def test_a_text_longer_than_the_context_is_cut_and_said_to_be(page, two):
     type_in(page, "word " * 600)
     expect(page.locator("#play-cut")).to_be_visible()
     expect(page.locator(".play-token")).to_have_count(two.cfg.n_ctx)
+    follow(page, "text=" + "a" * 511 + " b&head=1.2&at=999")  # attention so even that no share of it is named
+    expect(page.locator(".play-where")).to_contain_text("no token with 1% or more")
     type_in(page, "word")
     expect(page.locator("#play-cut")).to_be_hidden()
 
@@ -242,6 +244,8 @@ def test_a_link_brings_back_what_was_there(page):
     expect(page.get_by_label("Your text")).to_have_value("<img src=x onerror=alert(1)>")
     expect(page.locator(".play-edits")).to_have_text("all heads on")
     assert page.locator(".play-app img, .play-app b").count() == 0
+    follow(page, "text=a&off=0.1 0.1&from=QK")
+    expect(page.locator(".play-edits")).to_have_text("off: 0.1")
     type_in(page, "my own")
     follow(page, "main-content")
     expect(page.get_by_label("Your text")).to_have_value("my own")

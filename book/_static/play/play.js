@@ -163,7 +163,7 @@
     const then = next < 0 ? [i ? "This token is new in the text." : ""]
       : [name(next), ` (${next}) followed last time: ${percent(values[next])}${edited() ? `, intact ${intact()}` : ""}.`];
     ui.where.replaceChildren("From ", name(i), ` (${i}), head ${headName(state.head)} ${state.weighted ? "moves most from" : "attends to"} `,
-      ...(list.length ? list : ["no token"]), ". ", ...then);
+      ...(list.length ? list : ["no token with 1% or more"]), ". ", ...then);
     drawPattern(i, next);
     drawMark();
   }
@@ -518,9 +518,9 @@
     };
     state.weighted = values.has("weighted");
     if (!values.has("text")) return prepared(0);
-    const off = (values.get("off") ?? "").split(" ").map(pair).filter(Boolean), from = values.get("from") ?? "";
+    const off = [...new Set((values.get("off") ?? "").split(" "))].map(pair).filter(Boolean), from = values.get("from") ?? "";
     const cut = [..."QKV"].filter((side) => (values.get("cut") ?? "").includes(side)).join("");
-    const edits = { off, cut, from: "QKV".includes(from) ? from : "", mean: values.has("mean"), frozen: values.has("frozen") };
+    const edits = { off, cut, from: /^[QKV]$/.test(from) ? from : "", mean: values.has("mean"), frozen: values.has("frozen") };
     const head = pair(values.get("head")) ?? facts.texts[0].head, at = Math.max(0, parseInt(values.get("at")) || 0);
     return set({ text: values.get("text"), head, at, edits });
   }
