@@ -249,6 +249,11 @@ def test_a_link_brings_back_what_was_there(page):
     type_in(page, "my own")
     follow(page, "main-content")
     expect(page.get_by_label("Your text")).to_have_value("my own")
+    page.reload()
+    expect(page.get_by_label("Your text")).to_have_value("my own")
+    page.goto("about:blank")
+    page.go_back()
+    expect(page.get_by_label("Your text")).to_have_value("my own")
 
 
 class TestPlay(LivePage):

@@ -510,8 +510,19 @@
     return new URLSearchParams(values);
   }
 
-  function fromAddress() {
-    const values = new URLSearchParams(location.hash.slice(1));
+  // What the reader left comes back on the way back, and when the page is loaded again; a link to the page shows what it says.
+  const left = () => stored((all) => performance.getEntriesByType("navigation")[0].type !== "navigate" && all.getItem(location.href));
+
+  function stored(use) {
+    try {
+      return use(sessionStorage);
+    } catch {
+      return null; // the browser stores nothing
+    }
+  }
+
+  function fromAddress(kept) {
+    const values = new URLSearchParams(kept || location.hash.slice(1));
     const pair = (name) => {
       const found = /^([01])\.(\d+)$/.exec(name);
       return found && Number(found[2]) < facts.n_heads ? [Number(found[1]), Number(found[2])] : null;
@@ -522,6 +533,7 @@
     const cut = [..."QKV"].filter((side) => (values.get("cut") ?? "").includes(side)).join("");
     const edits = { off, cut, from: /^[QKV]$/.test(from) ? from : "", mean: values.has("mean"), frozen: values.has("frozen") };
     const head = pair(values.get("head")) ?? facts.texts[0].head, at = Math.max(0, parseInt(values.get("at")) || 0);
+    ui.note.textContent = facts.texts.find(({ text }) => text === values.get("text"))?.note ?? "";
     return set({ text: values.get("text"), head, at, edits });
   }
 
@@ -553,11 +565,12 @@
     build();
     say("");
     app.inert = true;
-    await fromAddress();
+    await fromAddress(left());
     app.inert = false;
     for (const button of root.querySelectorAll("button[data-do]")) button.disabled = false;
     root.dataset.ready = "yes";
     heads.linked(fromAddress);
+    addEventListener("pagehide", () => stored((all) => all.setItem(location.href, address())));
     // The text stays when the model is switched.
     for (const link of root.querySelectorAll(".play-models a")) link.addEventListener("click", () => (link.hash = address()));
     // For the console: `await play.run("some text", { off: [[0, 6]] })` has patterns, losses and logits.
