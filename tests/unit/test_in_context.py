@@ -41,7 +41,7 @@ def test_heads_without_effect_are_not_counted() -> None:
 
     def most_copy(**columns: list) -> bool:
         found = when_true(log.assign(**columns), d_vocab=64, copying=0.4).set_index("finding")
-        return bool(found.loc["Most heads of the one-layer model copy", "tokens"] == 8)
+        return bool(found.loc["Two thirds of the heads of the one-layer model copy", "tokens"] == 8)
 
     works, idle = [0.01, 0.01], [0.0, 0.001]
     error = {"cost_error": [[[1e-4] * 4]] * 2}

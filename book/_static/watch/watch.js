@@ -315,8 +315,8 @@
       return { since, line: make("div", { className: "watch-finding" }, make("p", {}, `${claim ? `${claim}: ` : ""}${finding} `, make("span", {}, when)), bar) };
     });
     return section("When each finding becomes true", make("p", { className: "watch-small" },
-      "A bar starts at the first snapshot after which the criterion holds until the end. The pale part reaches back to the snapshot before." +
-      (film.findings.some(({ law }) => law !== null && film.x(law) <= 1) ? " The mark is the prediction of the law below." : "")),
+      "A bar starts at the first snapshot from which the criterion holds until the end. The pale part reaches back to the snapshot before." +
+      (film.findings.some(({ law }) => law !== null && film.x(law) <= 1) ? " The red mark is a published prediction, explained below." : "")),
       make("div", { className: "watch-area" }, ...ui.findings.map(({ line }) => line), cursor()));
   }
 

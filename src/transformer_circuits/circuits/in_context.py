@@ -93,7 +93,7 @@ def when_true(
         works = working(one)
         copies = (np.array(one["positivity"].tolist()) > copying) & works
         most = copies.sum(axis=(1, 2)) >= np.maximum(MOST * works.sum(axis=(1, 2)), 1)
-        judge(one, "E1", "weights", "Most heads of the one-layer model copy", most)
+        judge(one, "E1", "weights", "Two thirds of the heads of the one-layer model copy", most)
     if two is not None:
         previous = two["previous_token"].str[0].map(max) >= PREVIOUS_TOKEN_HEAD
         judge(two, "", "attention", "The first layer has a previous-token head", previous)
@@ -110,7 +110,7 @@ def when_true(
         judge(two, "T8", "attention", INDUCES, best >= INDUCTION_HEAD)
         judge(two, "T8", "attention", "The best head puts half of its attention on the right token", best >= HALF)
         low = two["copies"].str[1] <= (1 - HALF) * np.log(d_vocab)
-        judge(two, "T8", "loss", "In the second copy, the loss is at most half of a uniform guess's", low)
+        judge(two, "T8", "loss", "The loss in the second copy is at most half the loss of a uniform guess", low)
         guesses = two["first_guess"] >= HALF
         judge(two, "T8", "loss", "In the second copy, half of the first guesses are right", guesses)
         direct, heads, virtual = -np.diff(two["orders"].tolist(), prepend=np.log(d_vocab), axis=1).T

@@ -36,7 +36,7 @@ def melody(melodies: Melodies, row: int) -> Axes:
         reach = max(reach, radius)
         below.add_patch(Wedge((middle, 0), radius, 0, 180, width=wide, color=color, alpha=0.45, lw=0))
     above.set(ylabel="key", ylim=(0, KEYS + 1))
-    below.set(xlabel="note", ylabel="recurs", xlim=(-1, len(notes)), ylim=(0, 1.03 * reach), yticks=[])
+    below.set(xlabel="note", ylabel="returns", xlim=(-1, len(notes)), ylim=(0, 1.03 * reach), yticks=[])
     below.spines["left"].set_visible(False)
     return above
 

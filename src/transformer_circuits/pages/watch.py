@@ -207,7 +207,7 @@ def main(out: Path) -> None:
         "watch.md",
         snapshots=" or ".join(map(str, sorted({len(film["tokens"]) for film in films.values()}))),
         films=html.escape(json.dumps({"films": list(films)})),
-        alt=f"Six attention patterns of head {layer}.{head}, from the first snapshot to the last.",
+        alt=f"Six attention patterns of head {layer}.{head}, from the first snapshot to the last. In the last ones, a diagonal is bright: the token that followed last time.",
         previous=f"{PREVIOUS_TOKEN_HEAD:.0%}",
         induction=f"{INDUCTION_HEAD:.0%}",
         works=WORKS,
