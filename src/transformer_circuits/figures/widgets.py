@@ -36,7 +36,7 @@ def bundle() -> str:
     script = Path(file).read_text(encoding="utf-8")
     script = re.sub(r"\n//# sourceMappingURL=.*", "", script)
     script = re.sub(r"dangerouslySetInnerHTML:\{__html:((?:[^{}()]|\([^()]*\))+)\}", r"children:\1", script)
-    return script.replace('"&nbsp;"', r'"\xa0"').replace("</script", r"<\/script")
+    return script.replace('"&nbsp;"', '" "').replace("</script", r"<\/script")
 
 
 def short(number: str) -> float:
@@ -54,6 +54,10 @@ def as_json(properties: dict[str, object]) -> str:
     return text
 
 
+# CircuitsVis makes a box of each token, and lines would break inside words: as running text they break at spaces.
+WRAPS = '<style>[data-component="TokenLogProbs"] span { display: inline !important; white-space: pre-wrap; }</style>'
+
+
 class Widget:
     """A CircuitsVis component with its properties; a notebook displays it. `label` says what it shows, for those who cannot see it."""
 
@@ -64,7 +68,7 @@ class Widget:
         name = f"circuits-{uuid.uuid4().hex[:12]}"
         div = (
             f'<div class="circuits-widget" id="{name}" data-component="{self.component}" role="figure" '
-            f'aria-label="{html.escape(self.label)}">This figure is interactive and needs JavaScript.</div>'
+            f'aria-label="{html.escape(self.label)}">This figure is interactive and needs JavaScript.</div>{WRAPS}'
         )
         if os.environ.get("TRANSFORMER_CIRCUITS_BOOK") == "1":  # set by the build for its kernels
             return f'{div}\n<script type="application/json" data-for="{name}">{self.json}</script>'
