@@ -39,6 +39,10 @@ def test_two_copies_must_fit(options):
     with pytest.raises(ValueError, match="two copies of 4 different tokens must fit"):
         repeated_random_tokens(**{"d_vocab": 30, "n_ctx": 20, "shortest": 4, **options})
     assert (repeated_random_tokens(12, 60).length == 11).all(), "all tokens of a small vocabulary"
+    with pytest.raises(
+        ValueError, match="two copies of 1 different tokens must fit, got a context of 2 and 29 tokens to draw from$"
+    ):
+        repeated_random_tokens(30, 2)
 
 
 def test_a_segment_of_text_is_written_twice_and_the_text_goes_on():

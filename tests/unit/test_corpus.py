@@ -138,6 +138,7 @@ def test_a_start_token_written_in_a_text_is_text_and_links_and_binaries_stay_out
     (folder / "marked.txt").write_text("<|start|> of a line. " * 30 + sentences(50), encoding="utf8")
     (tmp_path / "secret.txt").write_text(sentences(60), encoding="utf8")
     (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (folder / "loop.txt").symlink_to("loop.txt")
     found = list(read_folder(folder, tmp_path / "out"))
     assert "link.txt" not in {d.path for d in found} and "left out 1 files" in capsys.readouterr().err
     make(folder, tmp_path / "out")

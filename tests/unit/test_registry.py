@@ -250,7 +250,7 @@ UNSUPPORTED = {
 
 @pytest.mark.parametrize("tensors, settings, message", [
     *(({}, {name: value}, f"has {name} = {value!r}; the loader supports only causal") for name, value in UNSUPPORTED.items()),
-    ({}, {"d_head": "8"}, "config.json is not a readable configuration: must be real number, not str"),
+    ({}, {"d_head": "8"}, "config.json is not a readable configuration: d_head must be a whole number, got '8'"),
     ({W_Q: torch.ones(32, 24)}, {}, f"is not a Shortformer's state dict of tensors: .*{W_Q}"),
     ({"blocks.1.attn.W_K": None}, {}, "do not fit its configuration: .*Missing.*layers.1.attn.k.weight"),
     ({"blocks.1.attn.b_O": torch.ones(8)}, {}, "size mismatch for layers.1.attn.o.bias"),

@@ -282,6 +282,7 @@ SETTINGS = [
     ("n_ctx=4_000", "npy must have at least one window of 4000 tokens, got 2000"),
     ("n_ctx=1_500", "held_out.npy must have at least two windows of 1500 tokens, got one; lower n_ctx"),
     ("few_windows=1", "few_windows must be greater than or equal to 2, got 1"),
+    ("d_vocab=2", "d_vocab must be at least 3, .*, got 2"),
     ("d_vocab=40", "token ids must be 0 to 39, got 1 to 49 in .*train.npy"),
     ("film=true n_layers=0", "film must be false for a model without layers"),
 ]

@@ -87,10 +87,11 @@ def repeated_random_tokens(
     weights[BOS] = 0
     different = int((weights > 0).sum())
     longest = min((n_ctx - 1) // 2, different)
-    shortest = min(SHORTEST, longest) if shortest is None else shortest
+    lower = "" if shortest is None else "; lower `shortest`"
+    shortest = max(1, min(SHORTEST, longest)) if shortest is None else shortest
     if not 0 < shortest <= longest:
         raise ValueError(
-            f"two copies of {shortest} different tokens must fit, got a context of {n_ctx} and {different} tokens to draw from; lower `shortest`"
+            f"two copies of {shortest} different tokens must fit, got a context of {n_ctx} and {different} tokens to draw from{lower}"
         )
     generator = torch.Generator().manual_seed(seed)
     # Noise alone at first; the copies follow below.

@@ -227,7 +227,9 @@ def said(error: Exception) -> str:
         name, must = ".".join(map(str, first["loc"])), re.sub(r"^\w+ should", "must", first["msg"])
         if first["type"] == "missing":
             return f"{name} is missing"
-        return f"{name} {must}, got {reprlib.repr(first['input'])}" if name else must  # no name: no JSON
+        if not name:  # no JSON, or no object
+            return f"it {must}" if must.startswith("must") else must
+        return f"{name} {must}, got {reprlib.repr(first['input'])}"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -101,7 +101,8 @@ def scene(model: TransformerBridge, previous: Head, induction: Head) -> Scene:
     ids = model.to_tokens(EXAMPLE)
     targets = last_target(ids[0])[:-1]
     earlier = targets.clamp(min=0)
-    attended = heads.patterns(model, ids)[1, 0, induction[1], range(len(earlier)), earlier]
+    layer, head = induction
+    attended = heads.patterns(model, ids)[layer, 0, head, range(len(earlier)), earlier]
     # What followed last time follows again.
     right = (targets >= 0) & (ids[0, earlier] == ids[0, 1:])
     at = int(attended.where(right, -1.0).argmax())

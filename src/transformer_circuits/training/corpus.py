@@ -161,8 +161,10 @@ def read_folder(folder: Path, out: Path) -> Iterator[Document]:
     """
     seen, unread, written = set(), [], {(out / name).resolve() for name in WRITTEN}
     for path in sorted(folder.rglob("*")):
+        if not path.is_file():  # nor is a link to itself
+            continue
         place = path.resolve()
-        if not path.is_file() or not place.is_relative_to(folder.resolve()) or place in written:
+        if not place.is_relative_to(folder.resolve()) or place in written:
             continue
         try:
             text = path.read_text(encoding="utf8")

@@ -209,6 +209,8 @@ class Run:
         self.share, left_over = divmod(config.batch, processes)
         if shape.n_ctx < SHORTEST:
             raise ValueError(f"n_ctx must be at least {SHORTEST}, got {shape.n_ctx}")
+        if shape.d_vocab < 3:
+            raise ValueError(f"d_vocab must be at least 3, the start token and two to repeat, got {shape.d_vocab}")
         if left_over:
             raise ValueError(f"batch must be a multiple of the {processes} processes, got {config.batch}")
         torch.manual_seed(config.seed)
