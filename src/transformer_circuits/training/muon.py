@@ -46,21 +46,21 @@ class HeadMuon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
+        steps = []  # (weight, its group, direction): all heads of all layers in one product
         for group in self.param_groups:
-            weights = [weight for weight in group["params"] if weight.grad is not None]
-            if not weights:
-                continue
-            directions = []
-            for weight in weights:
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
                 if weight not in self.state:
                     self.state[weight]["momentum"] = torch.zeros_like(weight)
                 average = self.state[weight]["momentum"].lerp_(weight.grad, 1 - MOMENTUM)
-                directions.append(weight.grad.lerp(average, MOMENTUM))
-            if group["writes"]:
-                directions = [direction.T for direction in directions]
-            # All heads of all layers in one product: [weight, head, d_head, d_model].
-            heads = torch.stack(directions).unflatten(1, (-1, group["d_head"]))
-            scale = LIKE_ADAMW * max(heads.shape[-2:]) ** 0.5
-            for weight, update in zip(weights, orthogonalized(heads).flatten(1, 2)):
-                weight.mul_(1 - group["lr"] * group["weight_decay"])
-                weight.add_(update.T if group["writes"] else update, alpha=-group["lr"] * scale)
+                direction = weight.grad.lerp(average, MOMENTUM)
+                steps.append((weight, group, direction.T if group["writes"] else direction))
+        if not steps:
+            return
+        directions = torch.stack([direction for _, _, direction in steps])
+        heads = directions.unflatten(1, (-1, self.defaults["d_head"]))  # [weight, head, d_head, d_model]
+        scale = LIKE_ADAMW * max(heads.shape[-2:]) ** 0.5
+        for (weight, group, _), update in zip(steps, orthogonalized(heads).flatten(1, 2)):
+            weight.mul_(1 - group["lr"] * group["weight_decay"])
+            weight.add_(update.T if group["writes"] else update, alpha=-group["lr"] * scale)
