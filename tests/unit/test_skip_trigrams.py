@@ -37,7 +37,7 @@ def keep():
 
 def test_where_triples_come_nearest_to_a_hit(keep):
     forms = [((0,), (3,), (3,)), ((0,), (), (3,)), ((5, 0), (1,), (4,))]
-    table = st.nearest(st.Hits.of(keep, TWO), forms, "abcdef")
+    table = st.nearest(st.Hits.of(keep, TWO), [st.combined(triple) for triple in forms], "abcdef")
     assert table.index.tolist() == [2, 0] and set(table["head"]) == {"0.0"}
     assert table.tokens.tolist() == [["a", "b", "e"], ["a", "d", "d"]]
     assert table.loc[2].tolist()[2:] == pytest.approx([0, 100 / N]) and table.loc[0, "above o (%)"] == 0

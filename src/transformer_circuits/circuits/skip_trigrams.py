@@ -264,15 +264,15 @@ def exchanged_hits(hits: Hits, forms: Sequence[Forms], shuffles: int) -> Float[T
     return torch.tensor(counts, dtype=torch.float)
 
 
-def nearest(hits: Hits, forms: Sequence[Forms], names: Sequence[str]) -> pd.DataFrame:
-    """Return where triples that have a form come nearest to a hit: the form and head in which the worse of two shares is best; nearest first.
+def nearest(hits: Hits, triples: Sequence[Ways], names: Sequence[str]) -> pd.DataFrame:
+    """Return where triples come nearest to a hit: the way and head in which the worse of two shares is best; nearest first.
 
-    Index: which triple. Columns tokens (three strings), head ("0.7"), above d (%) and above o (%): the share of tokens that rank above.
+    Index: which triple; one without a way is left out. Columns tokens (three strings), head ("0.7"), above d (%) and above o (%): the share of tokens that rank above.
     """
     rows = {}
-    for i, triple in enumerate(forms):
-        if all(triple):
-            source, d, o = ways = combined(triple)
+    for i, ways in enumerate(triples):
+        if ways.numel():
+            source, d, o = ways
             shares = torch.stack([above(hits.columns, source, d), above(hits.rows, source, o)])
             shares[:, ~hits.counted] = hits.rows.rdim
             shares = 100 * shares / hits.rows.rdim  # [2, head, way]

@@ -14,7 +14,7 @@ import pandas as pd
 from transformer_circuits.circuits import attested
 from transformer_circuits.circuits.bigrams import token_frequency
 from transformer_circuits.circuits.head_dump import head_dump
-from transformer_circuits.circuits.skip_trigrams import Hits, nearest, paper_list, ways_among
+from transformer_circuits.circuits.skip_trigrams import Hits, combined, nearest, paper_list, ways_among
 from transformer_circuits.circuits.words import akin_to, word_of
 from transformer_circuits.data import bigram_counts, vocabulary
 from transformer_circuits.figures.tokens import Table, as_code
@@ -156,4 +156,5 @@ def main(out: Path) -> None:
     ways = ways_among(listed.forms, attested.load(first, working=works).paper)  # those that are right in the text
     listed["in_text"] = [way.numel() > 0 for way in ways]
     listed["hit"] = [bool(hits(*way).any()) for way in ways]
-    write_pages(out, dumps, worths, names, listed.join(nearest(hits, listed.forms, names)))
+    shown = [way if way.numel() else combined(triple) for way, triple in zip(ways, listed.forms)]
+    write_pages(out, dumps, worths, names, listed.join(nearest(hits, shown, names)))
