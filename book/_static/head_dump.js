@@ -2,6 +2,7 @@
 itables.then(({ default: DataTable, set_or_remove_dark_class: followTheme }) => {
   // Heads are in the order of layers and numbers: 0.2 before 0.10.
   const key = (data, type) => (type === "sort" ? data.replace(/^(\d+)\.(\d)$/, "$1.0$2") : data);
+  const drawn = () => dispatchEvent(new Event("tc-drawn")); // tables.js marks what scrolls
   followTheme();
   for (const table of document.querySelectorAll(".head-dump[data-unit] table")) {
     const { search, unit } = table.parentElement.dataset, TOKENS = search.split(" ").map(Number);
@@ -14,9 +15,11 @@ itables.then(({ default: DataTable, set_or_remove_dark_class: followTheme }) => 
       layout: { topStart: "search", topEnd: "pageLength" },
       language: { search: "Search all columns", lengthMenu: "_MENU_ rows", info: `_START_ to _END_ of _TOTAL_ ${unit}`,
         infoEmpty: "none", infoFiltered: "(_MAX_ in all)", zeroRecords: "No row contains this text." },
+      drawCallback: drawn,
       columnDefs: [{ targets: TOKENS.slice(1), orderable: false }, { targets: 0, render: key }],
       initComplete() {
         addColumnSearch(this.api(), TOKENS);
+        drawn();
       },
     });
   }

@@ -1,6 +1,6 @@
-// Tables that are wider than the screen say that they scroll; what is folded is printed, code apart.
+// Tables and outputs that are wider than the screen show that they scroll; what is folded is printed, code apart.
 (() => {
-  const boxes = ".pst-scrollable-table-container, .token-table, .cell_output .output.text_html:has(table)";
+  const boxes = ".pst-scrollable-table-container, .token-table, .head-dump .dt-layout-full, .cell_output .output.text_html:has(table), .cell_output pre";
   function mark() {
     for (const box of document.querySelectorAll(boxes)) {
       const hidden = box.scrollWidth - box.clientWidth;
@@ -14,6 +14,8 @@
     window.MathJax?.startup?.promise?.then(mark); // formulas widen a table when they are typeset
   });
   addEventListener("resize", mark);
+  addEventListener("tc-drawn", mark); // by head_dump.js
+  addEventListener("toggle", mark, true); // what was folded had no width
   addEventListener("scroll", mark, { capture: true, passive: true });
   let opened = [];
   addEventListener("beforeprint", () => {

@@ -311,7 +311,7 @@
       if (since !== null) bar.append(make("i", { style: `left: ${100 * film.x(before)}%; right: 0`, className: "watch-maybe" }),
         make("i", { style: `left: ${100 * film.x(tokens)}%; right: 0` }));
       if (law !== null && film.x(law) <= 1) bar.append(make("b", { style: `left: ${100 * film.x(law)}%` }));
-      const when = `${since === null ? "not by the end of this run" : short(tokens)}${law === null ? "" : `; the law predicts ${short(law)}`}`;
+      const when = `${since === null ? "not by the end of this run" : short(tokens)}${law === null ? "" : ` (predicted ${short(law)})`}`;
       return { since, line: make("div", { className: "watch-finding" }, make("p", {}, `${claim ? `${claim}: ` : ""}${finding} `, make("span", {}, when)), bar) };
     });
     return section("When each finding becomes true", make("p", { className: "watch-small" },
