@@ -45,11 +45,13 @@ def add_anchors(app, doctree) -> None:
 
 
 def name_folded_cells(app, doctree) -> None:
-    """Show what a folded cell contains: the comment in its first line, where it has one."""
+    """Show what a folded cell contains, also when it is open: the comment in its first line, or the title in its metadata."""
     for node, cell in notebook_cells(app, doctree):
         first = "".join(cell["source"]).partition("\n")[0]
         if node.get("hide_mode") == "input" and first.startswith("# "):
             node["prompt_show"] = node["prompt_hide"] = first[2:].strip()
+        elif title := cell["metadata"].get("mystnb", {}).get("code_prompt_show"):
+            node["prompt_hide"] = title
 
 
 def lift_headline(app, doctree) -> None:

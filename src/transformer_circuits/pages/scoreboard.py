@@ -24,7 +24,7 @@ HEADLINES = {
 }  # fmt: skip
 # The same for what readers ask and the paper does not.
 QUESTIONS = {
-    "T14": ("Does induction collapse without the head that the induction head's keys read most, and only then?", "without that head {left_read} of the score remains; without any one head that the keys barely read, at least {left_unread}"),
+    "T14": ("Does induction collapse without the head that the induction head's keys read most, and only then?", "without that head {left_read} of the score remains; removing any single head that the keys barely read leaves at least {left_unread}"),
     "T12": ("Does K-composition matter at least twice as much as Q-composition?", "removing it raises the loss by {n_k_composition}, removing Q-composition by {q_composition}"),
     "W6": ("Do other random seeds form induction heads?", "{n_seeds_with_induction} of {n_seeds} seeds have an induction head"),
     "W8": ("Do such heads form on sequences that are not text?", "on melodies, induction score {induction_2l} with two layers and {induction_1l} with one"),
