@@ -141,9 +141,9 @@ def variables(root: Path) -> dict[str, str]:
         "TRANSFORMER_CIRCUITS_BOOK": "1",
         "TQDM_DISABLE": "1",  # progress bars are for people who wait, not for pages
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-        # glibc keeps freed memory: the system would fill each large tensor's pages with zeros again.
-        "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-        "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+        # glibc keeps freed tensors of up to 64 MB: the system would fill their pages with zeros each time.
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 26),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 28),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # ipykernel's debugger would write a warning into each page
     }
