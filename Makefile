@@ -8,7 +8,7 @@ ifneq "$(shell cat $(READY) 2>/dev/null)" "$(CURDIR)"
 .PHONY: $(READY)
 endif
 
-.PHONY: book test lab exercises train corpus bench colab constraints stamp outputs accept clean
+.PHONY: book test lab exercises train corpus small-runs bench colab constraints stamp outputs accept clean
 
 book: $(READY)      ## the book, into _build/html/index.html
 	$(RUN) -m transformer_circuits.build
@@ -28,6 +28,9 @@ train: $(READY)     ## make train ARGS="--config attn-only-2l --data corpus --ou
 
 corpus: $(READY)    ## fetch, check, split and tokenize the training corpus
 	$(RUN) -m transformer_circuits.training.corpus --out corpus $(ARGS)
+
+small-runs: $(READY) ## chapter 15's trainings, whose logs it reads: a minute
+	$(RUN) .ci/small_runs.py
 
 bench: $(READY)     ## each benchmark, one after the other
 	for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done

@@ -1,6 +1,6 @@
-"""The book's own data: tokenizer, held-out text, bigram counts of the training text, passages.
+"""The book's own data: tokenizer, held-out text, bigram counts of the training text, passages, small trainings.
 
-Made by `python -m transformer_circuits.training.corpus --ship data`; sources and licenses are in `training/sources.toml`.
+All but the last are made by `python -m transformer_circuits.training.corpus --ship data`; sources and licenses are in `training/sources.toml`.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ import json
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from safetensors.torch import load_file
 from scipy import sparse
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
@@ -91,6 +92,20 @@ def bigram_counts() -> BigramCounts:
     rows = np.split(stored["gap"].astype(np.int64), row_start[1:-1])
     following = np.concatenate([np.cumsum(row) for row in rows])
     return BigramCounts(*map(torch.from_numpy, (row_start, following, stored["count"].astype(np.int64))))
+
+
+def small_run(name: str) -> tuple[np.ndarray, dict[str, Tensor]]:
+    """One of chapter 15's trainings: its loss and right first guesses, [step, 2], and its weights, for the models that are measured further.
+
+    Stored by `make small-runs`; weights in 8 bits, as in `models.shards`. Raises ValueError that lists the names.
+    """
+    stored = load_file(DATA / "small_runs.safetensors")
+    names = [key.removesuffix("/log") for key in stored if key.endswith("/log")]
+    if name not in names:
+        raise ValueError(f"there is no stored training {name!r}; there are: {', '.join(names)}")
+    mine = {key.removeprefix(f"{name}/"): tensor for key, tensor in stored.items() if key.startswith(f"{name}/")}
+    weights = {key: tensor * mine[f"{key}.step"] for key, tensor in mine.items() if tensor.dtype == torch.int8}
+    return mine["log"].float().numpy(), weights
 
 
 def passage(name: str) -> str:
