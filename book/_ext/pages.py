@@ -110,6 +110,11 @@ def number_by_page(app, env) -> None:
             numbers.update({id: (*prefix, i) for i, id in enumerate(outside, 1)})
 
 
+def write_in_parallel(app, env) -> None:
+    """Write pages in a second process. This runs after the reading, for which an extension of jupyter-book does not allow one."""
+    app.parallel = 2
+
+
 def description(doctree) -> str:
     """The first paragraph of running text, cut after a sentence or a word."""
     for paragraph in doctree.findall(nodes.paragraph) if doctree else ():
@@ -152,6 +157,7 @@ def setup(app) -> dict[str, bool]:
     for change in (add_anchors, name_folded_cells, lift_headline):
         app.connect("doctree-read", change)
     app.connect("env-check-consistency", number_by_page)
+    app.connect("env-check-consistency", write_in_parallel)
     app.connect("html-page-context", add_metadata)
     app.connect("html-page-context", drop_thebe, priority=999)  # after all others have added their scripts
     return {"parallel_read_safe": True, "parallel_write_safe": True}
