@@ -57,8 +57,8 @@ def table(rows: Any, tokens: Sequence[str] = (), markup: Sequence[str] = (), sea
     return Table(rows, tokens, markup=markup, **box)._repr_html_()
 
 
-def head_page(model: str, rows: pd.DataFrame, worth: Worth, names: Sequence[str], akin: Akin) -> str:
-    head = rows["head"].iloc[0]
+def head_table(rows: pd.DataFrame, names: Sequence[str], akin: Akin) -> str:
+    """Return a head's list as an HTML table."""
     columns = {
         "rank": rows["rank"],
         "source": [names[i] for i in rows["source"]],
@@ -68,8 +68,7 @@ def head_page(model: str, rows: pd.DataFrame, worth: Worth, names: Sequence[str]
         "QK": rows["destination_scores"].str[0],
         "OV": rows["out_boosts"].str[0],
     }
-    cells = table(columns, ["source"], ["destinations", "out tokens"], search="1 2 3", unit="source tokens")
-    return render("head.md", head=head, model=model, worth=worth, shown=len(rows), d_vocab=len(names), table=cells)
+    return table(columns, ["source"], ["destinations", "out tokens"], search="1 2 3", unit="source tokens")
 
 
 def example(dump: pd.DataFrame, names: Sequence[str]) -> pd.Series:
@@ -130,8 +129,11 @@ def write_pages(
     for model, dump in dumps.items():
         (folder / model).mkdir(parents=True, exist_ok=True)
         for head, rows in shown[model].groupby("head"):
-            page = head_page(model, rows, worths[model], names, akin)
-            (folder / model / f"0_{head}.md").write_text(page, encoding="utf8")
+            about = {"head": head, "model": model, "worth": worths[model], "shown": len(rows), "d_vocab": len(names)}
+            page = folder / model / f"0_{head}.md"
+            page.write_text(render("head.md", **about), encoding="utf8")
+            # Beside the page: Sphinx takes seconds to parse eleven million characters in all.
+            page.with_suffix(".html").write_text(head_table(rows, names, akin), encoding="utf8")
         write_parquet(dump, names, folder / f"{model}.parquet")
     index = render(
         "head_dump.md",
