@@ -110,9 +110,12 @@ def number_by_page(app, env) -> None:
             numbers.update({id: (*prefix, i) for i, id in enumerate(outside, 1)})
 
 
-def write_in_parallel(app, env) -> None:
-    """Write pages in a second process. This runs after the reading, for which an extension of jupyter-book does not allow one."""
-    app.parallel = 2
+def use_two_processes(app) -> None:
+    """Read and write pages in two processes. jupyter-book has no option for this, and two of its extensions do not say that they allow it:
+    one numbers chapters, in the main process, when all pages have been read; the other is about LaTeX."""
+    app.parallel = 3  # of which one, when pages are written, only hands them out
+    for name in ("sphinx_multitoc_numbering", "sphinx_jupyterbook_latex"):
+        app.extensions[name].parallel_read_safe = True
 
 
 def description(doctree) -> str:
@@ -153,11 +156,11 @@ def drop_thebe(app, pagename: str, templatename: str, context: dict, doctree) ->
 
 
 def setup(app) -> dict[str, bool]:
+    app.connect("builder-inited", use_two_processes)
     app.connect("source-read", with_outputs)
     for change in (add_anchors, name_folded_cells, lift_headline):
         app.connect("doctree-read", change)
     app.connect("env-check-consistency", number_by_page)
-    app.connect("env-check-consistency", write_in_parallel)
     app.connect("html-page-context", add_metadata)
     app.connect("html-page-context", drop_thebe, priority=999)  # after all others have added their scripts
     return {"parallel_read_safe": True, "parallel_write_safe": True}
