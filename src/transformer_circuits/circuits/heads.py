@@ -122,13 +122,33 @@ def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Ten
     return torch.cat(found, dim=1).mean(dim=1)
 
 
-def activation(model: Any, tokens: Int[Tensor, "row pos"], name: str, layer: int) -> Tensor:
-    """Return one activation, by its short name, of a run that ends there."""
+def run_from(model: Any, stream: Float[Tensor, "row pos d_model"], layer: int, hooks: Iterable[Hook] = ()) -> Tensor:
+    """Return the logits of an attention-only model if `layer` reads this residual stream; the layers before it do not run.
+
+    TransformerLens's `start_at_layer` runs them. A hook may end the run, as in `activation`.
+    """
+    with model.hooks(fwd_hooks=list(hooks)):
+        try:
+            for block in model.blocks[layer:]:
+                (stream,) = block(stream, positions=model.W_pos[: stream.shape[1]])
+            return model.unembed(stream)
+        except StopAtLayerException as ended:
+            return ended.layer_output
+
+
+def activation(model: Any, tokens: Tensor, name: str, layer: int) -> Tensor:
+    """Return one activation, by its short name, of a run that ends there.
+
+    `tokens`: ids [row, pos], or the residual stream [row, pos, d_model] that `layer` reads (`run_from`).
+    """
 
     def end(found: Tensor, hook: Any) -> None:
         raise StopAtLayerException(found)  # the run returns what it contains
 
-    return model.run_with_hooks(tokens, fwd_hooks=[(get_act_name(name, layer), end)])
+    hooks = [(get_act_name(name, layer), end)]
+    if tokens.is_floating_point():
+        return run_from(model, tokens, layer, hooks)
+    return model.run_with_hooks(tokens, fwd_hooks=hooks)
 
 
 def explained_by_distance(model: Any, windows: Int[Tensor, "row pos"], layer: int = 0) -> tuple[Tensor, Tensor]:
