@@ -228,8 +228,8 @@ def path_patch(
     model, tokens: Int[Tensor, "row pos"], other: Int[Tensor, "row pos"], writer: int, reader: int, side: str
 ) -> Float[Tensor, "row dest src"]:
     """Return 1.reader's attention if "q" or "k" sees what 0.writer writes on `other`."""
-    _, cache = model.run_with_cache(tokens)
-    _, swapped = model.run_with_cache(other)
+    _, cache = model.run_with_cache(tokens, stop_at_layer=1)
+    _, swapped = model.run_with_cache(other, stop_at_layer=1)
     change = (swapped["z", 0] - cache["z", 0])[:, :, writer] @ model.W_O[0, writer]
     W = {"q": model.W_Q, "k": model.W_K}[side][1, reader]
 
