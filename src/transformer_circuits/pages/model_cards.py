@@ -21,7 +21,7 @@ from transformer_circuits.pages import render
 from transformer_circuits.paths import DATA
 from transformer_circuits.training.corpus import load_sources
 
-WINDOWS = 16  # of held-out text, for previous-token scores
+WINDOWS = 8  # of held-out text, for previous-token scores
 
 GROUPS = {
     "attn-only-[012]l": "The family",
