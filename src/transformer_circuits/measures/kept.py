@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +21,7 @@ FOLDER = BUILD / "measured"
 def kept(
     model: Any, measure: Callable[[], Sequence[Tensor]], code: Sequence[ModuleType], tokens: Tensor | None = None
 ) -> list[Tensor]:
-    """Return what `measure` returns for a bridge, measured before if weights, `tokens`, device, torch, and the source of `code` were the same.
+    """Return what `measure` returns for a bridge, measured before if weights and `tokens` were the same (`kept_for`).
 
     Kept for our own transformer in single precision, without hooks and without a start token of the reader's; any other is measured each time.
     """
@@ -29,17 +29,25 @@ def kept(
     ours = isinstance(inner, Transformer) and model.W_E.dtype == torch.float32
     if not ours or hooked or getattr(model.cfg, "start_token", None) is not None:
         return list(measure())
-    key = hashlib.sha256(f"{torch.__version__} {model.W_E.device.type} {inner.config}".encode())
+    inputs = {} if tokens is None else {"tokens": tokens}
+    return kept_for(dict(inner.named_parameters()) | inputs, measure, code, str(inner.config))
+
+
+def kept_for(
+    inputs: Mapping[str, Tensor], measure: Callable[[], Sequence[Tensor]], code: Sequence[ModuleType], about: str = ""
+) -> list[Tensor]:
+    """Return what `measure` returns, measured before if `inputs`, device, torch, `about`, and the source of `code` were the same."""
+    device = next(iter(inputs.values())).device
+    key = hashlib.sha256(f"{torch.__version__} {device.type} {about}".encode())
     for module in code:
         key.update(inspect.getsource(module).encode())
-    inputs = {} if tokens is None else {"tokens": tokens}
-    for name, tensor in (dict(inner.named_parameters()) | inputs).items():
+    for name, tensor in inputs.items():
         key.update(name.encode() + tensor.numpy(force=True).tobytes())
     file = FOLDER / f"{key.hexdigest()}.json"
     if file.is_file():
         checksum, _, text = file.read_text(encoding="utf-8").partition("\n")
         if checksum == sha256(text.encode()):
-            return [torch.tensor(values, device=model.W_E.device) for values in json.loads(text)]
+            return [torch.tensor(values, device=device) for values in json.loads(text)]
     found = list(measure())
     text = json.dumps([values.tolist() for values in found])
     with contextlib.suppress(OSError):  # a full disk, or another process that keeps the same: both go on without

@@ -3,11 +3,14 @@
 A head's circuits are products A @ B of two thin matrices: OV of W_V and W_O, QK of W_Q and W_K^T. Only small products are formed.
 """
 
+import sys
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
+
+from transformer_circuits.measures.kept import kept_for
 
 COPYING_DEVIATIONS = 5  # of random heads; a normal variable exceeds five of them once in three million
 COMPOSES = 2.0  # composition ratio from which a pair of heads composes; 1 is what random matrices give
@@ -52,10 +55,14 @@ def random_positivities(W_E: Embedding, W_U: Unembedding, d_head: int) -> Float[
     This is chance for everything that goes through the vocabulary: trained embeddings make positivity wider than random matrices do (the
     Ginibre ensemble has a standard deviation of about 1.5 / d_head).
     """
-    # What each direction of the stream becomes when read as tokens and embedded again.
-    tokens = (W_U.double() @ W_E.double()).cpu()
-    V, O = _random_heads(len(tokens), d_head, seed=0)
-    return positivity(torch.linalg.eigvals(O @ tokens @ V)).float()
+
+    def measure() -> list[Tensor]:
+        # What each direction of the stream becomes when read as tokens and embedded again.
+        tokens = (W_U.double() @ W_E.double()).cpu()
+        V, O = _random_heads(len(tokens), d_head, seed=0)
+        return [positivity(torch.linalg.eigvals(O @ tokens @ V)).float()]
+
+    return kept_for({"W_E": W_E, "W_U": W_U}, measure, [sys.modules[__name__]], str(d_head))[0].cpu()
 
 
 def random_match_positivities(W_E: Embedding, d_head: int) -> Float[Tensor, " head"]:
