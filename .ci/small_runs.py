@@ -15,7 +15,13 @@ from safetensors.torch import save
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK, STORED = ROOT / "notebooks" / "15_grow_one.ipynb", ROOT / "data" / "small_runs.safetensors"
-KEPT = ["always 16 apart", "seed 1", "seed 2", "seed 3", "seed 4"]  # models that the chapter measures after their training
+KEPT = [
+    "always 16 apart",
+    "seed 1",
+    "seed 2",
+    "seed 3",
+    "seed 4",
+]  # models that the chapter measures after their training
 
 
 def cells() -> list[str]:

@@ -15,7 +15,9 @@ SMALL_RUNS = runpy.run_path(str(ROOT / ".ci" / "small_runs.py"))
 
 def test_the_stored_trainings_belong_to_the_chapters_code():
     with safe_open(SMALL_RUNS["STORED"], "pt") as file:
-        assert file.metadata()["code"] == SMALL_RUNS["digest"](), "chapter 15's trainings changed: run `make small-runs`"
+        assert file.metadata()["code"] == SMALL_RUNS["digest"](), (
+            "chapter 15's trainings changed: run `make small-runs`"
+        )
 
 
 def test_training_again_gives_the_stored_log_and_model():
