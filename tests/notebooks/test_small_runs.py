@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from transformer_circuits import data
+from transformer_circuits import data, notebook
 from transformer_circuits.paths import ROOT
 
 SMALL_RUNS = runpy.run_path(str(ROOT / ".ci" / "small_runs.py"))
@@ -20,7 +20,8 @@ def test_the_stored_trainings_belong_to_the_chapters_code():
         )
 
 
-def test_training_again_gives_the_stored_log_and_model():
+def test_training_again_gives_the_stored_log_and_model(monkeypatch):
+    monkeypatch.setattr(notebook, "setup", lambda: None)  # it switches gradients off for the whole process
     names = SMALL_RUNS["definitions"]()
     model, how = names["experiments"]["always 16 apart"]
     log, weights = data.small_run("always 16 apart")
