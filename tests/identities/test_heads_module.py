@@ -7,10 +7,10 @@ from random_models import build, differs, same
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
-from transformer_circuits.measures import attention, estimates, kept, prediction
+from transformer_circuits.measures import attention, estimates, kept, prediction, weights
 from transformer_circuits.measures.repeats import repeated_random_tokens, repeated_text
-from transformer_circuits.models.architecture import BOS
-from transformer_circuits.models.bridge import from_matrices, matrices
+from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
+from transformer_circuits.models.bridge import from_matrices, matrices, wrap
 
 REPEATED = repeated_random_tokens(d_vocab=90, n_ctx=60, rows=20, shortest=6)
 
@@ -123,6 +123,28 @@ def test_a_run_for_one_activation_or_for_patterns_ends_there(case):
     same(heads.patterns(case.model, REPEATED.tokens, after)[1], cache["pattern", 1])
     with case.model.hooks(fwd_hooks=after):
         same(heads.activation(case.model, REPEATED.tokens, "k", layer=1), cache["k", 1])
+
+
+def test_a_run_from_the_stream_is_the_rest_of_the_whole_run(case):
+    logits, cache = case.model.run_with_cache(REPEATED.tokens)
+    for layer, stream in enumerate((cache["embed"], cache["resid_post", 0])):
+        same(heads.run_from(case.model, stream, layer), logits)
+    same(heads.activation(case.model, stream, "pattern", 1), cache["pattern", 1])
+    removed = heads.without_heads([(1, 2)])
+    same(heads.run_from(case.model, stream, 1, removed), case.model.run_with_hooks(REPEATED.tokens, fwd_hooks=removed))
+    other = wrap(Transformer(ModelConfig(n_layers=1, d_model=6, n_heads=2, d_head=3, d_vocab=9, n_ctx=5, d_mlp=4)))
+    with pytest.raises(ValueError, match="only in an attention-only model"):
+        heads.run_from(other, torch.zeros(1, 5, 6), 0)
+
+
+def test_chance_for_positivity_is_kept_for_embeddings_of_any_precision(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "FOLDER", tmp_path)
+    W_E, W_U = torch.randn(2, 30, 12, generator=torch.Generator().manual_seed(0)).bfloat16()
+    for n, (E, U) in enumerate([(W_E, W_U.T), (W_E.float(), W_U.T.float()), (2 * W_E, W_U.T)], start=1):
+        first = weights.random_positivities(E, U, d_head=3)
+        assert len(list(tmp_path.iterdir())) == n
+        assert torch.equal(weights.random_positivities(E, U, d_head=3), first)
+    differs(weights.random_positivities(W_E, W_U.T, d_head=4), first)
 
 
 def test_scores_are_measured_once_for_the_same_weights_code_and_no_hooks(case, tmp_path, monkeypatch):

@@ -125,8 +125,12 @@ def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Ten
 def run_from(model: Any, stream: Float[Tensor, "row pos d_model"], layer: int, hooks: Iterable[Hook] = ()) -> Tensor:
     """Return the logits of an attention-only model if `layer` reads this residual stream; the layers before it do not run.
 
-    TransformerLens's `start_at_layer` runs them. A hook may end the run, as in `activation`.
+    TransformerLens's `start_at_layer` runs them. A hook may end the run, as in `activation`. Raises ValueError for other models, in which
+    more than attention is between the stream and the logits.
     """
+    config = getattr(model.original_model, "config", None)
+    if not isinstance(config, architecture.ModelConfig) or config.beyond:
+        raise ValueError("a run can start from the residual stream only in an attention-only model of this book's kind")
     with model.hooks(fwd_hooks=list(hooks)):
         try:
             for block in model.blocks[layer:]:

@@ -42,7 +42,8 @@ def kept_for(
     for module in code:
         key.update(inspect.getsource(module).encode())
     for name, tensor in inputs.items():
-        key.update(name.encode() + tensor.numpy(force=True).tobytes())
+        key.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        key.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
     file = FOLDER / f"{key.hexdigest()}.json"
     if file.is_file():
         checksum, _, text = file.read_text(encoding="utf-8").partition("\n")
