@@ -181,7 +181,14 @@ def test_losses_and_first_guesses_are_the_plain_modules(case):
     same(heads.losses(case.model, tokens), expected)
     same(prediction.losses(case.plain, tokens), expected)
     guesses = case.plain(tokens[:, :-1]).argmax(dim=-1)
-    assert torch.equal(prediction.losses_and_guesses(case.plain, tokens)[1], guesses == tokens[:, 1:])
+    right = guesses == tokens[:, 1:]
+    assert torch.equal(prediction.losses_and_guesses(case.plain, tokens)[1], right)
+    # Without what comes after the second copies, in another order: what is before stays.
+    both = prediction.losses_and_guesses(case.plain, tokens, ends=REPEATED.ends)
+    for found, whole in zip(both, (expected, right)):
+        assert found.shape == whole.shape
+        same(REPEATED.by_copy(found.double()), REPEATED.by_copy(whole.double()))
+    assert not both[0][REPEATED.ends.argmin(), -1]  # the shortest row was cut off
 
 
 def test_removing_heads_is_a_model_without_their_output(case):

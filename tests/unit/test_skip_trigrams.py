@@ -37,10 +37,11 @@ def keep():
 
 def test_where_triples_come_nearest_to_a_hit(keep):
     forms = [((0,), (3,), (3,)), ((0,), (), (3,)), ((5, 0), (1,), (4,))]
-    table = st.nearest(st.Hits.of(keep, TWO), [st.combined(triple) for triple in forms], "abcdef")
+    table = st.nearest(keep, [st.combined(triple) for triple in forms], "abcdef", torch.tensor([True]), TWO)
     assert table.index.tolist() == [2, 0] and set(table["head"]) == {"0.0"}
     assert table.tokens.tolist() == [["a", "b", "e"], ["a", "d", "d"]]
-    assert table.loc[2].tolist()[2:] == pytest.approx([0, 100 / N]) and table.loc[0, "above o (%)"] == 0
+    assert table.loc[2].tolist()[2:4] == pytest.approx([0, 100 / N]) and table.loc[0, "above o (%)"] == 0
+    assert table["hit"].to_dict() == {2: True, 0: False}
 
 
 def test_nothing_is_a_hit_in_a_head_that_does_not_count(keep):

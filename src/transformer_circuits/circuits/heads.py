@@ -76,12 +76,11 @@ def induction_scores(
 
     What comes after the second copies changes nothing, and is cut off: hooks see shorter rows.
     """
-    total, ends = 0.0, repeated.start + 2 * repeated.length
-    for rows in ends.argsort().split(prediction.BATCH):
-        part, n = repeated.select(rows), int(ends[rows].max())
-        each = pattern_scores(
-            model, part.tokens[:, :n], partial(attention.induction_score, repeated=part), hooks, n_layers
-        )
+    total = 0.0
+    for rows in repeated.ends.argsort().split(prediction.BATCH):
+        part = repeated.select(rows)
+        score = partial(attention.induction_score, repeated=part)
+        each = pattern_scores(model, part.tokens[:, : part.ends.max()], score, hooks, n_layers)
         total = total + each * len(part.targets)
     return total / len(repeated.targets)
 

@@ -264,23 +264,32 @@ def exchanged_hits(hits: Hits, forms: Sequence[Forms], shuffles: int) -> Float[T
     return torch.tensor(counts, dtype=torch.float)
 
 
-def nearest(hits: Hits, triples: Sequence[Ways], names: Sequence[str]) -> pd.DataFrame:
-    """Return where triples come nearest to a hit: the way and head in which the worse of two shares is best; nearest first.
+def nearest(
+    model: TransformerBridge,
+    triples: Sequence[Ways],
+    names: Sequence[str],
+    working: Bool[Tensor, " head"],
+    share: float = SHARE,
+) -> pd.DataFrame:
+    """Return where triples come nearest to a hit: the way and working head in which the worse of two ranks is best; nearest first.
 
-    Index: which triple; one without a way is left out. Columns tokens (three strings), head ("0.7"), above d (%) and above o (%): the share of tokens that rank above.
+    Index: which triple; one without a way is left out. Columns tokens (three strings), head ("0.7"), above d (%) and above o (%): the share of
+    tokens that rank above; hit.
     """
-    rows = {}
+    rows, (columns, outs) = {}, circuits(model)
     for i, ways in enumerate(triples):
         if ways.numel():
             source, d, o = ways
-            shares = torch.stack([above(hits.columns, source, d), above(hits.rows, source, o)])
-            shares[:, ~hits.counted] = hits.rows.rdim
-            shares = 100 * shares / hits.rows.rdim  # [2, head, way]
-            head, way = divmod(int(shares.amax(dim=0).argmin()), ways.shape[1])
-            rows[i] = [names[token] for token in ways[:, way]], f"0.{head}", *shares[:, head, way].tolist()
-    columns = ["tokens", "head", "above d (%)", "above o (%)"]
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
-    return table.loc[table.iloc[:, 2:].max(axis=1).sort_values(kind="stable").index]
+            ranked = torch.stack([above(columns, source, d), above(outs, source, o)])  # [2, head, way]
+            ranked[:, ~working] = outs.rdim
+            head, way = divmod(int(ranked.amax(dim=0).argmin()), ways.shape[1])
+            ranked = ranked[:, head, way]
+            hit = bool((ranked < int(share * outs.rdim)).all())
+            tokens = [names[token] for token in ways[:, way]]
+            rows[i] = tokens, f"0.{head}", *(100 * ranked / outs.rdim).tolist(), hit
+    shares = ["above d (%)", "above o (%)"]
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=["tokens", "head", *shares, "hit"])
+    return table.loc[table[shares].max(axis=1).sort_values(kind="stable").index]
 
 
 def count_bugs(right: Bool[Tensor, "*batch d o"], wrong: Bool[Tensor, "*batch d o"]) -> Int[Tensor, "*batch"]:
@@ -311,12 +320,14 @@ def find_boosts(tokens: Int[Tensor, " position"], patterns: Float[Tensor, "head 
     kinds, kind_of = tokens.unique(return_inverse=True)
     # [head, position, kind of token]: to earlier positions of this token
     attention = patterns.tril(-1) @ F.one_hot(kind_of).to(patterns)
-    head, source = torch.isin(grid.sources, kinds).nonzero(as_tuple=True)
+    # Pairs of which both tokens are in the text
+    both = torch.isin(grid.sources, kinds)[..., None] & torch.isin(grid.destinations, kinds)
+    head, source, d = both.nonzero(as_tuple=True)
     attention = attention[head, :, torch.searchsorted(kinds, grid.sources[head, source])]
-    attending = grid.destinations[head, source][:, None] == tokens[:, None]
-    place, position, d = (attending & (attention > 0)[..., None]).nonzero(as_tuple=True)
-    triples = head[place], source[place], d
-    amount = attention[place, position, None] * grid.boosts[triples[:2]].clamp(min=0)
+    attending = (grid.destinations[head, source, d][:, None] == tokens) & (attention > 0)
+    pair, position = attending.nonzero(as_tuple=True)
+    triples = head[pair], source[pair], d[pair]
+    amount = attention[pair, position, None] * grid.boosts[triples[:2]].clamp(min=0)
     return position[:, None], grid.outs[triples[:2]], amount, triples
 
 

@@ -1,5 +1,6 @@
 """Tokens as text on a page: whitespace and invisible characters made visible, markup never interpreted."""
 
+import functools
 import html
 import math
 import unicodedata
@@ -81,5 +82,6 @@ class Table:
 token_table = Table  # a table of tokens: the last value of a cell
 
 
+@functools.lru_cache(maxsize=1 << 14)  # lists of a head dump repeat each token a hundred times
 def as_code(token: str, kind: str = "") -> str:
     return f'<code class="token{kind}">{html.escape(show_token(token))}</code>'

@@ -27,24 +27,28 @@ def batch_size(device: torch.device) -> int:
 
 
 @torch.no_grad()
-def losses_and_guesses(model: Model, rows: Int[Tensor, "row pos"], guesses: bool = True) -> tuple[Tensor, Tensor]:
+def losses_and_guesses(
+    model: Model, rows: Int[Tensor, "row pos"], guesses: bool = True, ends: Int[Tensor, " row"] | None = None
+) -> tuple[Tensor, Tensor]:
     """Return, [row, pos-1], the loss (nats) at each token after the first, at least in single precision, and whether it is the first guess.
 
-    `guesses`: False leaves these out (all False), which saves a few percent of the time.
+    `guesses`: False leaves these out (all False), which saves a few percent of the time. `ends`: how many tokens of each row matter; what
+    follows costs no time, and its losses mean nothing.
     """
     # Made beforehand, or with the first rows: small results between large temporary ones keep the heap from being reused.
     found, right = None, torch.zeros(rows[:, 1:].shape, dtype=torch.bool, device=rows.device)
-    size = batch_size(rows.device)
-    for at in range(0, len(rows), size):
-        part = slice(at, at + size)
-        logits, targets = model(rows[part, :-1]).flatten(0, 1), rows[part, 1:].flatten()
+    ends = torch.full_like(rows[:, 0], rows.shape[1]) if ends is None else ends
+    for part in ends.argsort(stable=True).split(batch_size(rows.device)):
+        tokens = rows[part, : ends[part].max()]
+        logits, targets = model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
         logits = logits.float() if logits.dtype.itemsize == 2 else logits
         if found is None:
-            found = logits.new_empty(right.shape)
+            found = logits.new_zeros(right.shape)
         # One row per token: eight times as fast on CPUs as [row, d_vocab, pos].
-        found[part] = F.cross_entropy(logits, targets, reduction="none").view_as(found[part])
+        of_part = F.cross_entropy(logits, targets, reduction="none")
+        found[part, : tokens.shape[1] - 1] = of_part.view(len(part), -1)
         if guesses:
-            right[part] = (logits.argmax(dim=-1) == targets).view_as(right[part])
+            right[part, : tokens.shape[1] - 1] = (logits.argmax(dim=-1) == targets).view(len(part), -1)
     return found, right
 
 

@@ -37,6 +37,11 @@ class Repeated(NamedTuple):
         return ((steps >= skip) & (steps < self.length[:, None])).nonzero(as_tuple=True)
 
     @property
+    def ends(self) -> Int[Tensor, " row"]:
+        """Where the second copy of each row has ended: the position after its last token."""
+        return self.start + 2 * self.length
+
+    @property
     def rows(self) -> Int[Tensor, " token"]:
         """The row of each token of the second copies."""
         return self._inside(1)[0]

@@ -14,7 +14,7 @@ import pandas as pd
 from transformer_circuits.circuits import attested
 from transformer_circuits.circuits.bigrams import token_frequency
 from transformer_circuits.circuits.head_dump import head_dump
-from transformer_circuits.circuits.skip_trigrams import Hits, combined, nearest, paper_list, ways_among
+from transformer_circuits.circuits.skip_trigrams import combined, nearest, paper_list, ways_among
 from transformer_circuits.circuits.words import akin_to, word_of
 from transformer_circuits.data import bigram_counts, vocabulary
 from transformer_circuits.figures.tokens import Table, as_code
@@ -100,7 +100,7 @@ def paper_table(listed: pd.DataFrame) -> str:
         "split": ~whole & listed["pieces"].map(bool),
         "any destination": ~whole,
         "not in our text": ~listed["in_text"],
-        "hit": listed["hit"],
+        "hit": listed["hit"].eq(True),  # NaN if a token is split
     }
     columns = {
         "the paper": listed["paper"],
@@ -154,9 +154,7 @@ def main(out: Path) -> None:
     dumps = {name: head_dump(model, frequency, n_sources=None, k=K) for name, model in models.items()}
     first, works = models[MODELS[0]], worths[MODELS[0]].working[0]
     listed = paper_list(names, lambda text: first.tokenizer.encode(text, add_special_tokens=False))
-    hits = Hits.of(first, working=works)
     ways = ways_among(listed.forms, attested.load(first, working=works).paper)  # those that are right in the text
     listed["in_text"] = [way.numel() > 0 for way in ways]
-    listed["hit"] = [bool(hits(*way).any()) for way in ways]
     shown = [way if way.numel() else combined(triple) for way, triple in zip(ways, listed.forms)]
-    write_pages(out, dumps, worths, names, listed.join(nearest(hits, shown, names)))
+    write_pages(out, dumps, worths, names, listed.join(nearest(first, shown, names, works)))
