@@ -63,6 +63,7 @@ FAILED = "_build/failed"  # notebooks in which a cell failed in the last run, wi
 COMPLETE = "_build/toc.yml"  # the table of contents, with the pages that generated pages added
 TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared
 WORKERS = 2  # notebooks and pages that are made at the same time: more would need more than 6 GB
+WORKING = threading.Semaphore(WORKERS)  # a third kernel starts, which is mostly waiting, while two work
 CHECKED = "nbval-check-output"  # tag of cells whose outputs are kept in git, for nbval to compare
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 
@@ -150,12 +151,21 @@ def variables(root: Path) -> dict[str, str]:
     return os.environ | own
 
 
-def execute(store: Store, path: Path, log: Path) -> tuple[NotebookNode, str]:
-    """Run one notebook. Returns it with outputs, and the traceback of what failed, else ""; `log` gets the watched files that it read."""
+def execute(store: Store, path: Path, log: Path) -> tuple[NotebookNode, str, float]:
+    """Run one notebook. Returns it with outputs; the traceback of what failed, else ""; and the seconds that its cells took.
+
+    `log` gets the watched files that it read.
+    """
     notebook = nbformat.read(path, as_version=4)
-    cells = code_cells(notebook)
+    cells, start = code_cells(notebook), time.monotonic()
     for cell in cells:
         cell.outputs, cell.execution_count = [], None
+
+    def begin(notebook: NotebookNode) -> None:
+        nonlocal start
+        WORKING.acquire()
+        start = time.monotonic()
+
     client = NotebookClient(
         notebook,
         forks.Manager(store.watched, str(log), kernel_name="python3"),
@@ -164,6 +174,8 @@ def execute(store: Store, path: Path, log: Path) -> tuple[NotebookNode, str]:
         shutdown_kernel="immediate",  # nothing that a chapter leaves needs tidying
         coalesce_streams=True,  # how printing is cut into pieces differs from run to run
         record_timing=False,  # times would differ from run to run
+        on_notebook_start=begin,  # its kernel is ready
+        on_notebook_complete=lambda notebook: WORKING.release(),  # after a failure too
         resources={"metadata": {"path": str(path.parent)}},
         extra_arguments=["--IPKernelApp.log_level=40"],  # each kernel would warn that it uses plain TCP
     )
@@ -176,7 +188,7 @@ def execute(store: Store, path: Path, log: Path) -> tuple[NotebookNode, str]:
         if not any(output.output_type == "error" for cell in cells for output in cell.outputs):
             said = {"ename": type(error).__name__, "evalue": trouble, "traceback": [trouble]}
             cells[-1].outputs = [nbformat.v4.new_output("error", **said)]
-    return notebook, trouble
+    return notebook, trouble, time.monotonic() - start
 
 
 def make(store: Store, path: Path) -> str:
@@ -184,12 +196,12 @@ def make(store: Store, path: Path) -> str:
 
     A notebook in which a cell failed is kept in FAILED; returns its name, else "". Raises BuildError if a page could not be made.
     """
-    start, source = time.monotonic(), ""
+    source = ""
     with own_folder(store.results / path.stem, ".new-") as own:
         made, log = own / "made", own / "log"
         made.mkdir()
         if path.suffix == ".ipynb":
-            notebook, trouble = execute(store, path, log)
+            notebook, trouble, seconds = execute(store, path, log)
             if trouble:
                 (store.root / FAILED).mkdir(exist_ok=True)
                 nbformat.write(notebook, store.root / FAILED / path.name)
@@ -199,11 +211,13 @@ def make(store: Store, path: Path) -> str:
             nbformat.write(notebook, made / path.name)
         else:
             place = (variables(store.root), str(store.root), store.watched, str(log))
-            process = forks.start(forks.make_page, GENERATED[f"book/{path.stem}"], str(made / path.name), *place)
-            process.join()
+            with WORKING:
+                start = time.monotonic()
+                process = forks.start(forks.make_page, GENERATED[f"book/{path.stem}"], str(made / path.name), *place)
+                process.join()
             if process.exitcode:
                 raise BuildError(f"book/{path.name} could not be made: see the message above.")
-        seconds = time.monotonic() - start
+            seconds = time.monotonic() - start
         store.keep(path.stem, source, store.needs(log, source), made)
         print(f"made {path.name} in {seconds:.1f} s", flush=True)
     return ""
@@ -226,7 +240,7 @@ def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
     jobs.sort(key=lambda path: LONGEST.index(path.stem) if path.stem in LONGEST else len(LONGEST))
     if jobs:
         forks.start_server(variables(root))
-    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+    with concurrent.futures.ThreadPoolExecutor(WORKERS + 1) as pool:
         futures = [pool.submit(make, store, path) for path in jobs]
         try:
             names = [future.result() for future in concurrent.futures.as_completed(futures)]
