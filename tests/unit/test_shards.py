@@ -168,6 +168,8 @@ def test_a_malformed_manifest_is_rejected(saved, text):
     (lambda m: m.update(shards=[3]), "not a readable manifest .shards.0 must be an object, got 3"),
     (lambda m: m.update({"tokenizer.json": "x"}), "not a readable manifest .tokenizer.json must be an object, got 'x'"),
     (lambda m: m.update(training=[]), "not a readable manifest .training must be an object"),
+    (lambda m: m["training"].update(heads=[3]), "not a readable manifest .training.heads must be an object"),
+    (lambda m: m["training"].update(heads={"cost": 3, "error": []}), "not a readable manifest .training.heads.cost must be a valid array, got 3"),
     (lambda m: m.update(film=5), "not a readable manifest .film must be an object, got 5"),
 ])  # fmt: skip
 def test_a_manifest_that_does_not_fit_its_tensors_is_rejected(saved, change, message):

@@ -204,6 +204,11 @@ def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(shards.WeightsError, match="film.npz is damaged.*; fetch it again"):
         training_film(str(data / "parts" / "model"))
+    about = json.loads((path.parent / shards.MANIFEST).read_text())
+    about["film"]["sha256"] = shards.sha256(path.read_bytes())
+    (path.parent / shards.MANIFEST).write_text(json.dumps(about))
+    with pytest.raises(shards.WeightsError, match="is not a readable film .*; fetch it again"):
+        training_film(str(data / "parts" / "model"))
     assert training_film("melodies-1l") is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,8 +100,12 @@ def training_film(name: str) -> dict[str, np.ndarray] | None:
     """Return what a model's training recorded at each snapshot (`training.film`); None without a film. Raises WeightsError for a damaged one."""
     if not (expected := manifest(name).get("film")):
         return None
-    with np.load(io.BytesIO(verified(_folder(name) / FILM, expected["sha256"]))) as file:
-        return dict(file)
+    content = verified(_folder(name) / FILM, expected["sha256"])
+    try:
+        with np.load(io.BytesIO(content)) as file:
+            return dict(file)
+    except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise WeightsError(f"the {FILM} of {name!r} is not a readable film ({error}); fetch it again") from None
 
 
 def _folder(name: str) -> Path:

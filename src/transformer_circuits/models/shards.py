@@ -50,13 +50,22 @@ class _Shard(_Sum):
     file: str
 
 
+class _Costs(BaseModel):
+    cost: list[list[float]]  # [layer][head]
+    error: list[list[float]]
+
+
+class _Training(BaseModel):
+    heads: _Costs | None = None
+
+
 class _Manifest(BaseModel):
     """What must be in a manifest, and of which type, for the models, pages and measures that read it; it may have more."""
 
     name: str
     config: ModelConfig
     shards: list[_Shard]
-    training: dict[str, Any]
+    training: _Training
     tokenizer: _Sum | None = Field(None, alias=TOKENIZER)
     film: _Sum | None = None
 
