@@ -303,7 +303,7 @@
     ui.summary.replaceChildren(
       make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)))),
       make("tbody", {}, line(all.length > 1 ? `all ${all.length} tokens` : "the only token", all),
-        ...(back.length ? [line(`${back.length} that repeat a pair of tokens`, back)] : [])),
+        ...(back.length ? [line(`${back.length} that followed the same token before`, back)] : [])),
     );
   }
 

@@ -20,6 +20,7 @@ from transformer_circuits.models.bridge import SIZES, from_matrices, matrices
 
 # Largest difference, as a fraction of the largest entry, that counts as equal: in double precision, and in single precision.
 TOLERANCE, SINGLE = 1e-5, 1e-3
+SLOW = 60  # seconds that the cells after a check may compute
 
 
 @dataclasses.dataclass(eq=False)
@@ -83,13 +84,13 @@ def check(function: Callable) -> Callable:
         print(f"{got} Pass one of these functions without calling it: {', '.join(EXERCISES)}.")
         return function
     try:
-        minutes = EXERCISES[name].calls * judge(EXERCISES[name], function) / 60
+        seconds = EXERCISES[name].calls * judge(EXERCISES[name], function)
         PASSED.add(name)
-        if minutes < 1:  # that the cells after a check may compute
+        if seconds < SLOW:
             print(f"{name} is right. It agrees with the book's version.")
             return function
-        slow = f"With it, the cells below would take about {minutes:.0f} minutes: they use the book's version."
-        print(f"{name} is right, but slow. {slow} Replace loops by operations on whole tensors.")
+        slow = f"With it, the cells below would take about {seconds / 60:.0f} minutes: they use the book's version."
+        print(f"{name} is right, but slow. {slow} Replace loops, and very large tensors, by matrix products.")
     except NotImplementedError:
         print(f"{name} is not written yet: it raises NotImplementedError.\nThe cells below use the book's version.")
     except Wrong as wrong:
@@ -100,26 +101,25 @@ def check(function: Callable) -> Callable:
 @torch.no_grad()
 def judge(exercise: Exercise, function: Callable) -> float:
     """Return the seconds of the slowest trial. Raise Wrong, or NotImplementedError for a stub, unless the function agrees with the solution."""
-    # In double precision; the first trial also in single precision, as on the page, and so does any that fails in double precision.
+    # The first trial also in single precision, as on the page.
     wanted = list(inspect.signature(exercise.solution).parameters)
     found = inspect.signature(function).parameters.values()
     found = [p.name for i, p in enumerate(found) if i < len(wanted) or p.default is p.empty]
     if found != wanted:
         raise Wrong(f"Its parameters must be ({', '.join(wanted)}), got ({', '.join(found)}).")
-    slowest, results = 0.0, []  # seconds; of each trial
+    seconds, results = [], []  # of each trial
     for i, args in enumerate(exercise.trials):
-        start = time.process_time()
-        try:
-            result = attempt(exercise, function, args, torch.float64)
-        except Wrong:
-            result = attempt(exercise, function, args, torch.float32)
-        slowest = max(slowest, time.process_time() - start)
+        result, took = timed(exercise, function, args)
+        seconds.append(took)
         if i == 0 and close(result, answer(exercise, exercise.solution, i)):
             result = attempt(exercise, function, args, torch.float32)
         results.append(result)
     right = [i for i, result in enumerate(results) if close(result, answer(exercise, exercise.solution, i))]
     if len(right) == len(results):
-        return slowest
+        slowest = seconds.index(max(seconds))
+        if exercise.calls * seconds[slowest] > SLOW:  # something else may have held it up
+            seconds[slowest] = min(seconds[slowest], timed(exercise, function, exercise.trials[slowest])[1])
+        return max(seconds)
     wrong = min(set(range(len(results))) - set(right))
     for message, mistaken in exercise.mistaken:
         # A mistake must explain the right results too.
@@ -128,6 +128,16 @@ def judge(exercise: Exercise, function: Callable) -> float:
     others = " Other trials were right." if right else ""
     apart = difference(exercise, results[wrong], answer(exercise, exercise.solution, wrong))
     raise Wrong(f"{apart} {described(exercise, function, exercise.trials[wrong])}{others}")
+
+
+def timed(exercise: Exercise, function: Callable, args: tuple) -> tuple[Any, float]:
+    """Return what a reader's function gives in double precision, or in single if it fails in double; and how many seconds that took."""
+    start = time.process_time()
+    try:
+        result = attempt(exercise, function, args, torch.float64)
+    except Wrong:
+        result = attempt(exercise, function, args, torch.float32)
+    return result, time.process_time() - start
 
 
 @functools.cache
