@@ -111,7 +111,7 @@ def test_a_tokenizer_that_is_missing_damaged_or_of_another_size_is_not_used(repo
     with pytest.raises(WeightsError, match="has 300 tokens, but the model's vocabulary has 299"):
         load_model("shipped-a", "cpu")
     (repository / "data" / "tokenizer.json").unlink()
-    with pytest.raises(WeightsError, match="tokenizer.json is not a readable tokenizer .No such file"):
+    with pytest.raises(WeightsError, match="tokenizer.json is not a readable tokenizer .*No such file"):
         load_model("shipped-b", "cpu")
 
 

@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from transformer_circuits import paths
 from transformer_circuits.models import shards
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.shards import MANIFEST, WeightsError, read_manifest, read_model, save_model, shrink
@@ -42,6 +43,14 @@ def test_what_is_read_is_what_was_written_in_half_precision(saved, changes):
         assert torch.equal(weights[key], tensor if key == "pos.weight" else tensor.half().float()), key
     trained = {name for name, parameter in read.named_parameters() if parameter.requires_grad}
     assert trained == weights.keys() - {"pos.weight"}
+
+
+def test_a_model_that_is_saved_over_another_does_not_keep_its_tokenizer_and_film(tmp_path):
+    save_model(make(), tmp_path, "m", {}, '{"a": 1}', film=b"film")
+    shrink(tmp_path)
+    assert {"tokenizer.json", "film.npz"} <= {path.name for path in tmp_path.iterdir()}
+    save_model(make(), tmp_path, "m", {}, (paths.DATA / "tokenizer.json").read_text())
+    assert not {"tokenizer.json", "film.npz"} & {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize("changes", [{}, {"n_layers": 0}, {"normalization": "LN", "d_mlp": 48}])

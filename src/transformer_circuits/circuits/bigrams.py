@@ -16,7 +16,12 @@ def token_frequency(counts: BigramCounts) -> Float[Tensor, " d_vocab"]:
 def similarly_frequent(
     frequency: Float[Tensor, " d_vocab"], tokens: Int[Tensor, "*shape"], within: int = 50, seed: int = 0
 ) -> Int[Tensor, "*shape"]:
-    """Return for each token a random other one, at most `within` ranks of frequency away (of more than twice as many tokens)."""
+    """Return for each token a random other one, at most `within` ranks of frequency away (twice as many at the ends of the ranking).
+
+    Raises ValueError for fewer than 2 * within + 1 tokens.
+    """
+    if len(frequency) <= 2 * within:
+        raise ValueError(f"there must be more than {2 * within} tokens, got {len(frequency)}; lower `within`")
     by_rank = frequency.cpu().argsort(descending=True, stable=True)
     own = by_rank.argsort()[tokens.cpu()]
     # The window of 2 * within + 1 ranks stays inside the vocabulary.

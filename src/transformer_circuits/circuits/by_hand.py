@@ -47,7 +47,12 @@ def rotation(rates: Float[Tensor, "pair"], steps: float) -> Float[Tensor, "2*pai
 
 
 def sharpness(gap: float, n: int) -> float:
-    """The factor at which softmax puts 1 - LEAK on the best of n sources if all others score `gap` less before it. ValueError without a gap."""
+    """The factor at which softmax puts 1 - LEAK on the best of n sources if all others score `gap` less before it.
+
+    Raises ValueError without a gap, and for fewer than two sources.
+    """
+    if n < 2:
+        raise ValueError(f"there must be at least 2 sources, got {n}")
     if gap <= 0:
         raise ValueError(f"the best source must be above all others, not {-gap:g} below: no sharpness tells them apart")
     return math.log((n - 1) * (1 - LEAK) / LEAK) / gap
@@ -130,13 +135,13 @@ def induction_behavior(model: TransformerBridge) -> Float[Tensor, "6"]:
     that followed it, and the current token.
     """
     n_ctx, d_vocab = model.cfg.n_ctx, model.cfg.d_vocab
-    repeated = repeated_random_tokens(d_vocab, n_ctx, shortest=min(d_vocab - 1, n_ctx // 2) // 3)
+    repeated = repeated_random_tokens(d_vocab, n_ctx, shortest=min(d_vocab - 1, n_ctx // 2) // 3).to(model.W_E.device)
     rows, dest, after = repeated.rows, repeated.destinations, repeated.targets
     logits, cache = model.run_with_cache(repeated.tokens)
     first, second = cache["pattern", 0][:, 0], cache["pattern", 1][:, 0]
     best = logits.argmax(dim=-1)[rows, dest]
     found = [
-        first[:, 1:].argmax(dim=-1) == torch.arange(n_ctx - 1),
+        first[:, 1:].argmax(dim=-1) == torch.arange(n_ctx - 1, device=first.device),
         first.diagonal(-1, -2, -1),
         second[rows, dest, after],
         second[rows, dest, after - 1],

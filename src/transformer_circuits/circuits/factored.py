@@ -18,7 +18,7 @@ def row_blocks(matrix: FactoredMatrix, rows: Ids | None = None) -> Iterator[tupl
     """Yield (which of `rows`, their entries), a block at a time; all rows of the matrix if `rows` is None."""
     A = matrix.A if rows is None else matrix.A[rows]
     step = max(1, BLOCK // matrix.rdim)
-    for start in range(0, len(A), step):
+    for start in range(0, max(1, len(A)), step):
         part = slice(start, start + step)
         yield part, A[part] @ matrix.B
 

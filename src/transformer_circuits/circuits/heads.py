@@ -57,6 +57,8 @@ def pattern_scores(
 ) -> Float[Tensor, "layer ..."]:
     """Return `score(pattern)` for every layer (the first `n_layers`, at least one), at least in single precision. No pattern is kept."""
     names = [get_act_name("pattern", layer) for layer in range(model.cfg.n_layers if n_layers is None else n_layers)]
+    if not names:
+        raise ValueError(f"the model must have at least one layer with attention heads, got {model.cfg.n_layers}")
     found = {}
 
     def read(pattern: Float[Tensor, "row head dest src"], hook: Any) -> None:
@@ -124,7 +126,7 @@ def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Ten
 def run_from(model: Any, stream: Float[Tensor, "row pos d_model"], layer: int, hooks: Iterable[Hook] = ()) -> Tensor:
     """Return the logits of an attention-only model if `layer` reads this residual stream; the layers before it do not run.
 
-    TransformerLens's `start_at_layer` runs them. A hook may end the run, as in `activation`. Raises ValueError for other models, in which
+    (TransformerLens's `start_at_layer` does not work with these models.) A hook may end the run, as in `activation`. Raises ValueError for other models, in which
     more than attention is between the stream and the logits.
     """
     config = getattr(model.original_model, "config", None)

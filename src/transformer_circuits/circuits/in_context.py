@@ -82,7 +82,8 @@ def when_true(
     the log's positivity is that of circuits which are not centered).
     """
     logs = [x.set_index("tokens") for x in (one_layer, log) if x is not None]
-    by_depth = {len(x["induction"].iloc[-1]): x for x in logs}
+    needed = {"induction", "positivity"}  # which logs of models without heads, or with more than attention, do not have
+    by_depth = {len(x["induction"].iloc[-1]): x for x in logs if needed <= set(x)}
     one, two = by_depth.get(1), by_depth.get(2)
     rows = []
 

@@ -52,7 +52,7 @@ class Candidates(NamedTuple):
     @classmethod
     def of(cls, model: TransformerBridge, sources: Int[Tensor, "head source"], share: float = SHARE) -> Candidates:
         """Find all hits of these sources."""
-        count, (columns, rows) = int(share * model.cfg.d_vocab), circuits(model)
+        count, (columns, rows) = max(1, int(share * model.cfg.d_vocab)), circuits(model)
         attending = torch.stack([top_k(columns[h], count, mine)[1] for h, mine in enumerate(sources)])
         boosts, outs = map(torch.stack, zip(*(top_k(rows[h], count, mine) for h, mine in enumerate(sources))))
         return cls(sources, attending.sort(dim=-1).values, outs, boosts.float())
@@ -284,7 +284,7 @@ def nearest(
             ranked[:, ~working] = outs.rdim
             head, way = divmod(int(ranked.amax(dim=0).argmin()), ways.shape[1])
             ranked = ranked[:, head, way]
-            hit = bool((ranked < int(share * outs.rdim)).all())
+            hit = bool((ranked < max(1, int(share * outs.rdim))).all())
             tokens = [names[token] for token in ways[:, way]]
             rows[i] = tokens, f"0.{head}", *(100 * ranked / outs.rdim).tolist(), hit
     shares = ["above d (%)", "above o (%)"]

@@ -171,4 +171,4 @@ def composition(W: Weights, reader: Head, chance: bool = False) -> Float[Tensor,
     layer, head = reader
     measure = weights.turned if chance else weights.composition_ratios
     written = FactoredMatrix(W.OV.A[:layer].flatten(0, 1), W.OV.B[:layer].flatten(0, 1))
-    return measure(written, W.QK[layer, [head]], W.OV[layer, [head]])[:, 0].unflatten(1, (layer, -1))
+    return measure(written, W.QK[layer, [head]], W.OV[layer, [head]])[:, 0].unflatten(1, (layer, W.OV.A.shape[1]))

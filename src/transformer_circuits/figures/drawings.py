@@ -18,13 +18,15 @@ def residual_stream(n_layers: int, n_heads: int) -> Axes:
     _arrow(ax, (0, 0), (0, top), color="C0", lw=5, arrowstyle="-|>,head_width=0.6,head_length=0.9")
     ax.text(0, -0.2, "$W_E$: token embedding", ha="center", va="center", bbox=BOX)
     ax.text(0, top + 0.2, "$W_U$: logits", ha="center", va="center", bbox=BOX)
-    shown = ["head 0", "head 1", "…", f"head {n_heads - 1}"]
+    shown = [f"head {head}" for head in range(n_heads)]
+    if n_heads > 3:
+        shown[2:-1] = ["…"]
     for layer in range(n_layers):
         low, middle = 0.7 + 1.6 * layer, 1.25 + 1.6 * layer
         for y, color, says in ((low, "C2", "heads read"), (low + 1.1, "C1", "heads add")):
             ax.plot([0, 1.4 * len(shown)], [y, y], color=color, ls="-", lw=1.5)
             ax.text(-0.3, y, says, ha="right", va="center")
-        name = ("first layer", "second layer")[layer]
+        name = ("first layer", "second layer")[layer] if layer < 2 else f"layer {layer}"
         ax.text(-0.3, middle, name, ha="right", va="center", weight="bold")
         for i, name in enumerate(shown):
             x = 1.4 * (i + 1) - 0.2

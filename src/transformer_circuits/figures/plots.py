@@ -121,7 +121,7 @@ def by_layer(
     layers, heads = values.shape
     x = np.arange(layers)[:, None] + spread(heads, 0.3)
     shown = np.where(faded | np.isnan(values), -np.inf, values)
-    accented = (shown >= mark) & (shown >= np.sort(shown, axis=None)[-named:][0])
+    accented = (shown >= mark) & (shown >= np.sort(shown, axis=None)[-named:][0]) & (named > 0)
     for which, color in ((faded, "0.65"), (~faded & ~accented, "C0"), (accented, ACCENT)):
         ax.scatter(x[which], values[which], color=color, s=18)
     for layer, head in np.argwhere(accented):

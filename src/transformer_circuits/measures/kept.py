@@ -38,7 +38,7 @@ def kept_for(
 ) -> list[Tensor]:
     """Return what `measure` returns, measured before if `inputs`, device, torch, `about`, and the source of `code` were the same."""
     device = next(iter(inputs.values())).device
-    key = hashlib.sha256(f"{torch.__version__} {device.type} {about}".encode())
+    key = hashlib.sha256(f"2 {torch.__version__} {device.type} {about}".encode())  # 2: types and shapes are stored too
     for module in code:
         key.update(inspect.getsource(module).encode())
     for name, tensor in inputs.items():
@@ -48,9 +48,10 @@ def kept_for(
     if file.is_file():
         checksum, _, text = file.read_text(encoding="utf-8").partition("\n")
         if checksum == sha256(text.encode()):
-            return [torch.tensor(values, device=device) for values in json.loads(text)]
+            stored = json.loads(text)
+            return [torch.tensor(x, dtype=getattr(torch, d), device=device).reshape(shape) for d, shape, x in stored]
     found = list(measure())
-    text = json.dumps([values.tolist() for values in found])
+    text = json.dumps([(str(x.dtype).removeprefix("torch."), list(x.shape), x.tolist()) for x in found])
     with contextlib.suppress(OSError):  # a full disk, or another process that keeps the same: both go on without
         FOLDER.mkdir(parents=True, exist_ok=True)
         write_atomically(file, lambda partial: partial.write_text(f"{sha256(text.encode())}\n{text}", encoding="utf-8"))

@@ -12,7 +12,8 @@ It differs from other bridges where TransformerLens's defaults would give wrong 
 - Every hook in `hook_dict` fires (`hook_result` and, with an MLP, `hook_mlp_in` once they are switched on).
 
 TransformerLens itself cuts prompts given as text to the context silently (token ids raise), and its loss of a list of prompts of unequal
-length counts the padding. On a model without layers `stop_at_layer=0` returns logits, and `accumulated_resid` raises KeyError.
+length counts the padding. `stop_at_layer=n_layers` returns logits, and `start_at_layer` raises (`circuits.heads.run_from` does that for
+attention-only models). On a model without layers, `accumulated_resid` raises KeyError.
 """
 
 import copy

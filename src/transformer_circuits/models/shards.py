@@ -27,7 +27,7 @@ from .. import paths
 from .architecture import ModelConfig, Transformer, sinusoids
 
 MANIFEST = "manifest.json"
-SHARD_BYTES = 15_000_000  # of a shard at most, so that files stay small enough for a repository
+SHARD_BYTES = 15_000_000  # of a shard at most, or one larger tensor, so that files stay small enough for a repository
 COMPUTED = "pos.weight"  # the one tensor of a state dict that is not stored
 STEP = ".step"  # of a matrix in 8 bits: what 1 stands for in each row
 TOKENIZER = "tokenizer.json"
@@ -143,6 +143,10 @@ def _write(folder: Path, files: dict[str, bytes], manifest: dict[str, Any]) -> N
     # The manifest leaves first and arrives last, so that no mixture can be loaded.
     for path in [folder / MANIFEST, *folder.glob("weights-*-of-*.safetensors")]:
         path.unlink(missing_ok=True)
+    for file, expected in ((TOKENIZER, manifest.get(TOKENIZER)), (FILM, manifest.get("film"))):
+        path = folder / file
+        if path.is_file() and (expected is None or sha256(path.read_bytes()) != expected["sha256"]):
+            path.unlink()  # of another model, which was here before
     for file, content in files.items():
         write_atomically(folder / file, lambda partial: partial.write_bytes(content))
 

@@ -188,7 +188,7 @@ def read_dataset(name: str, characters: int) -> Iterator[Document]:
             return
         if "text" not in row:
             raise ValueError(f"{name} must have a column named text, got {', '.join(row)}")
-        if row["text"].strip() and not is_copy(row["text"], seen):
+        if (row["text"] or "").strip() and not is_copy(row["text"], seen):
             room -= len(row["text"])
             yield Document(name, "prose", str(i), row["text"])
 

@@ -54,6 +54,8 @@ class Film:
     def __init__(self, folder: Path, texts: list[np.ndarray], shape: ModelConfig):
         if shape.beyond or shape.n_layers == 0:
             raise ValueError("film must be false for a model without layers or with more than attention")
+        if shape.d_vocab > 1 << 16:
+            raise ValueError(f"film must be false for more than 65,536 tokens, got {shape.d_vocab:,}")  # ids are uint16
         self.folder, self.texts = folder, texts
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -97,7 +99,7 @@ def reading(model: Transformer, text: np.ndarray) -> dict[str, np.ndarray]:
     tokens = torch.from_numpy(text.astype(np.int64)).to(model.head.weight.device)[None]
     pattern = evaluation.attention_patterns(model, tokens)[:, 0]
     seen = torch.ones(len(text), len(text), dtype=torch.bool, device=pattern.device).tril()
-    probability, token = model(tokens)[0].softmax(dim=-1).topk(TOP)
+    probability, token = model(tokens)[0].softmax(dim=-1).topk(min(TOP, model.config.d_vocab))
     return {
         "pattern": as_bytes(pattern[..., seen]),
         "top_token": token.cpu().numpy().astype(np.uint16),
