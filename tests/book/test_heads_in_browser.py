@@ -10,7 +10,7 @@ from small_book import list_pages, make_book, soup, write
 
 from transformer_circuits import build, forks
 from transformer_circuits.circuits.head_map import Passage
-from transformer_circuits.measures.ablation import Worth
+from transformer_circuits.measures.ablation import AblationEffects
 from transformer_circuits.pages import dump_pages, every_head
 
 ODD = ["</td>", "<script>alert(1)</script>", "\n", '"', "!=", "$x$", "\\(", " two", "two", "Two"]
@@ -60,10 +60,10 @@ def pages(tmp_path_factory):
     made = {name: root / "_build" / "made" / name for name in ("head_dump", "every_head")}
     for folder in made.values():
         folder.mkdir(parents=True)
-    worths = {"some-model": Worth(torch.tensor([[0.25, 0.001]]), torch.tensor([[0.01, 0.0002]]))}
+    ablated = {"some-model": AblationEffects(torch.tensor([[0.25, 0.001]]), torch.tensor([[0.01, 0.0002]]))}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dump_pages, "N_SOURCES", SHOWN)
-        dump_pages.write_pages(made["head_dump"] / "head_dump.md", {"some-model": dump()}, worths, TOKENS, LISTED)
+        dump_pages.write_pages(made["head_dump"] / "head_dump.md", {"some-model": dump()}, ablated, TOKENS, LISTED)
     attention = torch.tensor([0.0, 0.1, 0.2, 0.3, 0.25, 0.1, 0.05])
     passages = [Passage(0, 6, 2.5, attention), Passage(1, 5, 1.25, attention[:6])]
     windows = torch.arange(len(WORDS)).repeat(2, 1)

@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from transformer_circuits.build import Store
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import held_out_documents, held_out_windows
-from transformer_circuits.measures.ablation import recorded_worth
+from transformer_circuits.measures.ablation import recorded_effects
 from transformer_circuits.models import load_model
 from transformer_circuits.pages import play
 from transformer_circuits.paths import ROOT
@@ -159,7 +159,7 @@ def test_the_twin_can_be_loaded_instead_and_the_text_stays(page, site):
 def test_the_twins_heads_have_its_own_costs(site):
     (script,) = site.parent.parent.rglob("planted.js")
     facts = json.loads(script.read_text().split("\n")[0].removeprefix("window.playModel = ").rstrip(";"))["facts"]
-    for texts, costs in zip(facts["scores"], recorded_worth("attn-only-2l-planted").cost, strict=True):
+    for texts, costs in zip(facts["scores"], recorded_effects("attn-only-2l-planted").cost, strict=True):
         assert all(f"costs {cost:z.3f} nats" in text for text, cost in zip(texts, costs.tolist(), strict=True))
 
 

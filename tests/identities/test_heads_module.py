@@ -7,7 +7,7 @@ from random_models import build, differs, same
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
-from transformer_circuits.measures import attention, estimates, kept, prediction, weights
+from transformer_circuits.measures import attention, cache, estimates, prediction, weights
 from transformer_circuits.measures.repeats import repeated_random_tokens, repeated_text
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
 from transformer_circuits.models.bridge import from_matrices, matrices, wrap
@@ -137,8 +137,8 @@ def test_a_run_from_the_stream_is_the_rest_of_the_whole_run(case):
         heads.run_from(other, torch.zeros(1, 5, 6), 0)
 
 
-def test_chance_for_positivity_is_kept_for_embeddings_of_any_precision(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "FOLDER", tmp_path)
+def test_chance_for_positivity_is_cached_for_embeddings_of_any_precision(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "FOLDER", tmp_path)
     W_E, W_U = torch.randn(2, 30, 12, generator=torch.Generator().manual_seed(0)).bfloat16()
     for n, (E, U) in enumerate([(W_E, W_U.T), (W_E.float(), W_U.T.float()), (2 * W_E, W_U.T)], start=1):
         first = weights.random_positivities(E, U, d_head=3)
@@ -148,7 +148,7 @@ def test_chance_for_positivity_is_kept_for_embeddings_of_any_precision(tmp_path,
 
 
 def test_scores_are_measured_once_for_the_same_weights_code_and_no_hooks(case, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "FOLDER", tmp_path)
+    monkeypatch.setattr(cache, "FOLDER", tmp_path)
     made, draws = [], heads.measured_draws
     monkeypatch.setattr(heads, "measured_draws", lambda model: made.append(1) or draws(model))
     W = {name: weight.float() for name, weight in matrices(case.model).items()}
@@ -169,7 +169,7 @@ def test_scores_are_measured_once_for_the_same_weights_code_and_no_hooks(case, t
         file.write_text(file.read_text().replace("1", "2"))
     assert torch.equal(measured(model, True), first) and torch.equal(measured(model, False), first)
     with monkeypatch.context() as changed:
-        changed.setattr(kept.inspect, "getsource", lambda module: "another measure")
+        changed.setattr(cache.inspect, "getsource", lambda module: "another measure")
         measured(model, True)
     model.cfg.start_token = 7
     differs(measured(model, True), first)

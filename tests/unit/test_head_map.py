@@ -1,4 +1,4 @@
-"""What a head is worth: the same for the plain module, the hooked model, and the record that pages show. The map of all heads: the numbers of
+"""Ablation effects: the same for the plain module, the hooked model, and the record that pages show. The map of all heads: the numbers of
 the trainer and of the other measures, names where they are known, one sentence for bad input."""
 
 import re
@@ -10,7 +10,7 @@ from transformer_circuits.circuits import head_map, heads, survey
 from transformer_circuits.circuits.term_importance import losses_by_ablation, losses_by_terms
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.exercises.solutions import induction_by_hand
-from transformer_circuits.measures.ablation import WINDOWS, WORKS, Worth, head_costs, recorded_worth, worth
+from transformer_circuits.measures.ablation import WINDOWS, WORKS, AblationEffects, ablate_heads, effects, recorded_effects
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import from_matrices, wrap
@@ -30,7 +30,7 @@ def windows(small):
 
 
 def costs(model, rows, layers, n_heads=3):
-    return head_costs(model, [block.attn.o for block in layers], n_heads, rows).mean(dim=-1)
+    return ablate_heads(model, [block.attn.o for block in layers], n_heads, rows).mean(dim=-1)
 
 
 @torch.no_grad()
@@ -49,28 +49,28 @@ def test_costs_are_those_of_hooks_and_a_head_that_is_switched_off_is_without_eff
         means = {layer: heads.mean_z(hooked, rows[:, :-1], layer)}
         without = heads.losses(hooked, rows, heads.without_heads([(layer, head)], means)).mean(dim=-1)
         torch.testing.assert_close(found[layer, head], without - intact)
-    assert found[0, 1].abs().max() == 0 and not worth(found).working[0, 1]
+    assert found[0, 1].abs().max() == 0 and not effects(found).working[0, 1]
     assert not any(block.attn.o._forward_pre_hooks for block in plain.layers), "nothing stays on the model"
 
 
 def test_a_head_works_if_its_cost_is_large_enough_and_certain_enough():
     cost = torch.tensor([[WORKS, WORKS * 0.99, 0.1, -0.1]])
-    assert Worth(cost, torch.tensor([[0.0, 0, 0.06, 0.01]])).working.tolist() == [[True, False, False, False]]
+    assert AblationEffects(cost, torch.tensor([[0.0, 0, 0.06, 0.01]])).working.tolist() == [[True, False, False, False]]
 
 
 def test_the_record_that_pages_show_is_what_the_text_gives(small):
-    rows, recorded = held_out_windows(WINDOWS, small.cfg.n_ctx, small.cfg.d_vocab), recorded_worth(SMALL)
-    again = worth(costs(small, rows, small.blocks, small.cfg.n_heads))
+    rows, recorded = held_out_windows(WINDOWS, small.cfg.n_ctx, small.cfg.d_vocab), recorded_effects(SMALL)
+    again = effects(costs(small, rows, small.blocks, small.cfg.n_heads))
     # The trainer measured it before the weights were stored in 8 bits.
     torch.testing.assert_close(torch.stack(again), torch.stack(recorded), atol=1e-5, rtol=5e-3)
     assert torch.equal(again.working, recorded.working)
     with pytest.raises(WeightsError, match="came without the costs of its heads"):
-        recorded_worth("attn-only-0l")
+        recorded_effects("attn-only-0l")
 
 
 @torch.no_grad()
 def test_a_map_has_the_scores_of_the_other_measures_and_the_costs_that_it_is_given(small, windows):
-    recorded = recorded_worth(SMALL)
+    recorded = recorded_effects(SMALL)
     found = head_map.head_map(small, windows, recorded)
     text = windows[:, :-1]
     expected = {
@@ -91,11 +91,11 @@ def test_a_map_has_the_scores_of_the_other_measures_and_the_costs_that_it_is_giv
 @torch.no_grad()
 def test_an_induction_circuit_that_was_built_by_hand_gets_its_names():
     model = from_matrices(**induction_by_hand(40, 64))
-    all_work = Worth(torch.ones(2, 1), torch.zeros(2, 1))
+    all_work = AblationEffects(torch.ones(2, 1), torch.zeros(2, 1))
     found = head_map.head_map(model, survey.text(model), all_work)
     assert "previous" in found["names"]["0.0"] and "induction" not in found["names"]["0.0"]
     assert {"induction", "copying"} <= set(found["names"]["1.0"]) and found["copies"]["1.0"] > 0.95
-    idle = head_map.head_map(model, survey.text(model), Worth(torch.zeros(2, 1), torch.zeros(2, 1)))
+    idle = head_map.head_map(model, survey.text(model), AblationEffects(torch.zeros(2, 1), torch.zeros(2, 1)))
     assert idle["names"].tolist() == [[], []], "only working heads have names"
 
 

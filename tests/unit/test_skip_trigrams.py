@@ -5,7 +5,7 @@ import torch
 
 from transformer_circuits.circuits import skip_trigrams as st
 from transformer_circuits.circuits.head_dump import head_dump
-from transformer_circuits.circuits.words import akin_to, word_of
+from transformer_circuits.circuits.words import variants_of, word_of
 from transformer_circuits.data import BigramCounts, load_tokenizer, vocabulary
 from transformer_circuits.models.bridge import from_matrices
 
@@ -178,7 +178,7 @@ OTHER = [("as", "a"), ("is", "I"), ("cities", "citys"), ("the", "there"), ("  tw
 @pytest.mark.parametrize(("first", "second"), SAME + OTHER)
 def test_akin(first, second):
     expected = [{1}, {0}] if (first, second) in SAME else [set(), set()]
-    assert akin_to([first, second]) == akin_to([second, first]) == expected
+    assert variants_of([first, second]) == variants_of([second, first]) == expected
 
 
 def test_a_word_is_letters_after_at_most_one_space():
@@ -187,7 +187,7 @@ def test_a_word_is_letters_after_at_most_one_space():
 
 
 def test_being_akin_goes_both_ways_and_never_to_itself():
-    akin = akin_to(vocabulary())
+    akin = variants_of(vocabulary())
     assert all(i not in others and all(i in akin[j] for j in others) for i, others in enumerate(akin))
     assert sum(map(bool, akin)) > 500, "few tokens of the vocabulary have a variant: this shows little"
-    assert akin_to(["city", " City", "cities", " CITIES", "cit"])[0] == {1, 2, 3}
+    assert variants_of(["city", " City", "cities", " CITIES", "cit"])[0] == {1, 2, 3}

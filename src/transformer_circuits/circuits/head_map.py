@@ -1,4 +1,4 @@
-"""The map of all heads: for each head of a model what it is worth, where it attends, what it writes, and the names that follow (chapter 16).
+"""The map of all heads: for each head of a model its ablation effect, where it attends, what it writes, and the names that follow (chapter 16).
 
 Any model will do that `survey.check` accepts. With MLPs or normalization, attribution, positivity, and successors describe the direct path.
 """
@@ -16,7 +16,7 @@ from transformer_circuits.circuits import heads, survey
 from transformer_circuits.circuits.heads import Head, head_name
 from transformer_circuits.data import held_out_documents, load_tokenizer
 from transformer_circuits.measures import ablation, attention, prediction, weights
-from transformer_circuits.measures.kept import kept
+from transformer_circuits.measures.cache import cached
 from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.measures.repeats import after_earlier
 from transformer_circuits.models import architecture, bridge
@@ -56,9 +56,9 @@ def rises(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer h
     _check(windows)
 
     def measure() -> list[Tensor]:
-        return [ablation.head_costs(model, [block.attn.o for block in model.blocks], model.cfg.n_heads, windows)]
+        return [ablation.ablate_heads(model, [block.attn.o for block in model.blocks], model.cfg.n_heads, windows)]
 
-    return kept(model, measure, (ablation, architecture, bridge, prediction), windows)[0].cpu()
+    return cached(model, measure, (ablation, architecture, bridge, prediction), windows)[0].cpu()
 
 
 def _attended(model: Any, text: Int[Tensor, "row pos"]) -> Float[Tensor, "place=5 head"]:
@@ -164,27 +164,27 @@ def _names(found: pd.DataFrame) -> list[list[str]]:
 def head_map(
     model: Any,
     windows: Int[Tensor, "row pos"] | None = None,
-    worth: ablation.Worth | None = None,
+    ablated: ablation.AblationEffects | None = None,
     induction: Float[Tensor, "layer head"] | None = None,
 ) -> pd.DataFrame:
     """Return a row for each head, named as in "1.2": cost, error, works, start, current, previous, same, after, induction, copies, attribution,
     by window, positivity, successor, raises (token ids), names.
 
-    `windows`: `windows_of(model)` if None. `worth`: what the heads cost (`recorded_worth`); measured on the first TOKENS tokens of ROWS windows
+    `windows`: `windows_of(model)` if None. `ablated`: the effect of removing each head (`recorded_effects`); measured on the first TOKENS tokens of ROWS windows
     if None. `induction`: their induction scores, measured if None. Raises WeightsError for models that `survey.check` does not accept,
     ValueError for fewer than two windows.
     """
     survey.check(model, getattr(model.cfg, "start_token", None))
     windows = windows_of(model) if windows is None else windows
     _check(windows)
-    if worth is None:
-        worth = ablation.worth(rises(model, windows[:ROWS, : TOKENS + 1]).mean(dim=-1))
+    if ablated is None:
+        ablated = ablation.effects(rises(model, windows[:ROWS, : TOKENS + 1]).mean(dim=-1))
     W = survey.read_weights(model)
     E, U = weights.centered(W.W_E, W.W_U)
     measures, raised = _written(model, windows, W)
     places = _attended(model, windows[:, :-1])
     induction = heads.measured_induction(model).mean if induction is None else induction
-    columns = {"cost": worth.cost, "error": worth.error, "works": worth.working}
+    columns = {"cost": ablated.cost, "error": ablated.error, "works": ablated.working}
     columns |= dict(zip(("start", "current", "previous", "same", "after"), places))
     columns |= {"induction": induction, "copies": _copies(model, W)}
     columns |= {"attribution": measures[0], "by window": measures[1]}

@@ -15,7 +15,7 @@ from transformer_lens.model_bridge.exceptions import StopAtLayerException
 from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.measures import attention, estimates, prediction, repeats
-from transformer_circuits.measures.kept import kept
+from transformer_circuits.measures.cache import cached
 from transformer_circuits.models import architecture, bridge
 
 Head = tuple[int, int]
@@ -102,13 +102,13 @@ def measured_draws(model: Any) -> list[repeats.Repeated]:
 
 
 def measured_induction(model: Any) -> Scores:
-    """Return the induction scores that the book reports, over `measured_draws`; they are `kept`, so that a head has one score everywhere."""
+    """Return the induction scores that the book reports, over `measured_draws`; they are `cached`, so that a head has one score everywhere."""
 
     def measure() -> tuple[Tensor, Tensor]:
         return estimates.mean(torch.stack([induction_scores(model, draw) for draw in measured_draws(model)]))
 
     code = (sys.modules[__name__], architecture, attention, bridge, estimates, prediction, repeats)
-    return Scores(*kept(model, measure, code))
+    return Scores(*cached(model, measure, code))
 
 
 def previous_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
@@ -118,7 +118,7 @@ def previous_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[
 
 
 def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
-    """Return the mean attention of every head to the start token; a head at RESTING or above is a resting head."""
+    """Return the mean attention of every head to the start token; a head at ATTENTION_SINK or above is a resting head."""
     found = [pattern_scores(model, rows, attention.start_token_score) for rows in windows.split(prediction.BATCH)]
     return torch.cat(found, dim=1).mean(dim=1)
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from transformer_circuits.measures.ablation import Worth
+from transformer_circuits.measures.ablation import AblationEffects
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
 from transformer_circuits.measures.prediction import HALF, HELPS, VIRTUAL
 from transformer_circuits.measures.weights import COMPOSES, CORNER, MOST
@@ -63,7 +63,7 @@ def steepest_fall(score: pd.Series) -> Milestone:
 def working(log: pd.DataFrame) -> Bool[np.ndarray, "snapshot layer head"]:
     """Return which heads work at each snapshot."""
     cost, error = (torch.tensor(log[name].tolist()) for name in ("cost", "cost_error"))
-    return Worth(cost, error).working.numpy()
+    return AblationEffects(cost, error).working.numpy()
 
 
 INDUCES = "The best head is an induction head"  # the finding that the law is about

@@ -26,7 +26,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.factored import Ids, ranks, top_k
 from transformer_circuits.circuits.head_dump import by_source
-from transformer_circuits.circuits.words import akin_to, word_of
+from transformer_circuits.circuits.words import variants_of, word_of
 from transformer_circuits.data import BigramCounts
 
 SHARE = 0.01  # of the vocabulary: how far down a QK column or an OV row a hit may be
@@ -92,7 +92,7 @@ class Hits(NamedTuple):
 def families(names: Sequence[str]) -> Bool[Tensor, "d_vocab d_vocab"]:
     """Return which tokens are the same or variants of one another."""
     family = torch.eye(len(names), dtype=torch.bool)
-    for token, others in enumerate(akin_to(names)):
+    for token, others in enumerate(variants_of(names)):
         family[token, list(others)] = True
     return family
 

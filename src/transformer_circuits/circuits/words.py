@@ -22,7 +22,7 @@ def plurals(word: str) -> tuple[str, ...]:
     return (word + "s", word + "es", word[:-1] + "ies") if word.endswith("y") else (word + "s", word + "es")
 
 
-def akin_to(names: Sequence[str]) -> list[frozenset[int]]:
+def variants_of(names: Sequence[str]) -> list[frozenset[int]]:
     """Return for each token the ids of its variants, without the token itself. `names`: the strings of all tokens."""
     tokens_of = defaultdict(set)
     for i, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""What a head is worth: how much the loss rises when its output varies no more."""
+"""Ablation effects of heads: by how much the loss rises when the output of a head is replaced by its mean."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ WORKS = 0.002  # nats per token: a head whose removal costs less has no effect
 WINDOWS = 48  # held-out windows, evenly spaced, behind every cost that the book reports
 
 
-class Worth(NamedTuple):
+class AblationEffects(NamedTuple):
     """What removing each head costs on some text, and the standard error of that over windows, in nats per token."""
 
     cost: Float[Tensor, "layer head"]
@@ -28,21 +28,21 @@ class Worth(NamedTuple):
         return (self.cost >= WORKS) & (self.cost > 2 * self.error)
 
 
-def worth(costs: Float[Tensor, "layer head window"]) -> Worth:
-    """Return the mean of `head_costs` of two or more windows, with its standard error."""
-    return Worth(costs.mean(dim=-1), costs.std(dim=-1) / costs.shape[-1] ** 0.5)
+def effects(costs: Float[Tensor, "layer head window"]) -> AblationEffects:
+    """Return the mean of `ablate_heads` of two or more windows, with its standard error."""
+    return AblationEffects(costs.mean(dim=-1), costs.std(dim=-1) / costs.shape[-1] ** 0.5)
 
 
-def recorded_worth(name: str) -> Worth:
-    """Return what each head of a model is worth, as its trainer measured it on WINDOWS windows. Raises WeightsError if there is no record."""
+def recorded_effects(name: str) -> AblationEffects:
+    """Return the ablation effect of each head of a model, as its trainer measured it on WINDOWS windows. Raises WeightsError if there is no record."""
     recorded = manifest(name)["training"].get("heads")
     if recorded is None:
-        raise WeightsError(f"{name!r} came without the costs of its heads; measure them with `head_costs`")
-    return Worth(torch.tensor(recorded["cost"]), torch.tensor(recorded["error"]))
+        raise WeightsError(f"{name!r} came without the ablation effects of its heads; measure them with `ablate_heads`")
+    return AblationEffects(torch.tensor(recorded["cost"]), torch.tensor(recorded["error"]))
 
 
 @torch.no_grad()
-def head_costs(
+def ablate_heads(
     model: Callable[[Tensor], Tensor], outputs: Sequence[nn.Module], n_heads: int, rows: Int[Tensor, "window pos"]
 ) -> Float[Tensor, "layer head window pos-1"]:
     """Return by how much the loss (nats) at each token rises when one head's z is replaced by its mean over windows and positions.

@@ -13,7 +13,7 @@ CURRENT_TOKEN_HEAD = 0.4  # mean attention to the current token; uniform: about 
 DUPLICATE_TOKEN_HEAD = 0.2  # mean attention to earlier occurrences of the current token, where there are any
 SUCCESSOR_HEAD = 0.5  # fraction of digits, letters, and number words whose successor a head's OV circuit raises most
 TEXT_KIND_HEAD = 0.25  # fraction of the variance of a head's z that is between windows; 1% if positions are shuffled
-RESTING = 0.95  # mean attention to the start token: the head moves almost nothing
+ATTENTION_SINK = 0.95  # mean attention to the start token: the head moves almost nothing
 RECENT_TOKENS_HEAD = 0.5  # mean attention to the five tokens before the current one; uniform: 5%
 # Attention p to its target at which a head's softmax is open or saturated (claim T15). The slope p (1 - p) of the softmax is at least
 # half of its largest value, 1/4, between the first two, and at most a tenth of it from the third on.
@@ -26,7 +26,7 @@ def previous_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Te
 
 
 def start_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
-    """Return the mean attention to the start token from the positions after it. A head at RESTING or above is a resting head."""
+    """Return the mean attention to the start token from the positions after it. A head at ATTENTION_SINK or above is a resting head."""
     return patterns[..., 1:, 0].mean(dim=-1)
 
 

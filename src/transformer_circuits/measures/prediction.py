@@ -1,4 +1,4 @@
-"""How well a model predicts: losses, first guesses, and what the context before a token is worth."""
+"""How well a model predicts: losses, first guesses, and by how much the context before a token reduces the loss."""
 
 from collections.abc import Callable
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from transformer_circuits.measures.kept import kept_for
+from transformer_circuits.measures.cache import cached_for
 
 COPYING_DEVIATIONS = 5  # of random heads; a normal variable exceeds five of them once in three million
 COMPOSES = 2.0  # composition ratio from which a pair of heads composes; 1 is what random matrices give
@@ -62,7 +62,7 @@ def random_positivities(W_E: Embedding, W_U: Unembedding, d_head: int) -> Float[
         V, O = _random_heads(len(tokens), d_head, seed=0)
         return [positivity(torch.linalg.eigvals(O @ tokens @ V)).float()]
 
-    return kept_for({"W_E": W_E, "W_U": W_U}, measure, [sys.modules[__name__]], str(d_head))[0].cpu()
+    return cached_for({"W_E": W_E, "W_U": W_U}, measure, [sys.modules[__name__]], str(d_head))[0].cpu()
 
 
 def random_match_positivities(W_E: Embedding, d_head: int) -> Float[Tensor, " head"]:

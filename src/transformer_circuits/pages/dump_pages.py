@@ -15,10 +15,10 @@ from transformer_circuits.circuits import attested
 from transformer_circuits.circuits.bigrams import token_frequency
 from transformer_circuits.circuits.head_dump import head_dump
 from transformer_circuits.circuits.skip_trigrams import combined, nearest, paper_list, ways_among
-from transformer_circuits.circuits.words import akin_to, word_of
+from transformer_circuits.circuits.words import variants_of, word_of
 from transformer_circuits.data import bigram_counts, vocabulary
 from transformer_circuits.figures.tokens import Table, as_code
-from transformer_circuits.measures.ablation import Worth, recorded_worth
+from transformer_circuits.measures.ablation import AblationEffects, recorded_effects
 from transformer_circuits.models import load_model
 from transformer_circuits.pages import render
 
@@ -78,7 +78,7 @@ def example(dump: pd.DataFrame, names: Sequence[str]) -> pd.Series:
     return (dump if own.empty else own).nlargest(1, "score").iloc[0]
 
 
-def overview(model: str, dump: pd.DataFrame, worth: Worth, names: Sequence[str], akin: Akin) -> str:
+def overview(model: str, dump: pd.DataFrame, effects: AblationEffects, names: Sequence[str], akin: Akin) -> str:
     """Return a table with a row for each head of a model, and links to their pages."""
     lines = []
     for head, rows in dump.groupby("head"):
@@ -86,7 +86,7 @@ def overview(model: str, dump: pd.DataFrame, worth: Worth, names: Sequence[str],
         line = {
             "head": f'<a href="head_dump/{model}/0_{head}.html">0.{head}</a>',
             "copies": f"{copies}\N{NO-BREAK SPACE}of\N{NO-BREAK SPACE}{len(rows)}",
-            "removal costs": f"{worth.cost[0, head]:z.3f}" if worth.working[0, head] else "no effect",
+            "removal costs": f"{effects.cost[0, head]:z.3f}" if effects.working[0, head] else "no effect",
             "its first sources": tokens(rows["source"][:FIRST], names),
         }
         lines.append(line)
@@ -116,20 +116,20 @@ def paper_table(listed: pd.DataFrame) -> str:
 def write_pages(
     out: Path,
     dumps: Mapping[str, pd.DataFrame],
-    worths: Mapping[str, Worth],
+    ablated: Mapping[str, AblationEffects],
     names: Sequence[str],
     listed: pd.DataFrame,
 ) -> None:
     """Write the index page to `out`, and into the folder beside it the heads' pages and the Parquet files.
 
-    `dumps`: by model, with all source tokens; `worths`: by model, what each head is worth; `listed`: for `paper_table`.
+    `dumps`: by model, with all source tokens; `ablated`: by model, the ablation effect of each head; `listed`: for `paper_table`.
     """
-    folder, akin = out.with_suffix(""), akin_to(names)
+    folder, akin = out.with_suffix(""), variants_of(names)
     shown = {model: dump[dump["rank"] <= N_SOURCES] for model, dump in dumps.items()}
     for model, dump in dumps.items():
         (folder / model).mkdir(parents=True, exist_ok=True)
         for head, rows in shown[model].groupby("head"):
-            about = {"head": head, "model": model, "worth": worths[model], "shown": len(rows), "d_vocab": len(names)}
+            about = {"head": head, "model": model, "worth": ablated[model], "shown": len(rows), "d_vocab": len(names)}
             page = folder / model / f"0_{head}.md"
             page.write_text(render("head.md", **about), encoding="utf8")
             # Beside the page: Sphinx takes seconds to parse eleven million characters in all.
@@ -140,7 +140,7 @@ def write_pages(
         models=list(dumps),
         example=example(next(iter(shown.values())), names),
         tokens=functools.partial(tokens, names=names),
-        overviews=[overview(model, shown[model], worths[model], names, akin) for model in dumps],
+        overviews=[overview(model, shown[model], ablated[model], names, akin) for model in dumps],
         listed=paper_table(listed),
         n_sources=N_SOURCES,
         digits=DIGITS,
@@ -150,11 +150,11 @@ def write_pages(
 
 def main(out: Path) -> None:
     names, frequency = vocabulary(), token_frequency(bigram_counts())
-    models, worths = ({name: of(name) for name in MODELS} for of in (load_model, recorded_worth))
+    models, ablated = ({name: of(name) for name in MODELS} for of in (load_model, recorded_effects))
     dumps = {name: head_dump(model, frequency, n_sources=None, k=K) for name, model in models.items()}
-    first, works = models[MODELS[0]], worths[MODELS[0]].working[0]
+    first, works = models[MODELS[0]], ablated[MODELS[0]].working[0]
     listed = paper_list(names, lambda text: first.tokenizer.encode(text, add_special_tokens=False))
     ways = ways_among(listed.forms, attested.load(first, working=works).paper)  # those that are right in the text
     listed["in_text"] = [way.numel() > 0 for way in ways]
     shown = [way if way.numel() else combined(triple) for way, triple in zip(ways, listed.forms)]
-    write_pages(out, dumps, worths, names, listed.join(nearest(first, shown, names, works)))
+    write_pages(out, dumps, ablated, names, listed.join(nearest(first, shown, names, works)))

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformer_circuits.circuits.head_map import Passage, head_map, passages, rises, windows_of
 from transformer_circuits.data import vocabulary
 from transformer_circuits.figures.tokens import as_code
-from transformer_circuits.measures.ablation import WINDOWS, recorded_worth
+from transformer_circuits.measures.ablation import WINDOWS, recorded_effects
 from transformer_circuits.models import load_model
 from transformer_circuits.pages import render
 from transformer_circuits.pages.dump_pages import table, tokens
@@ -66,7 +66,7 @@ def write_page(
 def main(out: Path) -> None:
     model = load_model(MODEL, device="cpu")
     windows = windows_of(model)
-    every, rise = head_map(model, windows, recorded_worth(MODEL)), rises(model, windows)
+    every, rise = head_map(model, windows, recorded_effects(MODEL)), rises(model, windows)
     heads = {name: tuple(map(int, name.split("."))) for name in every.index}
     shown = {name: passages(model, windows, rise, head) for name, head in heads.items()}
     write_page(out, every, shown, windows, vocabulary())

@@ -79,7 +79,7 @@ def measured(name: str) -> dict[str, str]:
         if reads_text(name):
             windows = held_out_windows(WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
             found["previous-token score"] = best(heads.previous_token_scores(model, windows))
-            works = ablation.recorded_worth(name).working
+            works = ablation.recorded_effects(name).working
             found["working heads"] = f"{int(works.sum())} of {works.numel()}"
     return found
 

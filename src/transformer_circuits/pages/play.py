@@ -184,7 +184,7 @@ def described(name: str) -> tuple[TransformerBridge, Scene, str]:
     """Return a model, the scene that is shown first, and the content of its script."""
     model = load_model(name, device="cpu")
     windows = held_out_windows(16, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
-    every = head_map(model, None, ablation.recorded_worth(name))
+    every = head_map(model, None, ablation.recorded_effects(name))
     layers = [every[every.index.str.startswith(f"{layer}.")] for layer in range(model.cfg.n_layers)]
     scores = [
         [f"{', '.join(row['names']) or 'no name'}; {row['previous']:.0%} of its attention on the previous token, {row['start']:.0%} on the start token; "

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from transformer_circuits.measures.ablation import Worth, head_costs, worth
+from transformer_circuits.measures.ablation import AblationEffects, ablate_heads, effects
 from transformer_circuits.measures.attention import induction_score, previous_token_score, start_token_score
 from transformer_circuits.measures.prediction import in_context_score, losses, losses_and_guesses
 from transformer_circuits.measures.repeats import repeated_random_tokens
@@ -76,10 +76,10 @@ def decimals(values: Any, digits: int = 4) -> Any:
     return json.loads(text, parse_float=lambda x: round(float(x), digits))
 
 
-def worth_of_heads(model: Transformer, rows: Int[Tensor, "row pos"]) -> Worth:
+def ablation_effects_of(model: Transformer, rows: Int[Tensor, "row pos"]) -> AblationEffects:
     """Return what removing each head costs on these windows."""
     outputs = [block.attn.o for block in model.layers]
-    return worth(head_costs(model, outputs, model.config.n_heads, rows).mean(dim=-1))
+    return effects(ablate_heads(model, outputs, model.config.n_heads, rows).mean(dim=-1))
 
 
 class Evaluation:
@@ -115,7 +115,7 @@ class Evaluation:
         del text
         patterns = attention_patterns(model, self.repeated.tokens)
         scores["induction"] = torch.stack([induction_score(layer, self.repeated) for layer in patterns])
-        scores["cost"], scores["cost_error"] = worth_of_heads(model, self.spread)
+        scores["cost"], scores["cost_error"] = ablation_effects_of(model, self.spread)
         nats, right = losses_and_guesses(model, self.repeated.tokens)
         scores["copies"] = self.repeated.by_copy(nats)
         scores["first_guess"] = float(self.repeated.by_copy(right.float())[1])

@@ -39,7 +39,7 @@ from transformer_circuits.models.shards import said, save_model, write_atomicall
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
 from transformer_circuits.training.blocked import blocked_attention
 from transformer_circuits.training.checkpoints import digest, load_checkpoint, read_log, save_checkpoint
-from transformer_circuits.training.evaluation import Evaluation, decimals, worth_of_heads
+from transformer_circuits.training.evaluation import Evaluation, decimals, ablation_effects_of
 from transformer_circuits.training.film import Film, texts
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.muon import HeadMuon
@@ -221,7 +221,7 @@ class Run:
         sides = shape.n_ctx, shape.d_vocab, config.seed
         self.windows = Windows(files[0], *sides, config.without_start, config.planted)
         held_out = Windows(files[1], *sides)
-        if held_out.count < 2:  # what heads are worth would have no standard error
+        if held_out.count < 2:  # ablation effects would have no standard error
             raise ValueError(f"{files[1]} must have at least two windows of {shape.n_ctx} tokens, got one; lower n_ctx")
         settings = {"model": dataclasses.asdict(shape), "training": dataclasses.asdict(config)}
         about = {"name": name, **settings, "corpus": {file.name: digest(file) for file in files}}
@@ -328,13 +328,13 @@ class Run:
             save_checkpoint(self.checkpoint, self.model, self.optimizers, self.about, **done)
 
     def export(self) -> None:
-        """Write `out/model` as the book ships models, with the log. The manifest has the log's header and last row, and what each head is
-        worth on all held-out windows of an evaluation (the log's rows have it on a few)."""
+        """Write `out/model` as the book ships models, with the log. The manifest has the log's header and last row, and the ablation effect of each
+        head on all held-out windows of an evaluation (the log's rows have it on a few)."""
         log = self.log.read_text()
         header, *rows = map(json.loads, log.splitlines())
         training = {"run": header, "result": rows[-1]}
         if self.shape.n_layers:
-            heads = worth_of_heads(self.model, self.evaluation.rows)
+            heads = ablation_effects_of(self.model, self.evaluation.rows)
             training["heads"] = decimals(heads._asdict(), digits=6)
         film = self.film.joined(self.snapshots) if self.film else None
         model, tokenizer = self.out / "model", tokenizer_of(self.data, self.shape.d_vocab)

@@ -1,4 +1,4 @@
-"""Measurements that several chapters and pages ask for, kept in _build/measured, so that each is made once."""
+"""Measurements that several chapters and pages ask for, stored in _build/measured, so that each is made once."""
 
 import contextlib
 import hashlib
@@ -18,22 +18,22 @@ from transformer_circuits.paths import BUILD
 FOLDER = BUILD / "measured"
 
 
-def kept(
+def cached(
     model: Any, measure: Callable[[], Sequence[Tensor]], code: Sequence[ModuleType], tokens: Tensor | None = None
 ) -> list[Tensor]:
-    """Return what `measure` returns for a bridge, measured before if weights and `tokens` were the same (`kept_for`).
+    """Return what `measure` returns for a bridge, measured before if weights and `tokens` were the same (`cached_for`).
 
-    Kept for our own transformer in single precision, without hooks and without a start token of the reader's; any other is measured each time.
+    Cached for our own transformer in single precision, without hooks and without a start token of the reader's; any other is measured each time.
     """
     inner, hooked = model.original_model, any(point.fwd_hooks for point in model.hook_dict.values())
     ours = isinstance(inner, Transformer) and model.W_E.dtype == torch.float32
     if not ours or hooked or getattr(model.cfg, "start_token", None) is not None:
         return list(measure())
     inputs = {} if tokens is None else {"tokens": tokens}
-    return kept_for(dict(inner.named_parameters()) | inputs, measure, code, str(inner.config))
+    return cached_for(dict(inner.named_parameters()) | inputs, measure, code, str(inner.config))
 
 
-def kept_for(
+def cached_for(
     inputs: Mapping[str, Tensor], measure: Callable[[], Sequence[Tensor]], code: Sequence[ModuleType], about: str = ""
 ) -> list[Tensor]:
     """Return what `measure` returns, measured before if `inputs`, device, torch, `about`, and the source of `code` were the same."""
@@ -52,7 +52,7 @@ def kept_for(
             return [torch.tensor(x, dtype=getattr(torch, d), device=device).reshape(shape) for d, shape, x in stored]
     found = list(measure())
     text = json.dumps([(str(x.dtype).removeprefix("torch."), list(x.shape), x.tolist()) for x in found])
-    with contextlib.suppress(OSError):  # a full disk, or another process that keeps the same: both go on without
+    with contextlib.suppress(OSError):  # a full disk, or another process that stores the same: both go on without
         FOLDER.mkdir(parents=True, exist_ok=True)
         write_atomically(file, lambda partial: partial.write_text(f"{sha256(text.encode())}\n{text}", encoding="utf-8"))
     return found
