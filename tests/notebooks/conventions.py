@@ -11,7 +11,7 @@ from nbformat import NotebookNode
 from transformer_circuits.build import CHECKED
 from transformer_circuits.exercises import EXERCISES
 
-MOST_CELLS, MOST_LINES = 30, 18  # cells; lines of code in any cell
+MOST_CELLS, MOST_LINES = 30, 22  # cells; lines of code in any cell
 WIDEST = 92  # characters in a line of code that a page shows
 MOST_FOLDED = 2  # folded cells before the first section: the set-up, and one more
 SKIPS = {"nbval-skip", "nbval-ignore-output", "skip-execution", "raises-exception"}
@@ -35,14 +35,16 @@ def in_a_code_cell(cell: NotebookNode) -> Iterator[str]:
             yield "has outputs or an execution count: run `make outputs`, or clear them"
     elif not cell.outputs or cell.execution_count is None:
         yield f"is tagged {CHECKED} but has nothing to compare: run `make outputs`"
-    elif any(output.output_type != "stream" for output in cell.outputs):
-        yield "keeps an output that was not printed: nbval compares plain text only"
+    elif any(set(output.get("data", ())) - {"text/plain", "text/html"} for output in cell.outputs):
+        yield "keeps an output that is neither printed nor a table: nbval compares text only"
     # Every figure has a caption, which numbers it, a name to point to, and a text for those who cannot see it.
     if "plt.show(" in cell.source or "mystnb" in cell.metadata:
         mystnb = cell.metadata.get("mystnb", {})
         for kind, key, words in (("figure", "caption", 1), ("figure", "name", 1), ("image", "alt", 4)):
             if len(str(mystnb.get(kind, {}).get(key, "")).split()) < words:
                 yield f"draws a figure but has no mystnb.{kind}.{key} of at least {words} words"
+    if ".to_string(" in cell.source:
+        yield "prints a table: show it with `figures.tables.table`"
     lines = len(re.findall(r"^ *[^\s#]", cell.source, re.MULTILINE))
     if lines > MOST_LINES:
         yield f"has {lines} lines of code, more than {MOST_LINES}: split it, or leave something out"

@@ -35,9 +35,9 @@ def numbers(text: str) -> Iterator[tuple[str, list[Value]]]:
 
 
 def printed(cell: NotebookNode) -> list[str]:
-    """Return what a code cell printed, as stored."""
+    """Return what a code cell printed, and the text form of its tables, as stored."""
     outputs = cell.get("outputs", [])
-    return ["".join(output.get("text", "")) for output in outputs if output.output_type == "stream"]
+    return ["".join(output.get("text") or output.get("data", {}).get("text/plain", "")) for output in outputs]
 
 
 def stands_in(wanted: list[Value], text: str) -> bool:

@@ -1,0 +1,43 @@
+"""Tables of results: formatted numbers and words as headers, as HTML on a page and as text for nbval."""
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+
+import pandas as pd
+
+FORMAT = ".2f"
+
+
+class Table:
+    """A DataFrame whose numbers have been formatted; what `table` returns."""
+
+    def __init__(self, texts: pd.DataFrame) -> None:
+        self.texts = texts
+
+    def _repr_html_(self) -> str:
+        return self.texts.to_html(border=0, classes="results")  # escapes what it contains
+
+    def __repr__(self) -> str:
+        return self.texts.to_string()
+
+
+def table(frame: pd.DataFrame | pd.Series, formats: str | Mapping[str, str] = FORMAT) -> Table:
+    """Return a table to show as the last value of a cell, or with `display`.
+
+    `formats`: a format for all numbers that are not whole (".2f", ".1%"), or one for each column, FORMAT for the others. Whole numbers of integer
+    type keep their digits, NaN is left blank, and zero has no sign.
+    """
+    frame = frame.to_frame("" if frame.name is None else frame.name) if isinstance(frame, pd.Series) else frame
+
+    def text(value: object, form: str) -> str:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            return str(value)
+        if math.isnan(value):
+            return ""
+        form = "," if hasattr(value, "__index__") and form.endswith("f") else f"z{form}"
+        return format(value, form).replace("-", "\N{MINUS SIGN}")
+
+    of_column = dict.fromkeys(frame, formats) if isinstance(formats, str) else dict.fromkeys(frame, FORMAT) | dict(formats)
+    columns = {name: [text(value, of_column[name]) for value in frame[name]] for name in frame}
+    return Table(pd.DataFrame(columns, index=frame.index))
