@@ -77,7 +77,7 @@ def run_chapter(name: str, monkeypatch, dtype: torch.dtype = torch.float32) -> d
     """Run the chapter's cells with another name, and return their variables."""
     monkeypatch.setattr(models, "load_model", functools.partial(load_model, device="cpu", dtype=dtype))
     monkeypatch.setattr(repeats, "DRAWS", 2)  # half the time
-    cells = json.loads((ROOT / "notebooks" / "17_your_own_model.ipynb").read_text(encoding="utf8"))["cells"]
+    cells = json.loads((ROOT / "notebooks" / "19_your_own_model.ipynb").read_text(encoding="utf8"))["cells"]
     found: dict = {}
     with torch.no_grad(), plt.rc_context({"backend": "agg"}):
         for cell in cells:
