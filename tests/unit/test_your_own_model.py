@@ -1,4 +1,4 @@
-"""Chapter 17 on tiny random models of other architectures: its own cells run, and random heads stay at chance."""
+"""Chapter 19 on tiny random models of other architectures: its own cells run, and random heads stay at chance."""
 
 import functools
 import json
@@ -288,7 +288,7 @@ def test_start_tokens_tokenizers_that_are_too_large_and_folders_of_a_training(ti
     survey.check(model, 7)
     assert (survey.text(model)[:, 0] == 7).all() and heads.measured_draws(model)[0].tokens[0, 0] == 7
     model.tokenizer = None
-    with pytest.raises(WeightsError, match="names no start token; set model.cfg.start_token .*START in chapter 17"):
+    with pytest.raises(WeightsError, match="names no start token; set model.cfg.start_token .*START in chapter 19"):
         survey.check(model)
     folder = shutil.copytree(tiny("Llama"), tmp_path / "large")
     data.load_tokenizer().save_pretrained(folder)  # 4,096 tokens

@@ -1,4 +1,4 @@
-"""What chapter 17 needs, besides `heads` and `measures`, to put the paper's questions to any model that TransformerLens bridges."""
+"""What chapter 19 needs, besides `heads` and `measures`, to put the paper's questions to any model that TransformerLens bridges."""
 
 from typing import Any, NamedTuple
 

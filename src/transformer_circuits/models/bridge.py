@@ -184,5 +184,5 @@ def start_token(model: TransformerBridge) -> int:
             if isinstance(token, int) and 0 <= token < model.cfg.d_vocab:
                 return token
     raise WeightsError(
-        f"{model.cfg.model_name!r} names no start token; set model.cfg.start_token (START in chapter 17)"
+        f"{model.cfg.model_name!r} names no start token; set model.cfg.start_token (START in chapter 19)"
     )
