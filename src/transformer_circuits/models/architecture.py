@@ -51,6 +51,11 @@ class ModelConfig:
         """Return what the model has beyond its matrices, in words; nothing for the paper's models."""
         return [words for name, words in BEYOND.items() if getattr(self, name)]
 
+    @property
+    def has_plain_circuits(self) -> bool:
+        """Return whether its OV circuits, and with two layers its composition too, are products of its matrices. Smeared keys change no OV circuit."""
+        return not self.beyond or (self.n_layers == 1 and self.beyond == [BEYOND["smeared_keys"]])
+
 
 def sinusoids(n_ctx: int, d_model: int) -> Tensor:
     """Sinusoidal position embeddings [n_ctx, d_model]: sines, then cosines, of wavelengths from 2 pi to 10,000 * 2 pi tokens (Vaswani et al. 2017)."""

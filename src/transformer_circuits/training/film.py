@@ -24,7 +24,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from transformer_circuits.models.architecture import BEYOND, BOS, ModelConfig, Transformer
+from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
 from transformer_circuits.models.shards import write_atomically
 from transformer_circuits.models.tokenizer import tokenizer_of
 from transformer_circuits.training import evaluation
@@ -52,7 +52,7 @@ class Film:
     """The frames of one run, in a folder. Raises ValueError for a model whose circuits are not products of its matrices."""
 
     def __init__(self, folder: Path, texts: list[np.ndarray], shape: ModelConfig):
-        if set(shape.beyond) - {BEYOND["smeared_keys"]} or shape.n_layers == 0:  # OV circuits do not depend on keys
+        if not shape.has_plain_circuits or shape.n_layers == 0:
             raise ValueError("film must be false for a model without layers or with more than attention")
         if shape.d_vocab > 1 << 16:
             raise ValueError(f"film must be false for more than 65,536 tokens, got {shape.d_vocab:,}")  # ids are uint16
