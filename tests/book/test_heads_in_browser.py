@@ -56,7 +56,13 @@ def pages(tmp_path_factory):
     linked = ["04_skip_trigrams", "16_every_head"]
     for name in linked:
         write(root / "notebooks" / f"{name}.ipynb", name[:2].lstrip("0"))
-    list_pages(root, "book/head_dump", "book/head_dump/some-model/*", "book/every_head", *(f"notebooks/{name}" for name in linked))
+    list_pages(
+        root,
+        "book/head_dump",
+        "book/head_dump/some-model/*",
+        "book/every_head",
+        *(f"notebooks/{name}" for name in linked),
+    )
     results = build.Store(root)
     made = {name: results.new(name) for name in ("head_dump", "every_head")}
     ablated = {"some-model": AblationEffects(torch.tensor([[0.25, 0.001]]), torch.tensor([[0.01, 0.0002]]))}
