@@ -13,8 +13,8 @@ endif
 book: $(READY)      ## the book, into _build/html/index.html
 	$(RUN) -m transformer_circuits.build
 
-test: $(READY)      ## every test: code, identities, notebooks, the built pages in a browser
-	$(RUN) -m pytest
+test: $(READY)      ## every test, on what the build made of the notebooks: code, identities, chapters, pages in a browser
+	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lab: $(READY)       ## the notebooks in JupyterLab, from chapter 0 on
 	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab notebooks/00_how_to_read.ipynb  # tqdm asks for ipywidgets, which nothing needs

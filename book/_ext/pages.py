@@ -1,16 +1,20 @@
-"""Add to pages what their text lacks: a description and a preview picture in the head; on a notebook's page also an anchor at each cell and
+"""Bring what Sphinx reads up to date, and add to pages what their text lacks: a description and a preview picture in the head; on a notebook's page also an anchor at each cell and
 a name for each folded one. The headline figure moves below the first paragraph. Thebe is left out: it would come from a public server."""
 
 from __future__ import annotations
 
 import html
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.errors import ExtensionError
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
@@ -19,10 +23,19 @@ PREVIEW = "book/_static/readme.png"
 LENGTH = 200  # characters of a description; search engines and messengers show about as many
 
 
+def make_sources(app, config) -> None:
+    """Run the notebooks, and make the generated pages, that are not up to date. In `make book` that has been done."""
+    if os.environ.get("TRANSFORMER_CIRCUITS_BOOK") != "1":
+        command = [sys.executable, "-m", "transformer_circuits.build", "--sources", "--root", app.srcdir]
+        if subprocess.run(command).returncode:
+            raise ExtensionError("what the book is made from could not be made: see the message above")
+
+
 def with_outputs(app, docname: str, source: list[str]) -> None:
     """Read a notebook as the build ran it: its file has no outputs."""
     executed = Path(app.srcdir) / "_build" / "executed" / f"{Path(docname).name}.ipynb"
     if docname.startswith("notebooks/") and executed.is_file():
+        app.env.note_dependency(str(executed))  # new outputs are a new page, although the notebook is the old one
         source[0] = executed.read_text(encoding="utf-8")
 
 
@@ -156,6 +169,7 @@ def drop_thebe(app, pagename: str, templatename: str, context: dict, doctree) ->
 
 
 def setup(app) -> dict[str, bool]:
+    app.connect("config-inited", make_sources, priority=1)  # before the table of contents looks for pages
     app.connect("builder-inited", use_two_processes)
     app.connect("source-read", with_outputs)
     for change in (add_anchors, name_folded_cells, lift_headline):

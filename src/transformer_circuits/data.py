@@ -10,7 +10,7 @@ import json
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from safetensors.torch import load
+from safetensors.torch import load_file
 from scipy import sparse
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
@@ -99,7 +99,7 @@ def small_run(name: str) -> tuple[np.ndarray, dict[str, Tensor]]:
 
     Stored by `make small-runs`; weights in 8 bits, as in `models.shards`. Raises ValueError that lists the names.
     """
-    stored = load((DATA / "small_runs.safetensors").read_bytes())  # opened in Python, so that a build notes it
+    stored = load_file(DATA / "small_runs.safetensors")
     names = [key.removesuffix("/log") for key in stored if key.endswith("/log")]
     if name not in names:
         raise ValueError(f"there is no stored training {name!r}; there are: {', '.join(names)}")
