@@ -86,7 +86,7 @@ def test_every_import_is_a_direct_dependency_and_modules_load_without_extras_but
 
 @pytest.mark.parametrize("command", ["check", "format --check"])
 def test_ruff_finds_nothing(command):
-    arguments = [*command.split(), "src", "tests", ".ci", "benchmarks", "book/_ext", "conftest.py"]
+    arguments = [*command.split(), "src", "tests", ".ci", "notebooks", "benchmarks", "book/_ext", "conftest.py"]
     ruff = [sys.executable, "-m", "ruff", *arguments]
     done = subprocess.run(ruff, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -40,13 +40,17 @@ def pip(*arguments: str) -> bool:
 
 
 def installed() -> dict[str, str]:
-    return json.loads(subprocess.run([str(PYTHON), "-c", READ, *RELEASES], check=True, capture_output=True, text=True).stdout)
+    return json.loads(
+        subprocess.run([str(PYTHON), "-c", READ, *RELEASES], check=True, capture_output=True, text=True).stdout
+    )
 
 
 def set_up() -> None:
     """A Python with Colab's releases, where they can be had; says in one line what was taken instead."""
     known = [path for name in ("python3.13", "python3.12") if (path := shutil.which(name))]
-    usable = [path for path in known if not subprocess.run([path, "-c", ""], capture_output=True).returncode]  # not a mere shim
+    usable = [
+        path for path in known if not subprocess.run([path, "-c", ""], capture_output=True).returncode
+    ]  # not a mere shim
     if not PYTHON.exists():
         subprocess.run([(usable or [sys.executable])[0], "-m", "venv", str(PYTHON.parents[1])], check=True)
     rest = [f"{name}=={release}" for name, release in RELEASES.items() if name != "torch"]
@@ -61,7 +65,9 @@ def set_up() -> None:
 
 def run(name: str) -> str:
     """Run one notebook of the last commit. Returns the traceback of what failed, else ""."""
-    text = subprocess.run(["git", "show", f"HEAD:notebooks/{name}"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(
+        ["git", "show", f"HEAD:notebooks/{name}"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
     notebook = nbformat.reads(text.replace("/content", str(PLACE / "content")), as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -72,8 +78,16 @@ def run(name: str) -> str:
     kernel.write_text(json.dumps({"argv": argv, "display_name": "Colab", "language": "python"}))
     os.environ["JUPYTER_PATH"] = str(PLACE / "jupyter")
     address = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
-    instead = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{ROOT.as_uri()}.insteadOf", "GIT_CONFIG_VALUE_0": address}
-    own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV", "TRANSFORMER_CIRCUITS_ROOT")}
+    instead = {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.{ROOT.as_uri()}.insteadOf",
+        "GIT_CONFIG_VALUE_0": address,
+    }
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "VIRTUAL_ENV", "TRANSFORMER_CIRCUITS_ROOT")
+    }
     resources = {"metadata": {"path": str(PLACE / "content")}}
     client = NotebookClient(notebook, timeout=1800, kernel_name="colab", resources=resources)
     try:
@@ -94,14 +108,19 @@ def main(names: list[str]) -> int:
     before = installed()
     shutil.rmtree(PLACE / "content", ignore_errors=True)
     (PLACE / "content").mkdir()
-    listed = subprocess.run(["git", "ls-files", "notebooks/*.ipynb"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "notebooks/*.ipynb"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
     chosen = [Path(name).name for name in names or listed.split()]
     print(f"set up in {time.monotonic() - start:.0f} s", flush=True)
     failed = []
     for name in chosen:
         began = time.monotonic()
         trouble = run(name)
-        print(f"{'FAILED' if trouble else 'ran'} {name} in {time.monotonic() - began:.0f} s{trouble and chr(10)}{trouble}", flush=True)
+        print(
+            f"{'FAILED' if trouble else 'ran'} {name} in {time.monotonic() - began:.0f} s{trouble and chr(10)}{trouble}",
+            flush=True,
+        )
         failed += [name] if trouble else []
     changed = [f"{name} {before[name]} to {found}" for name, found in installed().items() if found != before[name]]
     if changed:
