@@ -10,7 +10,6 @@ import torch
 from live_page import LivePage, follow, make_site, opened
 from playwright.sync_api import expect
 
-from transformer_circuits.build import Store
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import held_out_documents, held_out_windows
 from transformer_circuits.measures.ablation import recorded_effects
@@ -45,8 +44,10 @@ def means(two):
 
 @pytest.fixture(scope="module")
 def site(html, tmp_path_factory):
-    root = shutil.copytree(Store(ROOT).find("play"), tmp_path_factory.mktemp("made") / "site")
-    return make_site(root, "play", "engine.js", "../readme.png")
+    root, made = tmp_path_factory.mktemp("site"), ROOT / "book"  # where the build puts it
+    shutil.copy(made / "play.md", root)
+    shutil.copytree(made / "_static" / "play", root / "_static" / "play")
+    return make_site(root, "play", "engine.js", "../forward.js", "../readme.png")
 
 
 def reference(two, tokens, means, off=(), mean=False, cut="", frozen=False, **rest):

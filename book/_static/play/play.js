@@ -1,5 +1,4 @@
-// The page "Play" (transformer_circuits/pages/play.py). The model is engine.js, its data model.js, which the build writes; it runs in a
-// worker made from its own source text, since a page opened from disk may not load one from a file.
+// The page "Play" (transformer_circuits/pages/play.py). The model is engine.js, its data model.js, which the build writes.
 (() => {
   const root = document.getElementById("play");
   const folder = new URL(".", document.currentScript.src);
@@ -14,8 +13,6 @@
   // ---- the model, in a worker ------------------------------------------------------------------------------------------------
 
   let ask; // a question to engine.js, in a worker
-
-  const script = (src) => new Promise((onload, onerror) => document.head.append(make("script", { src, onload, onerror })));
 
   // ---- what the page holds -----------------------------------------------------------------------------------------------------
 
@@ -544,20 +541,14 @@
     root.querySelector(`.play-models a[href="?${twin ? "planted" : ""}"]`).setAttribute("aria-current", "page");
     if (twin) for (const element of root.querySelectorAll("h2, h2 ~ *")) element.remove(); // the steps are the other model's
     say("Loading the model …");
+    let model, memory;
     try {
-      await script(new URL(file, folder));
-    } catch {
-      return say(`The model is missing (_static/play/${file}); build the book again (make book).`, true);
-    }
-    const model = window.playModel;
-    delete window.playModel;
-    ask = await dom.worker([playTokenizer, playMemory, playEngine], playServer);
-    let memory;
-    try {
-      if (!model) throw new Error("its content is not a model");
-      memory = await ask("load", { model });
+      const { facts, bytes } = await dom.load(file, folder);
+      model = facts;
+      ask = await dom.worker([playTokenizer, forwardMemory, forwardPlaces, forwardPass, playEngine], playServer);
+      memory = await ask("load", { model, bytes: new Uint8Array(bytes) });
     } catch (error) {
-      return say(`The model is damaged (_static/play/${file}: ${error.message}); build the book again (make book).`, true);
+      return say(error.message, true);
     }
     facts = { ...model.facts, n_heads: model.config.n_heads, n_ctx: model.config.n_ctx };
     root.dataset.load = Math.round(performance.now() - began);

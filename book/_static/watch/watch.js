@@ -1,5 +1,5 @@
 // The page "Watch it learn" (transformer_circuits/pages/watch.py): snapshots of a model's training, one at a time. Every number and every
-// threshold comes from the build: films/NAME.js calls watchFilm() with the facts of one film and its arrays, gzipped, in base64.
+// threshold comes from the build: films/NAME.js has the facts of one film and its arrays.
 (() => {
   const root = document.getElementById("watch");
   const folder = new URL(".", document.currentScript.src);
@@ -20,23 +20,13 @@
 
   const TYPES = { uint8: Uint8Array, uint16: Uint16Array, int16: Int16Array, float32: Float32Array };
   const known = new Map(); // by name: a promise of a film
-  const waiting = new Map(); // by name: what to do with a film that arrives
-
-  window.watchFilm = (facts, data) => waiting.get(facts.name)(unpack(facts, data));
 
   function load(name) {
-    if (!known.has(name)) known.set(name, new Promise((resolve, reject) => {
-      waiting.set(name, resolve);
-      const missing = () => reject(new Error("its file is missing or damaged")); // of no effect if the film has arrived
-      document.head.append(make("script", { src: new URL(`films/${name}.js`, folder), onerror: missing, onload: missing }));
-    }));
+    if (!known.has(name)) known.set(name, dom.load(`films/${name}.js`, folder).then(unpack));
     return known.get(name);
   }
 
-  async function unpack(facts, data) {
-    const packed = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")); // checks the sum of its bytes
-    const bytes = await new Response(stream).arrayBuffer();
+  function unpack({ facts, bytes }) {
     for (const [name, { type, shape, offset }] of Object.entries(facts.arrays)) {
       facts[name] = new TYPES[type](bytes, offset, shape.reduce((a, b) => a * b, 1));
     }
@@ -343,7 +333,7 @@
       if (wanted !== name) return;
       film = found;
     } catch (error) {
-      return say(`The film of ${name} cannot be shown (${error.message}); build the book again (make book).`, true);
+      return say(error.message, true);
     }
     Object.assign(state, { at: S() - 1, head: film.start.head, text: 0, place: [...film.start.place] });
     if (linked) fromAddress();

@@ -4,11 +4,9 @@ The page is `book/_static/play/`: engine.js computes, play.js draws, both writte
 tokenizer, what each head does, the prepared texts. All of it is computed from the shipped model; no head is named by hand.
 """
 
-import base64
 import html
 import json
 import re
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +27,7 @@ from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.models import load_model
 from transformer_circuits.models.bridge import matrices
 from transformer_circuits.models.tokenizer import START
-from transformer_circuits.pages import render
+from transformer_circuits.pages import as_script, render
 
 MODELS = {"attn-only-2l": "model.js", "attn-only-2l-planted": "planted.js"}  # the first is what the page tells about
 MODEL = next(iter(MODELS))
@@ -53,14 +51,14 @@ def weights(model: TransformerBridge) -> bytes:
 
 
 def script(model: TransformerBridge, means: list[Any], facts: dict[str, Any]) -> str:
-    """Return the content of model.js. One long string of weights: a page opened from disk may load scripts, but no other files."""
+    """Return the content of model.js."""
     content, tokenizer = weights(model), json.loads(model.tokenizer.backend_tokenizer.to_str())["model"]
     config = {key: getattr(model.cfg, key) for key in ("d_model", "n_heads", "d_head", "d_vocab", "n_ctx")}
     ids = tokenizer["vocab"]  # by token, in the byte alphabet of the tokenizer's file
     merges = [ids[part] for pair in tokenizer["merges"] for part in pair]  # in the order of their ranks
     parts = {"vocabulary": sorted(ids, key=ids.get), "merges": merges, "start": START}
-    data = {"config": config, "facts": facts, "means": means, "tokenizer": parts, "crc32": zlib.crc32(content)}
-    return f'window.playModel = {json.dumps(data)};\nplayModel.weights = "{base64.b64encode(content).decode()}";\n'
+    data = {"config": config, "facts": facts, "means": means, "tokenizer": parts}
+    return as_script(data, content)
 
 
 # ---- the switches, as hooks ------------------------------------------------------------------------------------------------

@@ -4,9 +4,7 @@ The page is `book/_static/watch/`: watch.js draws. This module writes its data: 
 `measures`, where the marks on the time axis are, and when each finding becomes true. Films go to _static/watch/films beside the page.
 """
 
-import base64
 import functools
-import gzip
 import html
 import json
 from collections.abc import Mapping
@@ -29,7 +27,7 @@ from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOK
 from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.measures.weights import COMPOSES, copying_threshold
 from transformer_circuits.models.registry import list_models, load_model, manifest, training_film, training_log
-from transformer_circuits.pages import render
+from transformer_circuits.pages import as_script, render
 
 TEXTS = ("Made-up names", "Random tokens, twice")
 # What a head does. Of several roles, the last one is shown.
@@ -124,7 +122,7 @@ def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[di
 
 
 def script(name: str, film: Film) -> str:
-    """Return the content of films/NAME.js. One long string: a page opened from disk may load scripts, but no other files."""
+    """Return the content of films/NAME.js."""
     tokens, (n_layers, n_heads) = film["tokens"], film["rest"].shape[1:]
     log, tokenizer = training_log(name), load_model(name, device="cpu").tokenizer
     texts = [film[f"text_{k}"].tolist() for k in range(len(TEXTS))]
@@ -144,8 +142,7 @@ def script(name: str, film: Film) -> str:
         "composes": COMPOSES, "widest": float(film["composition"].max()) if "composition" in film else None,
         "findings": json.loads(findings(name, log).to_json(orient="records")), "arrays": arrays,
     }  # fmt: skip
-    data = base64.b64encode(gzip.compress(content, mtime=0)).decode()
-    return f'watchFilm({json.dumps(facts)}, "{data}");\n'
+    return as_script(facts, content)
 
 
 @functools.cache
