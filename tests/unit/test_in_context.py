@@ -1,14 +1,19 @@
-"""Groups of tokens against a slow loop, milestones by hand."""
+"""Groups of tokens against a slow loop, in-context scores against all losses, milestones by hand."""
+
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from transformer_circuits.circuits.in_context import kind_of_next, met_from, steepest_fall, when_true
+from transformer_circuits.circuits.in_context import in_context_scores, kind_of_next, met_from, steepest_fall, when_true
 from transformer_circuits.claims import ledger
-from transformer_circuits.measures.prediction import HALF, HELPS, VIRTUAL
+from transformer_circuits.measures import cache
+from transformer_circuits.measures.prediction import HALF, HELPS, VIRTUAL, in_context_places, in_context_score, losses
 from transformer_circuits.measures.weights import MOST
+from transformer_circuits.models.architecture import ModelConfig, Transformer
+from transformer_circuits.models.bridge import wrap
 
 
 def test_groups_against_a_slow_loop() -> None:
@@ -18,6 +23,16 @@ def test_groups_against_a_slow_loop() -> None:
             pairs = set(zip(row[:i], row[1 : i + 1]))  # that stood there before this one
             expected = 2 if (row[i], row[i + 1]) in pairs else 1 if row[i + 1] in row[: i + 1] else 0
             assert kind == expected
+
+
+def test_in_context_scores_are_those_of_the_losses_at_all_positions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cache, "FOLDER", tmp_path)
+    model = wrap(Transformer(ModelConfig(2, d_model=16, n_heads=2, d_head=8, d_vocab=50, n_ctx=64, normalization="LN")).eval())
+    windows = torch.randint(0, 50, (5, 65), generator=torch.Generator().manual_seed(0))
+    expected = [in_context_score(row[None]) for row in losses(model, windows)]
+    assert in_context_scores(model, windows).tolist() == pytest.approx(expected, abs=1e-5)
+    early, late = in_context_places(512)
+    assert (early.tolist(), late.tolist()) == (list(range(40, 60)), list(range(490, 510)))
 
 
 def test_met_from_is_the_start_of_the_last_stretch() -> None:

@@ -4,16 +4,19 @@ Paper: "Where Does This Leave Us?", and its sequel, "In-context Learning and Ind
 has a value for each snapshot of a training log (`models.registry.training_log`), its index the tokens seen.
 """
 
-from typing import NamedTuple
+import sys
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from transformer_circuits.measures import prediction
 from transformer_circuits.measures.ablation import AblationEffects
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
+from transformer_circuits.measures.cache import cached
 from transformer_circuits.measures.prediction import HALF, HELPS, VIRTUAL
 from transformer_circuits.measures.weights import COMPOSES, CORNER, MOST
 
@@ -29,6 +32,28 @@ def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-
         pair = ((inputs == inputs[:, None]) & (following == following[:, None])).tril(-1)
         kinds.append(seen.any(dim=1).long() + pair.any(dim=1))
     return torch.stack(kinds)
+
+
+def in_context_scores(model: Any, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
+    """Return the in-context score of each window, in nats (claim W1): `prediction.in_context_score` window by window, and `cached`.
+
+    Only the positions that the score needs are unembedded, and no token after them is run.
+    """
+    early, late = prediction.in_context_places(windows.shape[1] - 1)
+    places = torch.cat([early, late]).to(windows.device)
+
+    def read(stream: Float[Tensor, "window pos d_model"], hook: Any) -> Tensor:
+        return stream[:, places]
+
+    def measure() -> list[Tensor]:
+        scores = []
+        for rows in windows.split(prediction.batch_size(windows.device)):
+            logits = model.run_with_hooks(rows[:, : late[-1] + 1], fwd_hooks=[("unembed.hook_in", read)])
+            losses = -logits.log_softmax(dim=-1).gather(-1, rows[:, places + 1, None])[..., 0]
+            scores.append(losses[:, len(early) :].mean(dim=1) - losses[:, : len(early)].mean(dim=1))
+        return [torch.cat(scores)]
+
+    return cached(model, measure, [sys.modules[__name__], prediction], windows)[0]
 
 
 class Milestone(NamedTuple):

@@ -15,6 +15,10 @@ HALF = 0.5  # T8: of the attention, of the first guesses, of the loss of a unifo
 VIRTUAL = 0.15  # T11: what virtual heads reduce the loss by, as a fraction of what single heads do
 HELPS = 0.2  # W1: nats by which the in-context scores of one and two layers differ
 
+# Windows of held-out text that a measure reads, by the standard error that they give.
+IN_CONTEXT_WINDOWS = 1768  # all there are: 0.03 nats for an in-context score (W1), 0.02 for the difference of two models
+LENS_WINDOWS = 32  # every fourth position: 0.05 nats for the fall of the loss from one layer to the next (W9)
+
 # Token ids [row, pos] -> logits [row, pos, d_vocab]: a plain transformer or a hooked one.
 Model = Callable[[Tensor], Tensor]
 
@@ -57,14 +61,19 @@ def losses(model: Model, rows: Int[Tensor, "row pos"]) -> Float[Tensor, "row pos
     return losses_and_guesses(model, rows, guesses=False)[0]
 
 
-def in_context_score(losses_by_position: Float[Tensor, "row pos"]) -> float:
-    """Return the loss at token 500 minus the loss at token 50, in nats (Olsson et al. 2022), each a mean over the positions within 10 of it.
+def in_context_places(n: int) -> tuple[Int[Tensor, " early"], Int[Tensor, " late"]]:
+    """Return which of n losses of a window the in-context score compares: those within 10 of position 50, and of 500.
 
     For contexts shorter than 512, all move in proportion.
     """
-    n = losses_by_position.shape[-1]
     early, late, around = 50, 500, 10
     if n < 511:
         early, late, around = max(1, 50 * n // 512), 500 * n // 512, max(1, 10 * n // 512)
+    return torch.arange(early - around, early + around), torch.arange(late - around, late + around)
+
+
+def in_context_score(losses_by_position: Float[Tensor, "row pos"]) -> float:
+    """Return the loss at token 500 minus the loss at token 50, in nats (Olsson et al. 2022), each a mean over `in_context_places`."""
     mean = losses_by_position.mean(0)
-    return float(mean[late - around : late + around].mean() - mean[early - around : early + around].mean())
+    early, late = in_context_places(len(mean))
+    return float(mean[late].mean() - mean[early].mean())
