@@ -39,6 +39,8 @@ def table(frame: pd.DataFrame | pd.Series, formats: str | Mapping[str, str] = FO
         form = "," if hasattr(value, "__index__") and form.endswith("f") else re.sub("^[+-]?", r"\g<0>z", form)
         return format(value, form).replace("-", "\N{MINUS SIGN}")
 
-    of_column = dict.fromkeys(frame, formats) if isinstance(formats, str) else dict.fromkeys(frame, FORMAT) | dict(formats)
+    of_column = (
+        dict.fromkeys(frame, formats) if isinstance(formats, str) else dict.fromkeys(frame, FORMAT) | dict(formats)
+    )
     columns = {name: [text(value, of_column[name]) for value in frame[name]] for name in frame}
     return Table(pd.DataFrame(columns, index=frame.index))
