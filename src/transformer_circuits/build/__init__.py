@@ -48,6 +48,7 @@ GENERATED = {  # pages that depend on code, weights and data alone, and the modu
     "book/models": "transformer_circuits.pages.model_cards",
     "book/head_dump": "transformer_circuits.pages.dump_pages",
     "book/every_head": "transformer_circuits.pages.every_head",
+    "book/follow": "transformer_circuits.pages.follow",
     "book/play": "transformer_circuits.pages.play",
     "book/watch": "transformer_circuits.pages.watch",
     "book/grow": "transformer_circuits.pages.grow",
