@@ -156,7 +156,7 @@ def test_what_cannot_be_judged_is_refused(id, value, words):
 def test_the_list_escapes_everything_and_tells_the_verdict_in_words(monkeypatch):
     monkeypatch.setenv("TRANSFORMER_CIRCUITS_BOOK", "1")
     odd = judge("O1", {"<td": 1e-7}).model_copy(update={"criterion": "</script> & `W_E`"})
-    shown = verdicts(odd, judge("E1", copying_heads=9, heads=12))._repr_mimebundle_()
+    shown = verdicts(odd, judge("E1", copying_heads=9, heads=12, models=3, models_most=3))._repr_mimebundle_()
     lines = BeautifulSoup(shown["text/html"], "html.parser").select("li")
     assert [line.a["href"] for line in lines] == [f"../book/scoreboard.html#claim-{id}" for id in ("O1", "E1")]
     assert [line.select_one(".tc-verdict")["class"][1] for line in lines] == ["tc-identity-holds", "tc-reproduced"]
