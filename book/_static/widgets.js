@@ -19,20 +19,23 @@ for (const hidden of document.querySelectorAll("#pst-header .sidebar-toggle")) h
   });
 })();
 
-// "Follow a name" (follow/follow.js): its script is loaded only on pages that have the picture, or the still picture that it replaces.
+// "Follow a name" (follow/follow.js) and pictures that answer (live.js): their scripts are loaded only on pages that have them.
 (() => {
   const base = new URL(".", document.currentScript.src), STEPS = { "01_": 1, "03_": 6, "06_": 3, "07_": 4 }; // of chapters: the step at which it waits
-  document.addEventListener("DOMContentLoaded", () => {
+  const add = (name, properties) => new Promise((resolve) => document.head.append(Object.assign(document.createElement(name), properties, { onload: resolve })));
+  const load = (name) => add("script", { src: new URL(name, base) });
+  const style = (name) => add("link", { rel: "stylesheet", href: new URL(name, base) });
+  document.addEventListener("DOMContentLoaded", async () => {
     const still = document.querySelector('img[src*="follow_a_name"]');
     const host = document.querySelector(".tc-follow-here") ?? (still && document.createElement("div"));
+    const answers = document.querySelector(".tc-live, details[data-answer]");
+    if (!host && !answers) return;
+    if (!document.querySelector('script[src*="dom.js"]')) await load("dom.js");
+    if (answers) style("live.css"), load("live.js");
     if (!host) return;
+    await Promise.all([style("follow/follow.css"), load("follow/data.js"), load("follow/follow.js")]);
+    if (still) (still.closest("p > a, p, a") ?? still).replaceWith(host);
     const step = STEPS[location.pathname.split("/").pop().slice(0, 3)] ?? 1;
-    const load = (name) => new Promise((resolve) => document.head.append(Object.assign(document.createElement("script"), { src: new URL(name, base), onload: resolve })));
-    document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: new URL("follow/follow.css", base) }));
-    const common = document.querySelector('script[src*="dom.js"]') ? Promise.resolve() : load("dom.js");
-    Promise.all([common, load("follow/data.js")]).then(() => load("follow/follow.js")).then(() => {
-      if (still) still.replaceWith(host);
-      follow.start(host, { step, play: Boolean(host.dataset.play), whole: Boolean(host.dataset.whole) });
-    });
+    follow.start(host, { step, play: Boolean(host.dataset.play), whole: Boolean(host.dataset.whole) });
   });
 })();
