@@ -23,7 +23,7 @@
     return make("ul", { className: "tc-live-bars" }, ...rows.map(([name, value, note = ""], i) => {
       const bar = make("i", { className: color(i), style: `width: ${(100 * clamp(Math.abs(value) / most, 0, 1)).toFixed(1)}%` });
       const box = make("b", {}, bar, ...(mark === null ? [] : [make("u", { style: `left: ${(100 * mark) / most}%` })]));
-      return make("li", {}, make("span", {}, name), box, make("em", {}, `${text(value, digits)} ${note}`));
+      return make("li", {}, make("span", {}, name), box, make("em", {}, text(value, digits) + note));
     }));
   }
 
@@ -35,7 +35,7 @@
     const at = ([x, y]) => [center + unit * x, center - unit * y];
     function axes(picture, across, up) {
       picture.append(svg("path", { d: `M0 ${center}H${size}M${center} 0V${size}`, stroke: "var(--live-faint)" }),
-        svg("text", { x: size - 4, y: center - 6, "text-anchor": "end" }, across), svg("text", { x: center + 5, y: 12 }, up));
+        svg("text", { x: size - 4, y: center + 16, "text-anchor": "end" }, across), svg("text", { x: center + 5, y: 12 }, up));
     }
     axes(plane, "raises token A", "raises token B");
     axes(complex, "real part", "imaginary part");
@@ -58,7 +58,7 @@
       });
       complex.setAttribute("aria-label", `Eigenvalues ${values.map(([x, y]) => `${text(x)}${y ? ` ${y < 0 ? "−" : "+"} ${text(Math.abs(y))}i` : ""}`).join(" and ")}`);
       const own = [rows[0][0] > rows[0][1], rows[1][1] > rows[1][0]].filter(Boolean).length;
-      said.replaceChildren(make("b", {}, `Positivity ${text(positivity)}`), ` (copying from ${text(threshold)} on). ${["Neither token raises", "One of the two tokens raises", "Both tokens raise"][own]} itself most. `,
+      said.replaceChildren(make("b", {}, `Positivity ${text(positivity)}`), ` (copying from ${text(threshold)} on). ${["Neither token raises itself", "One of the two tokens raises itself", "Both tokens raise themselves"][own]} most. `,
         real ? "" : "The two eigenvalues are complex: the head turns one token into the other.");
     }
     function moving(end, i) {
@@ -123,7 +123,7 @@
       const reads = readers.includes(name), index = (reads ? readers : writers).indexOf(name), partners = reads ? writers : readers;
       const rows = sides.flatMap((side, s) => partners.map((partner, p) => [partner, side, reads ? ratios[s][index][p] : ratios[s][p][index], s])).sort((a, b) => b[2] - a[2]).slice(0, 5);
       told.replaceChildren(make("p", {}, make("b", {}, `Head ${name}`), reads ? " reads most strongly:" : " is read most strongly by:"),
-        bars(rows.map(([partner, side, value]) => [`head ${partner}, with ${reads ? "its" : "their"} ${side}`.replace("their", "its"), value, "× chance"]), most, { mark: 1, color: (i) => ["red", "blue", "orange"][rows[i][3]] }));
+        bars(rows.map(([partner, side, value]) => [`head ${partner}, with ${reads ? "its" : "their"} ${side}`.replace("their", "its"), value, " × chance"]), most, { mark: 1, color: (i) => ["red", "blue", "orange"][rows[i][3]] }));
     }
     const groups = names.map((name) => {
       const [cx, cy] = place(name), idle = works.length && !works.includes(name);

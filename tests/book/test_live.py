@@ -101,8 +101,8 @@ def test_the_slider_of_a_training_says_how_far_each_curve_is(page):
     section.get_by_role("slider").focus()
     page.keyboard.press("ArrowRight")
     expect(section).to_contain_text("After 10 million tokens")
-    expect(section.locator("li").first).to_contain_text("78 % of the way (0.50)")
-    expect(section.locator("li").nth(1)).to_contain_text("80 % of the way (−0.30)")
+    expect(section.locator("li").first).to_contain_text("78% of the way (0.50)")
+    expect(section.locator("li").nth(1)).to_contain_text("80% of the way (−0.30)")
 
 
 def test_predictions_open_the_answer_with_what_chance_gives(page):
