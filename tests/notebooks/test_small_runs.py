@@ -6,11 +6,12 @@ import torch
 from safetensors import safe_open
 
 from transformer_circuits import data
+from transformer_circuits.models.release import data_file
 from transformer_circuits.training import small_runs
 
 
 def test_the_stored_trainings_belong_to_the_code():
-    with safe_open(data.SMALL_RUNS, "pt") as file:
+    with safe_open(data_file(data.SMALL_RUNS), "pt") as file:
         assert file.metadata()["code"] == small_runs.digest(), "chapter 15's trainings changed: run `make small-runs`"
 
 

@@ -96,7 +96,9 @@ def test_a_wheel_fetches_a_model_once_and_says_why_it_cannot(tmp_path, server, a
     (tmp_path / "elsewhere").mkdir()
 
     def run():
-        done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path / "elsewhere", env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], cwd=tmp_path / "elsewhere", env=environment, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -63,7 +63,10 @@ def fetch(name: str, folder: Path) -> None:
         if not folder.exists():  # else another process was faster
             partial.rename(folder)
         Path(file).unlink(missing_ok=True)
-    except (OSError, ValueError) as error:  # requests' errors are OSErrors; pooch raises ValueError for another checksum
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # requests' errors are OSErrors; pooch raises ValueError for another checksum
         reason = "no connection" if isinstance(error, requests.ConnectionError) else said(error)
         raise WeightsError(
             f"{name!r} is not on this machine, and could not be fetched from {url}: {reason}; "

@@ -19,6 +19,7 @@ from tqdm import trange
 
 from transformer_circuits import data
 from transformer_circuits.models.architecture import ModelConfig, Transformer
+from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import eight_bits
 from transformer_circuits.training.train import TrainingConfig, optimizers_for
 
@@ -35,9 +36,10 @@ History = Float[np.ndarray, "step 2"]  # loss, right first guesses
 def draw_rows(
     generator: torch.Generator, n_rows: int = 64, distance: int | None = None, share: float = 1.0
 ) -> tuple[Int[Tensor, "row pos"], Bool[Tensor, "row pos"]]:
-    """Return rows of random tokens in which one segment occurs twice, and which tokens the first copy predicts.
+    """Return rows of random tokens, and which of them the first copy of a segment predicts.
 
-    `distance`: from the beginning of one copy to that of the other; None for any. `share`: the fraction of rows that have a second copy.
+    `distance`: between the beginnings of both copies; None for any.
+    `share`: the fraction of rows that have a second copy.
     """
     length = torch.randint(4, N_CTX // 2, (n_rows, 1), generator=generator)
     room = N_CTX - length - (distance or length) + 1
@@ -65,7 +67,7 @@ def new_model(seed: int = 0, n_layers: int = 2, n_heads: int = 4, d_head: int = 
 def learning_step(
     model: Transformer, optimizers: list[torch.optim.Optimizer], rate: float, tokens: Int[Tensor, "row pos"]
 ) -> tuple[float, Float[Tensor, "row pos-1 d_vocab"]]:
-    """Change the weights once; return the loss in nats per token, and the logits before the change."""
+    """Change the weights once; return the loss (nats per token) and the logits."""
     logits = model(tokens)[:, :-1]
     loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
     loss.backward()
@@ -94,7 +96,10 @@ def train(
     watch: Callable[[list[tuple[float, float]]], None] | None = None,
     **rows: Any,
 ) -> History:
-    """Train a model until it has learned, at most `steps`; return loss and right first guesses. `rows`: how `draw_rows` draws them."""
+    """Train a model until it has learned; return loss and right first guesses.
+
+    `watch` is called with the history every 100 steps. `rows` are options of `draw_rows`.
+    """
     generator = torch.Generator().manual_seed(seed)
     settings = TrainingConfig(tokens=steps * 64 * N_CTX, lr=rate, weight_decay=0.0)
     optimizers = optimizers_for(model, settings)
@@ -174,7 +179,7 @@ def main() -> None:
     for name in MEASURED:
         weights = {key: weight for key, weight in runs[name][0].named_parameters() if weight.requires_grad}
         stored |= eight_bits({f"{name}/{key}": weight.detach() for key, weight in weights.items()})
-    data.SMALL_RUNS.write_bytes(save(stored, {"code": digest()}))
+    data_file(data.SMALL_RUNS).write_bytes(save(stored, {"code": digest()}))
 
 
 if __name__ == "__main__":
