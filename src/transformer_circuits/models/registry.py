@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from .. import paths
-from . import legacy
+from . import legacy, release
 from .shards import FILM, MANIFEST, TOKENIZER, WeightsError, read_manifest, read_model, said, sha256, verified
 from .tokenizer import as_pretrained
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def list_models() -> list[str]:
     """Return the names of the shipped models."""
-    return sorted(path.parent.name for path in paths.WEIGHTS.glob(f"*/{MANIFEST}"))
+    return sorted({path.parent.name for path in paths.WEIGHTS.glob(f"*/{MANIFEST}")} | set(release.released()))
 
 
 def load_model(
@@ -34,7 +34,7 @@ def load_model(
 ) -> TransformerBridge:
     """Return the model called `name` as a TransformerBridge with tokenizer, in eval mode, without gradients; weights are as published.
 
-    `name`: a model in `weights/`, a folder, or a name on the Hugging Face hub ("gpt2", "owner/name"), with a manifest and shards (`shards`),
+    `name`: a model in `weights/` (without a clone, that of the release, fetched once), a folder, or a name on the Hugging Face hub ("gpt2", "owner/name"), with a manifest and shards (`shards`),
     an old TransformerLens checkpoint (Shortformer ones: `legacy`), or a model of the transformers library. `device`: None takes CUDA where
     there is one. The tokenizer of our own formats is the model's or else the repository's; None where neither fits (set `bridge.tokenizer`).
 
@@ -109,8 +109,10 @@ def training_film(name: str) -> dict[str, np.ndarray] | None:
 
 
 def _folder(name: str) -> Path:
-    """Return the folder in `weights/` called `name`, or else the folder `name`, which may not exist."""
+    """Return the folder in `weights/` called `name`, fetched if need be, or else the folder `name`, which may not exist."""
     shipped = paths.WEIGHTS / name
+    if name in release.released() and not shipped.is_dir():
+        release.fetch(name, shipped)
     inside = shipped.parent == paths.WEIGHTS and shipped.name != ".."  # by name: it may be a link to another place
     return shipped if inside and shipped.is_dir() else Path(name).expanduser()
 
@@ -168,7 +170,7 @@ def _of_transformers(name: str, device: str | torch.device, dtype: torch.dtype) 
     folder = Path(name)
     bare = folder.is_dir() and not [*folder.glob("*token*"), *folder.glob("vocab*"), *folder.glob("*.model")]
     # transformers would make an empty tokenizer, or fail
-    options = {"tokenizer": as_pretrained(paths.DATA / TOKENIZER)} if bare else {}
+    options = {"tokenizer": as_pretrained(release.data_file(TOKENIZER))} if bare else {}
     loader = SimpleNamespace(from_pretrained=read)
     model = _booted(TransformerBridge.boot_transformers, name, device, dtype, model_class=loader, **options)
     if bare:
@@ -179,7 +181,7 @@ def _of_transformers(name: str, device: str | torch.device, dtype: torch.dtype) 
 def _tokenizer(source: Path, d_vocab: int) -> PreTrainedTokenizerFast | None:
     """Return the tokenizer in the model's folder, else the repository's; None if it is another family's, or of another size."""
     own = (source / TOKENIZER).is_file()
-    file = (source if own else paths.DATA) / TOKENIZER
+    file = source / TOKENIZER if own else release.data_file(TOKENIZER)
     try:
         tokenizer = as_pretrained(file)
     except ValueError:  # another family's tokenizer, which starts texts in its own way

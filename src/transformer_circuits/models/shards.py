@@ -20,6 +20,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from jaxtyping import Float
 from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor, nn
 
@@ -89,7 +90,8 @@ def save_model(
     if tokenizer is not None:
         content = tokenizer.encode()
         manifest[TOKENIZER] = {"sha256": sha256(content)}
-        if content != (paths.DATA / TOKENIZER).read_bytes():
+        shipped = paths.DATA / TOKENIZER
+        if not (shipped.is_file() and content == shipped.read_bytes()):
             files[TOKENIZER] = content
     if film is not None:
         manifest["film"] = {"sha256": sha256(film)}
@@ -101,13 +103,33 @@ def save_model(
 def shrink(folder: str | Path) -> None:
     """Rewrite the model in `folder` in 8 bits a weight, with the same guarantees: for models that others are only compared with.
 
-    Each row of a matrix becomes whole numbers from -127 to 127 and the step between them. Vectors stay in float16.
+    Vectors stay in float16.
     """
     model, manifest = read_model(folder)
-    _write(Path(folder), _shards(model, manifest, eight_bits=True), manifest)
+    _write(Path(folder), _shards(model, manifest, quantized=True), manifest)
 
 
-def _shards(model: Transformer, manifest: dict[str, Any], eight_bits: bool = False) -> dict[str, bytes]:
+def eight_bits(matrices: dict[str, Float[Tensor, "row column"]]) -> dict[str, Tensor]:
+    """Return matrices in 8 bits a weight: whole numbers from -127 to 127, and beside each, as `KEY.step`, what 1 stands for in each row."""
+    stored = {}
+    for key, matrix in matrices.items():
+        step = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
+        stored |= {key: (matrix / step).round().to("cpu", torch.int8), key + STEP: step.cpu()}
+    return stored
+
+
+def full_precision(stored: dict[str, Tensor]) -> dict[str, Float[Tensor, "..."]]:
+    """Return stored tensors in float32, those in 8 bits as well. Raises ValueError where one of these has no step for each row."""
+    tensors = {key: tensor for key, tensor in stored.items() if not key.endswith(STEP)}
+    for key in [key for key in tensors if tensors[key].dtype == torch.int8]:
+        step = stored.get(key + STEP, torch.empty(0))
+        if step.shape != (*tensors[key].shape[:1], 1):
+            raise ValueError(f"{key} without a {key}{STEP} for each row")
+        tensors[key] = tensors[key] * step
+    return {key: tensor.float() for key, tensor in tensors.items()}
+
+
+def _shards(model: Transformer, manifest: dict[str, Any], quantized: bool = False) -> dict[str, bytes]:
     """Return the content of a model's shards by file name, and describe them in its manifest."""
     shards: list[dict[str, Tensor]] = []
     free = 0
@@ -117,9 +139,8 @@ def _shards(model: Transformer, manifest: dict[str, Any], eight_bits: bool = Fal
         tensors = {key: weight.to("cpu", torch.float16).contiguous()}
         if not tensors[key].isfinite().all():
             raise ValueError(f"{key} has values that float16 cannot hold: infinite, NaN, or beyond 65,504")
-        if eight_bits and weight.ndim == 2:
-            step = weight.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
-            tensors = {key: (weight / step).round().to("cpu", torch.int8), key + STEP: step.cpu()}
+        if quantized and weight.ndim == 2:
+            tensors = eight_bits({key: weight})
         size = sum(tensor.nbytes for tensor in tensors.values())
         if size > free:
             shards.append({})
@@ -127,7 +148,7 @@ def _shards(model: Transformer, manifest: dict[str, Any], eight_bits: bool = Fal
         shards[-1] |= tensors
         free -= size
 
-    manifest |= {"dtype": "int8" if eight_bits else "float16", "shards": []}
+    manifest |= {"dtype": "int8" if quantized else "float16", "shards": []}
     files: dict[str, bytes] = {}
     for i, tensors in enumerate(shards, start=1):
         file = f"weights-{i:05}-of-{len(shards):05}.safetensors"
@@ -174,12 +195,10 @@ def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
             tensors |= safetensors.torch.load(content)
         except safetensors.SafetensorError as error:  # exported like this: its SHA-256 is right
             raise WeightsError(f"{folder / file} has no tensors ({said(error)}); fetch or export it again") from error
-    steps = {}
-    for key in [key for key in tensors if tensors[key].dtype == torch.int8 and not key.endswith(STEP)]:
-        steps[key] = tensors.pop(key + STEP, torch.empty(0))
-        if steps[key].shape != (*tensors[key].shape[:1], 1):
-            raise WeightsError(f"{folder} has {key} without a {key}{STEP} for each row; fetch or export it again")
-    weights = {key: tensor.float() * steps.get(key, 1) for key, tensor in tensors.items()}
+    try:
+        weights = full_precision(tensors)
+    except ValueError as error:
+        raise WeightsError(f"{folder} has {error}; fetch or export it again") from None
     return build(ModelConfig(**manifest["config"]), weights, str(folder)), manifest
 
 
