@@ -12,32 +12,51 @@ from transformer_circuits.circuits.heads import Head
 from transformer_circuits.data import held_out_windows, load_tokenizer
 from transformer_circuits.measures import weights
 from transformer_circuits.measures.repeats import row_length
-from transformer_circuits.models.bridge import start_token
+from transformer_circuits.models import bridge
 from transformer_circuits.models.shards import WeightsError
 
 ROWS = 16  # windows of text
 
 
 def check(model: Any, start: int | None = None) -> None:
-    """Raise WeightsError, in one sentence, unless the model is a decoder with attention heads in every layer and a start token.
+    """Raise WeightsError, in one sentence, unless the paper's questions can be put to the model.
 
-    `start`: the token that its texts begin with, if it is not the one that the model or its tokenizer names.
+    It must be a decoder with attention heads in every layer, with W_Q, W_K, and W_V, that reads the residual stream before it normalizes it, and
+    with a start token. `start`: that token, if it is not the one that tokenizer and configuration name.
     """
-    n_layers, direction = model.cfg.n_layers, getattr(model.cfg, "attention_dir", None) or "causal"
-    attending = sum(get_act_name("pattern", layer) in model.hook_dict for layer in range(n_layers))
+    cfg = model.cfg
+    direction = getattr(cfg, "attention_dir", None) or "causal"
+    attending = sum(get_act_name("pattern", layer) in model.hook_dict for layer in range(cfg.n_layers))
     unfit = {
         "an encoder and a decoder": getattr(_config(model), "is_encoder_decoder", False),
         f"{direction} attention, as in an encoder": direction != "causal",
-        f"attention in {attending} of its {n_layers} layers": attending < max(1, n_layers),
+        f"attention in {attending} of its {cfg.n_layers} layers": attending < max(1, cfg.n_layers),
     }
     if got := [what for what, holds in unfit.items() if holds]:
         raise WeightsError(
-            f"{model.cfg.model_name!r} must be a decoder with attention heads in every layer, got {got[0]}; choose another model"
+            f"{cfg.model_name!r} must be a decoder with attention heads in every layer, got {got[0]}; choose another model"
         )
-    if start is not None and not 0 <= start < model.cfg.d_vocab:
-        raise WeightsError(f"the start token must be 0 to {model.cfg.d_vocab - 1}, got {start}")
-    model.cfg.start_token = start
-    start_token(model)
+    if start is not None:
+        bridge.set_reading(model, start=start)
+    first = bridge.start_token(model)
+    try:
+        _ = model.QK, model.OV
+    except AttributeError:
+        raise WeightsError(
+            f"{cfg.model_name!r} has attention without W_Q, W_K, and W_V; choose another model"
+        ) from None
+    if not _normalizes_before(model, torch.full((1, 2), first, device=model.W_E.device)):
+        todo = "heads then read no sum of what was written; choose a model with normalization before attention"
+        raise WeightsError(f"{cfg.model_name!r} normalizes the residual stream after attention; {todo}")
+
+
+def _normalizes_before(model: Any, tokens: Int[Tensor, "row pos"]) -> bool:
+    """Return whether the first layer's normalization, if it has one, reads the residual stream that the layer is given."""
+    names = ["blocks.0.hook_in", "blocks.0.ln1.hook_in"]
+    if not set(names) <= model.hook_dict.keys():
+        return True
+    _, cache = model.run_with_cache(tokens, names_filter=names)
+    return torch.equal(*(cache[name] for name in names))
 
 
 def _config(model: Any) -> Any:
@@ -93,27 +112,24 @@ def windows(model: Any) -> list[int | None]:
 def text(model: Any, rows: int = ROWS) -> Int[Tensor, "row pos"]:
     """Return windows of held-out text in the model's own tokens behind its own start token; the last column is a target only.
 
-    A model without a tokenizer, or with one of more tokens than the model has, gets uniformly random tokens.
+    A model that cannot read text (`models.bridge.reading`) gets random tokens, uniformly from those that it has.
     """
-    n_ctx, d_vocab, device = row_length(model.cfg.n_ctx), len(model.W_E), model.W_E.device
+    n_ctx, device = row_length(model.cfg.n_ctx), model.W_E.device
+    reading, start = bridge.reading(model), bridge.start_token(model)
     tokenizer, ours = model.tokenizer, load_tokenizer()
-    if not reads_text(model):
-        random = torch.randint(d_vocab, (rows, n_ctx + 1), generator=torch.Generator().manual_seed(0))
-        random[:, 0] = start_token(model)
-        return random.to(device)
-    if tokenizer.get_vocab().items() <= ours.get_vocab().items():
-        found = held_out_windows(rows, n_ctx, len(tokenizer.get_vocab()))  # a model may have more rows than tokens
-        found[:, 0] = start_token(model)
-        return found.to(device)
-    strings = ours.batch_decode(held_out_windows(rows, 512), skip_special_tokens=True)
-    encoded = [tokenizer(string, add_special_tokens=False)["input_ids"] for string in strings]
-    length = min(n_ctx, *(len(ids) for ids in encoded))
-    return torch.tensor([[start_token(model), *ids[:length]] for ids in encoded], device=device)
-
-
-def reads_text(model: Any) -> bool:
-    """Return whether the model has a tokenizer whose tokens all are the model's."""
-    return model.tokenizer is not None and max(model.tokenizer.get_vocab().values()) < len(model.W_E)
+    if not reading.reads_text:
+        places = torch.randint(len(reading.drawn), (rows, n_ctx), generator=torch.Generator().manual_seed(0))
+        windows = reading.drawn[places]
+    elif tokenizer.get_vocab().items() <= ours.get_vocab().items():
+        windows = held_out_windows(rows, n_ctx, len(tokenizer.get_vocab()))[
+            :, 1:
+        ]  # a model may have more rows than tokens
+    else:
+        strings = ours.batch_decode(held_out_windows(rows, 512), skip_special_tokens=True)
+        encoded = [tokenizer(string, add_special_tokens=False)["input_ids"] for string in strings]
+        length = min(n_ctx, *(len(ids) for ids in encoded))
+        windows = torch.tensor([ids[:length] for ids in encoded])
+    return torch.nn.functional.pad(windows, (1, 0), value=start).to(device)
 
 
 class Weights(NamedTuple):
@@ -126,12 +142,8 @@ class Weights(NamedTuple):
 
 
 def read_weights(model: Any) -> Weights:
-    """Return the matrices that the paper's circuits are made of. Raises WeightsError for attention without query, key, or value matrices."""
-    try:
-        QK, OV = model.QK, model.OV
-    except AttributeError:
-        name = model.cfg.model_name
-        raise WeightsError(f"{name!r} has attention without W_Q, W_K, and W_V; choose another model") from None
+    """Return the matrices that the paper's circuits are made of, of a model that `check` accepts."""
+    QK, OV = model.QK, model.OV
     parts = []  # of each layer
     for block, W_Q, W_K, W_V, W_O in zip(model.blocks, QK.A, QK.B.mT, OV.A, OV.B):
         W_Q, W_K, W_V = (_folded(model, getattr(block, "ln1", None), W) for W in (W_Q, W_K, W_V))
@@ -139,7 +151,7 @@ def read_weights(model: Any) -> Weights:
         W_K = W_K * _head_gain(model, getattr(block.attn, "k_norm", None))
         parts.append((W_Q, W_K, W_V, W_O.float() * _gain(model, getattr(block, "ln1_post", None), W_O.shape[-1])))
     Q, K, V, O = map(torch.stack, zip(*parts))
-    W_U = _folded(model, model.ln_final, model.W_U)
+    W_U = _folded(model, getattr(model, "ln_final", None), model.W_U)
     return Weights(model.W_E.float(), FactoredMatrix(Q, K.mT), FactoredMatrix(V, O), W_U)
 
 
@@ -158,7 +170,9 @@ def _head_gain(model: Any, norm: Any) -> Float[Tensor, "head 1 d_head"]:
 
 
 def _folded(model: Any, norm: Any, W: Float[Tensor, "*batch d_model out"]) -> Float[Tensor, "*batch d_model out"]:
-    """Return a matrix that reads after a normalization as one that reads before it, but for the division, as `fold_ln` does."""
+    """Return a matrix that reads after a normalization (None: none) as one that reads before it, but for the division, as `fold_ln` does."""
+    if norm is None:
+        return W.float()
     W = W.float() * _gain(model, norm, W.shape[-2])[:, None]
     return W - W.mean(dim=-2, keepdim=True) if model.cfg.normalization_type in ("LN", "LNPre") else W
 
