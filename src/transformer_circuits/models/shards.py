@@ -8,13 +8,14 @@ the model's `tokenizer.json`, which is in the folder or is the repository's, and
 `Transformer.state_dict()` without `pos.weight`, which is computed.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import re
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,25 +161,57 @@ def _shards(model: Transformer, manifest: dict[str, Any], quantized: bool = Fals
 
 def _write(folder: Path, files: dict[str, bytes], manifest: dict[str, Any]) -> None:
     files = files | {MANIFEST: (json.dumps(manifest, indent=1, allow_nan=False) + "\n").encode()}
-    folder.mkdir(parents=True, exist_ok=True)
-    # The manifest leaves first and arrives last, so that no mixture can be loaded.
-    for path in [folder / MANIFEST, *folder.glob("weights-*-of-*.safetensors")]:
-        path.unlink(missing_ok=True)
-    for file, expected in ((TOKENIZER, manifest.get(TOKENIZER)), (FILM, manifest.get("film"))):
-        path = folder / file
-        if path.is_file() and (expected is None or sha256(path.read_bytes()) != expected["sha256"]):
-            path.unlink()  # of another model, which was here before
-    for file, content in files.items():
-        write_atomically(folder / file, lambda partial: partial.write_bytes(content))
+    # All of the new model first: a disk that is full then leaves the old one as it is.
+    partials = {file: _partial(folder / file) for file in files}
+    with _written(folder, *partials.values()):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, content in files.items():
+            _write_to_disk(partials[file], lambda path: path.write_bytes(content))
+        # The manifest leaves first and arrives last, so that no mixture can be loaded.
+        for path in [folder / MANIFEST, *folder.glob("weights-*-of-*.safetensors")]:
+            path.unlink(missing_ok=True)
+        for file, expected in ((TOKENIZER, manifest.get(TOKENIZER)), (FILM, manifest.get("film"))):
+            path = folder / file
+            if path.is_file() and (expected is None or sha256(path.read_bytes()) != expected["sha256"]):
+                path.unlink()  # of another model, which was here before
+        for file, partial in partials.items():
+            partial.replace(folder / file)
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Replace a file by what `write` writes. After a kill it is the old file or the new one."""
-    partial = path.with_name(f".{path.name}.partial")
+    """Replace a file by what `write` writes. After a kill it is the old file or the new one.
+
+    Raises OSError, in one sentence, on a full disk and in a folder that cannot be written; the old file is then as it was.
+    """
+    partial = _partial(path)
+    with _written(path, partial):
+        _write_to_disk(partial, write)
+        partial.replace(path)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
+
+
+def _write_to_disk(partial: Path, write: Callable[[Path], Any]) -> None:
     write(partial)
     with open(partial, "rb+") as file:
         os.fsync(file.fileno())
-    partial.replace(path)
+
+
+@contextlib.contextmanager
+def _written(path: Path, *partials: Path) -> Iterator[None]:
+    """Delete these files and raise OSError in one sentence if `path` cannot be written."""
+    try:
+        yield
+    except (OSError, safetensors.SafetensorError) as error:
+        with contextlib.suppress(OSError):
+            for partial in partials:
+                partial.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or said(error)
+        raise OSError(
+            f"{path} could not be written ({reason}); make room on its disk, or choose a folder of your own"
+        ) from None
 
 
 def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
