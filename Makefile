@@ -8,13 +8,16 @@ ifneq "$(shell cat $(READY) 2>/dev/null)" "$(CURDIR)"
 .PHONY: $(READY)
 endif
 
-.PHONY: book test lab exercises train corpus small-runs bench colab constraints stamp outputs accept clean
+.PHONY: book test pdf lab exercises train corpus small-runs bench colab constraints stamp outputs accept clean
 
 book: $(READY)      ## the book, into _build/html/index.html
 	$(RUN) -m transformer_circuits.build
 
 test: $(READY)      ## every test, on what the build made of the notebooks: code, identities, chapters, pages in a browser
 	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+pdf: $(READY)       ## the book as one file, _build/book.pdf, printed by the browser
+	$(RUN) .ci/pdf.py
 
 lab: $(READY)       ## the notebooks in JupyterLab, from chapter 0 on
 	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab notebooks/00_how_to_read.ipynb  # tqdm asks for ipywidgets, which nothing needs

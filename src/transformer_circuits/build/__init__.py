@@ -331,7 +331,7 @@ def build(root: Path) -> Path:
     """Write the pages, unless those of the present sources are there. Returns the first page; raises BuildError if anything is wrong."""
     store, html = make_sources(root), root / "_build" / "html"
     sources = files_in(root, "book", "notebooks", "_build/executed", "_config.yml", CONTENTS)
-    key, stamp = sha256(store.environment, digest(root, sources)), html / ".complete"
+    key, stamp = sha256(store.of_pages, digest(root, sources)), html / ".complete"
     if stamp.is_file() and stamp.read_text() == key:
         print("the pages are up to date", flush=True)
         return html / "index.html"
@@ -382,7 +382,6 @@ def main(arguments: list[str] | None = None) -> int:
                 store_outputs(run(root))
             elif options.sources:
                 make_sources(root)
-                (root / "_build" / "html" / ".complete").unlink(missing_ok=True)  # jupyter-book now changes these
             else:
                 print(f"The book: {build(root)}")
     except (BuildError, KeyboardInterrupt) as error:
