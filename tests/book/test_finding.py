@@ -14,11 +14,11 @@ from transformer_circuits.paths import ROOT
 
 @pytest.mark.parametrize(("query", "term", "page"), [
     ("induction head", "induction head", "notebooks/07_induction_heads.html"),
-    ("skip-trigrams", "skip-trigram", "notebooks/04_skip_trigrams.html"),
+    ("skip-trigram", "skip-trigram", "notebooks/04_skip_trigrams.html"),
     ("K-composition", "K-composition", "notebooks/06_composition.html"),
     ("residual stream", "residual stream", "notebooks/01_residual_stream.html"),
     ("eigenvalues", None, "notebooks/05_copying.html"),
-    ("layer normalization", None, "notebooks/a4_layer_normalization.html"),
+    ("layer normalization", "layer normalization", "notebooks/a4_layer_normalization.html"),
 ])  # fmt: skip
 def test_search_gives_the_glossarys_entry_and_the_chapter_first(html, reused, query, term, page):
     reused.page.goto(f"{(html / 'search.html').as_uri()}?q={query.replace(' ', '+')}")
