@@ -42,7 +42,7 @@ def make(book, capfd, *options: str) -> tuple[int, str]:
 
 
 def ids(book) -> list[str]:
-    return [record.id for found in build.records(store.Store(book)).values() for record in found]
+    return [record.id for found in build.records(build.all_executed(store.Store(book))).values() for record in found]
 
 
 def text_of(book, name: str) -> str:
