@@ -55,5 +55,5 @@ clean:
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[book,test,train]'
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[book,test,train,public]'
 	echo "$(CURDIR)" > $@
