@@ -1,59 +1,60 @@
-# `make book` and `make test` do all their own set-up in .venv; a machine needs Python 3.11 or newer (with its venv module) and make.
-# Other Pythons: make book PYTHON=python3.12
+# `make book` and `make test` do all their own set-up in .venv (.ci/venv): a machine needs make, and Python 3.11 to 3.13 with its venv module.
+# Which Python: make book PYTHON=python3.12
 PYTHON ?= python3
 RUN = .venv/bin/python
-READY = .venv/ready
-# It holds the place of the repository that .venv was made for: a folder that was copied or moved is set up anew.
-ifneq "$(shell cat $(READY) 2>/dev/null)" "$(CURDIR)"
-.PHONY: $(READY)
-endif
 
-.PHONY: book test lab exercises train corpus small-runs bench colab constraints stamp outputs accept clean
+.PHONY: ready book test lab exercises train corpus small-runs bench hub colab constraints stamp outputs strip accept clean
 
-book: $(READY)      ## the book, into _build/html/index.html
+ready:
+	@sh .ci/venv "$(PYTHON)" "$(origin PYTHON)"
+
+book: ready      ## the book, into _build/html/index.html
 	$(RUN) -m transformer_circuits.build
 
-test: $(READY)      ## every test: code, identities, notebooks, the built pages in a browser
-	$(RUN) -m pytest
+test: ready      ## every test, on what the build made of the notebooks: code, identities, chapters, pages in a browser
+	@$(RUN) tests/book/browser.py
+	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-lab: $(READY)       ## the notebooks in JupyterLab, from chapter 0 on
-	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab notebooks/00_how_to_read.ipynb  # tqdm asks for ipywidgets, which nothing needs
+lab: ready       ## the notebooks in JupyterLab, from chapter 0 on
+	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab --ServerApp.root_dir=. notebooks/00_how_to_read.ipynb  # tqdm asks for ipywidgets, which nothing needs
 
-exercises: $(READY) ## the workbooks in JupyterLab, from copies in my/ that no later run overwrites
+exercises: ready ## the workbooks in JupyterLab, from copies in my/ that no later run overwrites
 	mkdir -p my && for book in notebooks/e*.ipynb; do [ -e my/$${book#*/} ] || cp $$book my/; done
-	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab my/e1_stream_and_paths.ipynb
+	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab --ServerApp.root_dir=. my/e1_stream_and_paths.ipynb
 
-train: $(READY)     ## make train ARGS="--config attn-only-2l --data corpus --out runs/attn-only-2l"
+train: ready     ## make train ARGS="--config attn-only-2l --data corpus --out runs/attn-only-2l"
 	$(RUN) -m transformer_circuits.training.train $(ARGS)
 
-corpus: $(READY)    ## fetch, check, split and tokenize the training corpus
+corpus: ready    ## fetch, check, split and tokenize the training corpus
 	$(RUN) -m transformer_circuits.training.corpus --out corpus $(ARGS)
 
-small-runs: $(READY) ## chapter 15's trainings, whose logs it reads: a minute
-	$(RUN) .ci/small_runs.py
+small-runs: ready ## chapter 15's trainings, whose logs it reads: a minute
+	$(RUN) -m transformer_circuits.training.small_runs
 
-bench: $(READY)     ## each benchmark, one after the other
+bench: ready     ## each benchmark, one after the other
 	for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done
 
-colab: $(READY)     ## every chapter with the releases of Google Colab, in an environment of its own: half an hour and 6 GB
-	$(RUN) .ci/colab
+hub: ready          ## each shipped model as a folder to upload to a hub, in _build/hub, and as the zip that a release needs
+	$(RUN) -m transformer_circuits.pages.hub
 
-constraints: $(READY)
-	$(RUN) .ci/stamp.py --resolve
+colab: ready     ## every chapter with the releases of Google Colab, in an environment of its own: half an hour and 6 GB
+	$(RUN) .ci/as_on_colab.py
 
-stamp: $(READY)
+constraints: ready
+	$(RUN) .ci/constraints.py > constraints.new && mv constraints.new constraints.txt
+
+stamp: ready
 	$(RUN) .ci/stamp.py
 
-outputs: $(READY)   ## put the outputs that nbval compares into the notebooks
+outputs: ready   ## put the outputs that nbval compares into the notebooks
 	$(RUN) -m transformer_circuits.build --store-outputs
+
+strip:              ## remove all other outputs from the notebooks' files; git does not see them anyway
+	python3 .ci/strip_outputs.py notebooks/*.ipynb
 
 accept:             ## take the verdicts of the last build for the accepted ones
 	cp _build/verdicts.yml book/verdicts.yml
 
 clean:
-	rm -rf _build book/scoreboard.md book/headlines.md book/models.md book/head_dump.md book/head_dump book/play.md book/_static/play/model.js book/_static/play/planted.js book/every_head.md book/watch.md book/_static/watch/films book/grow.md book/_static/circuitsvis/iife.js book/_static/datatables
+	rm -rf _build book/scoreboard.md book/headlines.md book/models.md book/head_dump.md book/head_dump book/follow.md book/_static/follow/data.js book/play.md book/_static/play/model.js book/_static/play/planted.js book/every_head.md book/watch.md book/_static/watch/films book/grow.md book/_static/circuitsvis/iife.js book/_static/datatables
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[book,test,train]'
-	echo "$(CURDIR)" > $@

@@ -1,127 +1,47 @@
-"""Copy from pyproject.toml what other files must repeat.
-
-    python .ci/stamp.py             write environment.yml, the public address and each notebook's first cell
-    python .ci/stamp.py --resolve   first resolve all dependencies again into constraints.txt (needs the package index)
-
-tests/unit/test_stamp.py says what differs. Only the standard library is used, so that this runs on any Python 3.11.
-"""
-
-from __future__ import annotations
+"""Write into other files what pyproject.toml decides: the public address, and each notebook's first cell (`make stamp`)."""
 
 import json
 import re
-import subprocess
-import sys
-import tempfile
 import tomllib
 from pathlib import Path
 
+from strip_outputs import stripped
+
 ROOT = Path(__file__).resolve().parents[1]
-NAME = re.compile(r"[A-Za-z0-9._-]+")
-# In Colab, in JupyterLab; the book leaves it out.
-FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["remove-cell"]}
-WITH_ADDRESS = ("CITATION.cff", "README.md", "_config.yml")
-
-ENVIRONMENT = """\
-# conda env create -f environment.yml && conda activate transformer-circuits
-# Made by .ci/stamp.py from pyproject.toml (where each line's reason stands) and constraints.txt.
-name: transformer-circuits
-channels: [conda-forge]
-dependencies:
-  - python>=3.11,<3.14
-  - pip
-  - pip:
-      - -c constraints.txt
-{}
-      - -e .
-"""
-
-
-def normal(name: str) -> str:
-    """Return a distribution's name as the index compares it: lower case, hyphens."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+WITH_ADDRESS = ("CITATION.cff", "README.md", "_config.yml", "pyproject.toml")
+# On Colab, in JupyterLab, in the book.
+HIDDEN = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["remove-cell"]}
+FIRST_CELL = """\
+try:
+    import transformer_circuits  # the book's code
+except ModuleNotFoundError:
+    import os, runpy
+    if "COLAB_RELEASE_TAG" not in os.environ:
+        raise ModuleNotFoundError("{advice}") from None
+    !test -d book || {clone}
+    runpy.run_path("book/notebooks/colab.py", run_name="__main__")"""
+ADVICE = "This kernel is not the book's: run `make lab` in the book's folder, or choose the Python of its .venv as the kernel."
 
 
 def project(root: Path = ROOT) -> dict:
     return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def resolve() -> str:
-    """Return constraints.txt from a clean resolve of the package with all its extras, as pip would install it today.
-
-    The local part of a version ("+cpu") is dropped: it names one package host's build, not a release.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
-        target = f"{ROOT}[{','.join(project()['optional-dependencies'])}]"
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
-        subprocess.run([*command, "--report", str(report), target, "torch==2.13.0"], check=True)
-        installs = json.loads(report.read_text(encoding="utf-8"))["install"]
-    pins = {normal(i["metadata"]["name"]): i["metadata"]["version"].partition("+")[0] for i in installs}
-    pins.pop(project()["name"])
-    # CUDA's own wheels are pinned by torch itself, and differ between machines.
-    kept = sorted(name for name in pins if not name.startswith(("nvidia-", "cuda-")))
-    head = "# Every version that was tested. Made by `make constraints` from pyproject.toml; used by `make` and environment.yml.\n"
-    return head + "".join(f"{name}=={pins[name]}\n" for name in kept)
-
-
-def environment(root: Path = ROOT) -> str:
-    """Return environment.yml: the direct dependencies of pyproject.toml, at the versions of constraints.txt."""
-    pins = dict(line.split("==") for line in (root / "constraints.txt").read_text().split() if "==" in line)
-    about = project(root)
-    lines = []
-    for group, requirements in {"the package": about["dependencies"], **about["optional-dependencies"]}.items():
-        names = [normal(NAME.match(requirement)[0]) for requirement in requirements]
-        lines += [f"      # {group}", *(f"      - {name}=={pins[name]}" for name in names)]
-    return ENVIRONMENT.format("\n".join(lines))
-
-
 def first_cell(root: Path = ROOT) -> str:
-    """Return the first code cell of every notebook: on Colab it fetches the book once and installs what is missing, elsewhere it does nothing.
-
-    It takes an uploaded zip of the repository, else the notebook's own release if there is one, else the default branch.
-    """
+    """Return the first code cell of every notebook; on Colab it fetches the notebook's own release, else the default branch."""
     address, version = project(root)["urls"]["Repository"], project(root)["version"]
-    clone, place = "git clone --quiet --depth 1", "/content/book"
-    release = "" if "dev" in version else f"{clone} --branch v{version} {address} {place} 2>/dev/null || "
-    return f"""\
-import os
-import runpy
-
-if "COLAB_RELEASE_TAG" in os.environ:  # on Colab: fetch the book once, install what is missing, leave torch and numpy alone
-    if not os.path.exists("{place}/.ci/colab.py"):
-        !rm -rf {place} /content/unpacked && unzip -q "/content/*.zip" -d /content/unpacked 2>/dev/null
-        !mv "$(find /content/unpacked -path '*/.ci/colab.py' 2>/dev/null | head -1 | sed s:/.ci/colab.py::)" {place} 2>/dev/null
-        !test -d {place} || {release}{clone} {address} {place}
-    if not os.path.exists("{place}/.ci/colab.py"):
-        raise SystemExit("The book could not be fetched from {address}: upload a zip of the repository to /content and run this cell again.")
-    runpy.run_path("{place}/.ci/colab.py", run_name="__main__")"""
+    clone = f"git clone -q --depth 1 {address} book"
+    if "dev" not in version:
+        clone = f"{clone} -b v{version} 2>/dev/null || {clone}"
+    return FIRST_CELL.format(advice=ADVICE, clone=clone)
 
 
-def with_first_cell(text: str, cell: str) -> str:
-    """Return the notebook `text` (JSON) with the source of its first code cell replaced by `cell`, folded everywhere."""
+def with_first_cell(text: str, source: str) -> str:
+    """Return a notebook (JSON), as it is kept in git, with this first code cell."""
     notebook = json.loads(text)
-    code = next((c for c in notebook["cells"] if c["cell_type"] == "code"), None)
-    if code is None or ("".join(code["source"]) == cell and code["metadata"] == FOLDED):
-        return text
-    code["source"], code["metadata"] = cell.splitlines(keepends=True), FOLDED
-    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-
-
-def stamped(root: Path = ROOT) -> dict[Path, str]:
-    """Return what each derived file must contain."""
-    address = project(root)["urls"]["Repository"]
-    # What the files say now is what _config.yml says, which is written last.
-    before = re.search(r"url: (https://github\.com/\S+)", (root / WITH_ADDRESS[-1]).read_text(encoding="utf-8"))[1]
-    files = {root / "environment.yml": environment(root)}
-    cell = first_cell(root)
-    for path in sorted((root / "notebooks").glob("*.ipynb")):
-        files[path] = with_first_cell(path.read_text(encoding="utf-8"), cell)
-    for path in (root / file for file in WITH_ADDRESS):
-        files[path] = path.read_text(encoding="utf-8")
-        for old, new in zip(places(before), places(address)):
-            files[path] = re.sub(rf"{re.escape(old)}(?![\w-])", new, files[path])
-    return files
+    first = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
+    first |= {"source": source.splitlines(keepends=True), "metadata": HIDDEN}
+    return stripped(json.dumps(notebook))
 
 
 def places(address: str) -> list[str]:
@@ -131,17 +51,19 @@ def places(address: str) -> list[str]:
 
 
 def differing(root: Path = ROOT) -> dict[Path, str]:
-    found = stamped(root)
-    return {path: text for path, text in found.items() if path.read_text(encoding="utf-8") != text}
-
-
-def main() -> None:
-    if "--resolve" in sys.argv:
-        (ROOT / "constraints.txt").write_text(resolve(), encoding="utf-8")
-    for path, text in differing().items():
-        path.write_text(text, encoding="utf-8")
-        print(f"stamped: {path.relative_to(ROOT)}")
+    """Return what each file that differs must contain."""
+    address, cell = project(root)["urls"]["Repository"], first_cell(root)
+    before = re.search(r"url: (https://github\.com/\S+)", (root / "_config.yml").read_text(encoding="utf-8"))[1]
+    notebooks = sorted((root / "notebooks").glob("*.ipynb"))
+    new = {path: with_first_cell(path.read_text(encoding="utf-8"), cell) for path in notebooks}
+    for path in (root / name for name in WITH_ADDRESS):
+        new[path] = path.read_text(encoding="utf-8")
+        for old, place in zip(places(before), places(address)):
+            new[path] = re.sub(rf"{re.escape(old)}(?![\w-])", place, new[path])
+    return {path: text for path, text in new.items() if path.read_text(encoding="utf-8") != text}
 
 
 if __name__ == "__main__":
-    main()
+    for path, text in differing().items():
+        path.write_text(text, encoding="utf-8", newline="\n")
+        print(f"stamped: {path.relative_to(ROOT)}")

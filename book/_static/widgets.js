@@ -1,20 +1,41 @@
-// The theme's menu button is the first of the page, which would be in the header that we hide (pydata-sphinx-theme, issue 2451).
+// What the theme's controls lack on each page. The theme's menu button is the first of the page, which would be in the header that we hide
+// (pydata-sphinx-theme, issue 2451); labels name what is seen.
 for (const hidden of document.querySelectorAll("#pst-header .sidebar-toggle")) hidden.remove();
+for (const named of document.querySelectorAll(".search-button-field, .theme-switch-button, details.hide > summary")) named.removeAttribute("aria-label");
+for (const summary of document.querySelectorAll("nav summary")) summary.setAttribute("aria-label", "Pages below");
 
 // Interactive figures (transformer_circuits/figures/widgets.py): CircuitsVis's script is loaded once, and only on pages that have one.
 (() => {
-  const source = new URL("circuitsvis/iife.js", document.currentScript.src);
-  document.addEventListener("DOMContentLoaded", () => {
-    const widgets = document.querySelectorAll(".circuits-widget");
-    if (!widgets.length) return;
-    const script = document.createElement("script");
-    script.src = source;
-    script.onload = () => {
-      for (const widget of widgets) {
-        const properties = document.querySelector(`script[data-for="${widget.id}"]`);
-        CircuitsVis.render(widget.id, CircuitsVis[widget.dataset.component], JSON.parse(properties.textContent));
-      }
-    };
-    document.head.append(script);
+  const widgets = document.querySelectorAll(".circuits-widget"), source = new URL("circuitsvis/iife.js", document.currentScript.src);
+  if (!widgets.length) return;
+  const script = document.createElement("script");
+  script.src = source;
+  script.onload = () => {
+    for (const widget of widgets) {
+      const properties = document.querySelector(`script[data-for="${widget.id}"]`);
+      CircuitsVis.render(widget.id, CircuitsVis[widget.dataset.component], JSON.parse(properties.textContent));
+    }
+  };
+  document.head.append(script);
+})();
+
+// "Follow a name" (follow/follow.js) and pictures that answer (live.js): their scripts are loaded only on pages that have them.
+(() => {
+  const base = new URL(".", document.currentScript.src), STEPS = { "01_": 1, "03_": 6, "06_": 3, "07_": 4 }; // of chapters: the step at which it waits
+  const add = (name, properties) => new Promise((resolve) => document.head.append(Object.assign(document.createElement(name), properties, { onload: resolve })));
+  const load = (name) => add("script", { src: new URL(name, base) });
+  const style = (name) => add("link", { rel: "stylesheet", href: new URL(name, base) });
+  document.addEventListener("DOMContentLoaded", async () => {
+    const still = document.querySelector('img[src*="follow_a_name"]');
+    const host = document.querySelector(".tc-follow-here") ?? (still && document.createElement("div"));
+    const answers = document.querySelector(".tc-live, details[data-answer]");
+    if (!host && !answers) return;
+    if (!document.querySelector('script[src*="dom.js"]')) await load("dom.js");
+    if (answers) style("live.css"), load("live.js");
+    if (!host) return;
+    await Promise.all([style("follow/follow.css"), load("follow/data.js"), load("follow/follow.js")]);
+    if (still) (still.closest("p > a, p, a") ?? still).replaceWith(host);
+    const step = STEPS[location.pathname.split("/").pop().slice(0, 3)] ?? 1;
+    follow.start(host, { step, play: Boolean(host.dataset.play), whole: Boolean(host.dataset.whole) });
   });
 })();

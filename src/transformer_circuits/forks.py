@@ -1,13 +1,10 @@
-"""Processes forked from one that has already imported what chapters import, which note the files that they read.
+"""Processes forked from one that has already imported the libraries that chapters import.
 
 A kernel spends most of its start on imports. (A pool of kernels that are reset between chapters leaks names, hooks, and random states.) Where
 forking a process with loaded libraries is not safe (everywhere but on Linux), each process starts anew.
-
-No module of the package is imported before the fork, so that what a process reads of it is noted too.
 """
 
 import importlib
-import importlib.util
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -64,14 +61,13 @@ def start(target: Callable[..., None], *arguments: Any) -> Fork:
 # ---- in the new process -------------------------------------------------------------------------------------------------
 
 
-def enter(variables: Mapping[str, str], folder: str, watched: Sequence[str], log: str) -> None:
-    """Take the place of a new interpreter in `folder`; `log` gets each watched file that it reads."""
+def enter(variables: Mapping[str, str], folder: str) -> None:
+    """Take the place of a new interpreter in `folder`."""
     os.setsid()
     threading.Thread(target=end_with_parent, daemon=True).start()
     os.environ.clear()
     os.environ.update(variables)
     os.chdir(folder)
-    note_reads(watched, log)
 
 
 def end_with_parent() -> None:
@@ -80,28 +76,9 @@ def end_with_parent() -> None:
     os._exit(1)
 
 
-def note_reads(watched: Sequence[str], log: str) -> None:
-    """Append to `log` the path of each file below `watched` that this process opens to read in Python, and of each folder that it lists."""
-    notes = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    seen = set()
-
-    def note(event: str, arguments: tuple) -> None:
-        if event not in ("open", "os.listdir", "os.scandir") or not isinstance(arguments[0], (str, os.PathLike)):
-            return
-        if event == "open" and set(arguments[1] or "") & set("wax"):
-            return
-        path = os.path.abspath(arguments[0])
-        if f"{path}/".startswith(tuple(watched)) and path not in seen:
-            seen.add(path)
-            compiled = path.endswith(".pyc") and "__pycache__" in path  # counts as its source
-            os.write(notes, f"{importlib.util.source_from_cache(path) if compiled else path}\n".encode())
-
-    sys.addaudithook(note)
-
-
-def kernel(command: Sequence[str], *place: Any) -> None:
+def kernel(command: Sequence[str], variables: Mapping[str, str], folder: str) -> None:
     """Be the kernel that `command` would start: python -m ipykernel_launcher OPTIONS."""
-    enter(*place)
+    enter(variables, folder)
     from ipykernel.kernelapp import IPKernelApp
 
     options = command[command.index("-f") :]
@@ -110,9 +87,9 @@ def kernel(command: Sequence[str], *place: Any) -> None:
     IPKernelApp.launch_instance()
 
 
-def make_page(module: str, out: str, *place: Any) -> None:
+def make_page(module: str, out: str, variables: Mapping[str, str], folder: str) -> None:
     """Write a page, and what belongs to it, to and beside the file `out`: what the module's `main` does."""
-    enter(*place)
+    enter(variables, folder)
     importlib.import_module(module).main(Path(out))
 
 
@@ -120,15 +97,11 @@ def make_page(module: str, out: str, *place: Any) -> None:
 
 
 class Manager(AsyncKernelManager):
-    """Starts a kernel as a fork, which appends to `reads` what it reads below `watched`."""
-
-    def __init__(self, watched: Sequence[str], reads: str, **options: Any) -> None:
-        super().__init__(**options)
-        self.watched, self.reads = watched, reads
+    """Starts a kernel as a fork."""
 
     async def _async_launch_kernel(self, kernel_cmd: list[str], *, env: Mapping[str, str], cwd: str, **_: Any) -> None:
         provisioner = self.provisioner
-        provisioner.process = start(kernel, kernel_cmd, dict(env), cwd, self.watched, self.reads)
+        provisioner.process = start(kernel, kernel_cmd, dict(env), cwd)
         # The new process makes itself the leader of a group; until then, signals for the group reach it alone.
         provisioner.pid = provisioner.pgid = provisioner.process.pid
         provisioner.cwd = cwd

@@ -1,12 +1,13 @@
 """The built book, and a browser that has no network."""
 
-import shutil
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from browser import ADVICE, find
 from live_page import opened
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
@@ -18,12 +19,7 @@ expect.set_options(timeout=PATIENCE)
 # Beside Playwright's own flags, which leave out the sandbox (CI runs as root) and all that a browser does in the background.
 FLAGS = ["--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND"]  # no name resolves: the network is cut off
 
-BROWSERS = [
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
-]
+NO_BROWSER = f"The tests of the pages need a browser: {ADVICE}."
 
 
 @pytest.fixture(scope="session")
@@ -39,10 +35,9 @@ def html() -> Path:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    assert program, (
-        "The tests of the pages need a browser: install Chrome, or Debian's package chromium (.ci/run does)."
-    )
+    program = find()
+    if not program:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(NO_BROWSER)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
         yield browser
@@ -122,3 +117,11 @@ def unscripted(browser) -> Iterator[Page]:
     phone = {"width": 400, "height": 800}
     with browser.new_context(java_script_enabled=False, offline=True, viewport=phone) as context:
         yield context.new_page()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say in the last line, below pytest's own, which tests did not run for lack of a browser."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter else []
+    if number := sum(NO_BROWSER in str(report.longrepr) for report in skipped):
+        print(f"{number} tests of the pages were not run: {ADVICE}.")

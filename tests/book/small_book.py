@@ -40,8 +40,9 @@ def make_book(root: Path) -> Path:
 
 
 def list_pages(root: Path, *pages: str) -> None:
-    files = "".join(f"- file: {page}\n" for page in pages)
-    (root / "book" / "_toc.yml").write_text(f"format: jb-book\nroot: book/intro\nchapters:\n{files}")
+    """Write the table of contents; a name with * stands for many pages."""
+    files = "".join(f"- {'glob' if '*' in page else 'file'}: {page}\n" for page in pages)
+    (root / "_toc.yml").write_text(f"format: jb-book\nroot: book/intro\nchapters:\n{files}")
 
 
 def runs(root: Path) -> int:

@@ -29,7 +29,7 @@ SECONDS = 600  # for a training that takes half a minute on a free core
 def site(tmp_path_factory):
     root = tmp_path_factory.mktemp("site")
     grow.main(root / "grow.md")
-    return make_site(root, "grow", "train.js", "../play/engine.js", "../watch/watch.css")
+    return make_site(root, "grow", "train.js", "../forward.js", "../watch/watch.css")
 
 
 def step_of(page):

@@ -56,10 +56,15 @@ def pages(tmp_path_factory):
     linked = ["04_skip_trigrams", "16_every_head"]
     for name in linked:
         write(root / "notebooks" / f"{name}.ipynb", name[:2].lstrip("0"))
-    list_pages(root, "book/head_dump", "book/every_head", *(f"notebooks/{name}" for name in linked))
-    made = {name: root / "_build" / "made" / name for name in ("head_dump", "every_head")}
-    for folder in made.values():
-        folder.mkdir(parents=True)
+    list_pages(
+        root,
+        "book/head_dump",
+        "book/head_dump/some-model/*",
+        "book/every_head",
+        *(f"notebooks/{name}" for name in linked),
+    )
+    results = build.Store(root)
+    made = {name: results.new(name) for name in ("head_dump", "every_head")}
     ablated = {"some-model": AblationEffects(torch.tensor([[0.25, 0.001]]), torch.tensor([[0.01, 0.0002]]))}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dump_pages, "N_SOURCES", SHOWN)
@@ -69,8 +74,8 @@ def pages(tmp_path_factory):
     windows = torch.arange(len(WORDS)).repeat(2, 1)
     out = made["every_head"] / "every_head.md"
     every_head.write_page(out, every(), dict.fromkeys(HEADS, passages), windows, WORDS)
-    for name, folder in made.items():
-        build.Store(root).keep(name, "", {}, folder)
+    for name in made:
+        results.keep(name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forks, "PRELOADED", [forks.__name__])  # these notebooks need no torch
         return build.build(root).parent / "book"

@@ -6,7 +6,7 @@ import pytest
 from transformer_circuits.paths import ROOT
 from transformer_circuits.training.corpus import train_tokenizer
 
-sys.path.insert(0, str(ROOT / ".ci"))  # tests import `stamp` and `colab`
+sys.path[:0] = [str(ROOT / ".ci"), str(ROOT / "notebooks")]  # tests import `stamp` and `colab`
 
 TEXT = "the cat sat on the mat, the dog sat on the cat; def f(x): return x\n"
 

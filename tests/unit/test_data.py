@@ -1,9 +1,6 @@
 """The shipped data is whole, and fits together; bigram counts, and tokens of similar frequency."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,16 +56,3 @@ def test_tokens_of_similar_frequency():
     # At the ends of the ranking the window is moved inside.
     assert (steps != 0).all() and steps.abs().max() <= 10
     assert steps[:, counts == 50].unique().tolist() == [-5, -4, -3, -2, -1, 1, 2, 3, 4, 5]
-
-
-def test_what_libraries_in_other_languages_would_open_is_noted_by_a_build(tmp_path):
-    code = f"""
-from transformer_circuits import data, forks, paths
-forks.note_reads([f"{{paths.DATA}}/"], {str(tmp_path / "log")!r})
-data.load_tokenizer()
-data.small_run("seed 1")
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert {"tokenizer.json", "small_runs.safetensors"} <= {
-        Path(line).name for line in (tmp_path / "log").read_text().split()
-    }

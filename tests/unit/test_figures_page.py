@@ -48,7 +48,7 @@ def test_a_page_has_the_picture_the_table_the_verdict_and_where_an_interactive_f
     listed = figures.Listed(paper=[{"section": "S", "figures": [entry]}])
     text = figures.page(listed, shown, scoreboard.Results({}))
     assert "A &amp; B" in text and 'alt="a &lt; b"' in text and "not run" in text and "1 One" in text
-    assert 'href="scoreboard.html#T8"' in text and 'href="../notebooks/01_one.html#cell-drawing"' in text
+    assert 'href="scoreboard.html#claim-T8"' in text and 'href="../notebooks/01_one.html#cell-drawing"' in text
     picture = hashlib.sha256(SVG.encode()).hexdigest()
     assert f'src="../_images/{picture}.svg"' in text and "<td>row</td>" in text
     assert '<a href="../notebooks/01_one.html#cell-heads">An interactive figure</a>' in text

@@ -2,22 +2,27 @@
 
 import ast
 import re
+import string
 
+import nbformat
 import pytest
+import yaml
 from bs4 import BeautifulSoup
+from nbformat.v4 import new_code_cell, new_notebook
 
+from transformer_circuits.build import held_out
 from transformer_circuits.claims import Verdict, judge, ledger, show, verdicts
 from transformer_circuits.claims.ledger import LedgerError, load_claims, names_in, verdict_on
 
 # The paper's claims as this project lists them, section by section.
 PAPER = """
 O1 O2 O3 O4 O5 O6 O7 O8 O9  Z1 Z2 Z3
-P1 P2 P3 S1 S2 S3 S4 S5 S6 S7 S8 E1 E2 E3 E4 E5 E6
-T1 T2 T3 T4 T5 T6 T7 T8 T9 T10 T11 T12 T13 T14 T15
+P1 P2 P3 S1 S2 S3 S4 S5 S6 S7 S8 E1 E2 E3 E4 E5 E6 E7
+T1 T2 T3 T4 T5 T6 T7 T8 T9 T10 T11 T12 T13 T14 T15 T16 T17
 W1 W2 W3 W4 W5 W6 W7 W8 W9 W10  X1 X2 X3  A1 A2 A3 A4 A5
 """.split()
 IDENTITIES = set("O1 O2 O3 O4 O6 P1 P2 P3 E3 E5 T1 T2 X1 X2 X3 A1 A2 A3 A4 A5".split())
-NOTES = {"S6", "S7", "E2", "T13"}
+NOTES = {"S6", "S7", "E2", "T13", "T15"}
 JUDGED = [id for id in PAPER if id not in IDENTITIES | NOTES]
 
 # For each claim numbers that bear its statement out, in the order of its `values`: a criterion that nothing can meet, or that
@@ -27,10 +32,10 @@ BORNE_OUT = {
     "Z1": (0.98, 0.1, 2.1, 0.95), "Z2": (0.02,), "Z3": (0.1, 1.5, 2, 0.9, 0.85, 0.8, 0.4, 0.2, 0.1),
     "S1": (0.9, 0.02, 0.8, 0.2), "S2": (0.4, 0.2, 0.02, 0.01, 0.0004, 0.0004, 0.0001, 0.0001), "S3": (20, 0.1, 0.01),
     "S4": (50, 0.6, 0.02), "S5": (0.7, 0.6, 3, 12), "S8": (0.5, 0.1, 1),
-    "E4": (0.8, 0.8, 0.8, 0.7, 0.5), "E6": (0.1, 0.001, 4),
-    "T3": (4, 1, 1, 3), "T4": (0.5,), "T5": (0.03,), "T6": (2, 0.7, 0.1, 0.14), "T7": (0.5, 0.7, 0.2, 4),
+    "E4": (0.99, 0.9, 0.95, 0.98, 0.7, 0.8), "E6": (0.1, 0.001, 4), "E7": (0.6, 1.2, 2),
+    "T3": (4, 1, 1, 3, 3), "T4": (0.5, 0.6), "T5": (0.03,), "T6": (2, 0.7, 0.1, 0.14), "T7": (0.5, 0.7, 0.2, 4, 0.3),
     "T8": (0.02, 0.8, 0.001, 0.7, 0.1, 6, 8.3), "T9": (0.8, 0.1), "T10": (2, 2, 10, 0), "T12": (0.3, 0.05, 6),
-    "T14": (0.8, 0.05, 0.75, 0.3, 12), "T15": (500, 3, 0.1, 1.5),
+    "T14": (0.8, 0.05, 0.75, 0.3, 12), "T16": (0.8, 0.7, 0.9, 0.9, 0.6, 0.8), "T17": (0.9, 0.2, 0.7, 0.5, 0.2, 0.2),
     "W1": (-0.05, -0.5, 0.45), "W2": (0.7, 400, 600, 800, 300, 2, 300, 0.7, 0.02), "W3": (0.7, 0.05, 0.8, 0.75, 0.9), "W4": (0.8, 0.02), "W5": (0.6, 0.4),
     "W6": (5, 3, 0.7, 5, 0.6), "W7": (3, 0.5), "W8": (0.01, 0.8), "W9": (1.5, 0.5, 1e-6), "W10": (0.3, 0.3, 0.083),
 }  # fmt: skip
@@ -49,7 +54,7 @@ def borne_out(id):
 
 def test_the_ledger_holds_exactly_the_papers_claims():
     claims = load_claims()
-    assert sorted(claims) == sorted(PAPER) and len(PAPER) == 62
+    assert sorted(claims) == sorted(PAPER) and len(PAPER) == 65
     assert {id for id, claim in claims.items() if claim.group == "identity"} == IDENTITIES
     assert {id for id, claim in claims.items() if claim.group == "note"} == NOTES
     assert [id for id, claim in claims.items() if claim.needs_network] == ["W7"]
@@ -62,6 +67,8 @@ def test_a_claim_that_is_judged_has_criteria_over_its_values_and_no_other_has(id
     assert all(criteria) if id in JUDGED else not any((claim.reproduced, claim.partly, claim.errors))
     assert bool(claim.values) == (id not in IDENTITIES)
     assert names_in(ast.parse(f"{claim.reproduced}\n{claim.partly}")) <= {*claim.quantities, *claim.errors.values()}
+    named = {name for _, name, _, _ in string.Formatter().parse(claim.ours) if name}
+    assert {name.removeprefix("n_") for name in named} <= claim.quantities.keys()
 
 
 @pytest.mark.parametrize("id", JUDGED)
@@ -108,7 +115,6 @@ def test_a_verdict_that_two_standard_errors_would_change_says_so(score, error, v
     assert (record.verdict, record.within_error) == (verdict, within)
     assert ("within error of the threshold" in repr(verdicts(record))) == within
     assert not judge("T8", {**values, "induction_2l_error": 0}).within_error
-    assert f"{score:.0%} ± {error:.0%}" in repr(verdicts(record))
 
 
 def test_a_pair_is_an_estimate_and_its_standard_error():
@@ -126,7 +132,7 @@ def test_an_identity_is_judged_by_its_largest_error_and_a_note_not_at_all():
     assert judge("O1", {"attn-only-1l": 1e-7, "attn-only-2l": 2e-4}).verdict is Verdict.FAILS
     note = judge("S7", main=0.5)
     assert note.verdict is Verdict.NOTED
-    assert "of the 12-head model listed for all source tokens: 50%" in repr(verdicts(note))
+    assert "note" in repr(verdicts(note)) and "50%" in repr(verdicts(note))
 
 
 # Judging
@@ -147,35 +153,31 @@ def test_what_cannot_be_judged_is_refused(id, value, words):
 # What a notebook shows, and what its output carries
 
 
-def test_the_box_escapes_everything_and_tells_the_verdict_in_words():
-    card = verdicts(judge("O1", {"<td": 1e-7}, detail="</script> & `W_E`, d_head wide"))
-    text = card._repr_mimebundle_()["text/html"]
-    assert "<td" not in text and "</script>" not in text and "`" not in text
-    assert str(show.subscripts("W_E^T W_QK")) == "W<sub>E</sub><sup>T</sup> W<sub>QK</sub>"
-    assert "W<sub>E</sub>" in text and "<code>d_head</code> wide" in text and "</script> & `W_E`" in repr(card)
-    box = BeautifulSoup(text, "html.parser").find(id="claim-O1")
-    for words in ("<td", "1.0e−7", "</script> & `WE`", "identity holds"):
-        assert words in box.text
-    assert "tc-identity-holds" in box["class"]
+def test_the_list_escapes_everything_and_tells_the_verdict_in_words(monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_CIRCUITS_BOOK", "1")
+    odd = judge("O1", {"<td": 1e-7}).model_copy(update={"criterion": "</script> & `W_E`"})
+    shown = verdicts(odd, judge("E1", copying_heads=9, heads=12, models=3, models_most=3))._repr_mimebundle_()
+    lines = BeautifulSoup(shown["text/html"], "html.parser").select("li")
+    assert [line.a["href"] for line in lines] == [f"../book/scoreboard.html#claim-{id}" for id in ("O1", "E1")]
+    assert [line.select_one(".tc-verdict")["class"][1] for line in lines] == ["tc-identity-holds", "tc-reproduced"]
+    assert " ".join(lines[1].select_one(".tc-result").text.split()) == "9 of 12 working heads Paper: 10 of 12 heads"
+    assert "</script>" not in shown["text/html"]
+    assert str(show.subscripts("<W_E^T W_QK")) == "&lt;W<sub>E</sub><sup>T</sup> W<sub>QK</sub>"
+    assert str(show.subscripts("d_head wide")) == "<code>d_head</code> wide"
 
 
 @pytest.mark.parametrize(("id", "changes", "words"), [
-    ("T8", {"induction_2l": 0.24}, "best induction score, two layers, is 24% ± 0%; the criterion requires at least 50%"),
-    ("T8", {"alike": 0}, "both models were trained alike: no; the criterion requires yes"),
-    ("T8", {"drop_2l": 3}, "loss in the second copy below that of a uniform guess, two layers, is 3 ± 0 nats; the criterion requires at least "
-                           "4.15 nats (0.5 times “loss of a uniform guess over the vocabulary”)"),
-    ("W1", {"gain_error": 0.2}, "in-context score of one layer minus that of two layers is 0.45 ± 0.2 nats; the criterion requires "
-                                "at least 0.6 nats (3 times “standard error of in-context score of one layer minus that of two layers”)"),
+    ("T8", {"induction_2l": 0.24}, "best induction score, two layers: 24% ± 0%, needs ≥ 50%"),
+    ("T8", {"alike": 0}, "both models were trained alike: no, needs = yes"),
+    ("T8", {"drop_2l": 3}, "loss in the second copy below that of a uniform guess, two layers: 3 ± 0 nats, needs ≥ 4.15 nats"),
     # a number is never rounded onto its threshold
-    ("W2", {"icl_share": 0.49996}, "fraction of the fall of the in-context score between 10% and 90% is 49.996% ± 0%; the criterion requires "
-                                   "at least 50%"),
-    ("T15", {"ratio": -3}, "the absolute value of “"),
+    ("W2", {"icl_share": 0.49996}, "fraction of the fall of the in-context score between 10% and 90%: 49.996% ± 0%, needs ≥ 50%"),
+    ("W10", {"overlap_read": 0.1}, "overlap of read subspaces: 10%; overlap of write subspaces: 30%, needs ≥ 16.6%"),
     ("W1", {"alike": None}, "not measured: both models were trained alike"),
 ])  # fmt: skip
 def test_a_claim_that_is_not_reproduced_says_why(id, changes, words):
     values = {name: x for name, x in {**borne_out(id), **changes}.items() if x is not None}
-    said = show.unmet_conditions(judge(id, values))
-    assert any(condition.startswith(words) for condition in said), said
+    assert words in show.unmet_conditions(judge(id, values))
 
 
 @pytest.mark.parametrize(("x", "unit", "shown"), [
@@ -217,3 +219,36 @@ def test_changed_verdicts_are_listed_until_they_are_accepted(tmp_path):
     assert ledger.changed(now, accepted) == [("T8", "partly reproduced", "reproduced")]
     accepted.write_text(ledger.as_file(now))
     assert ledger.changed(now, accepted) == []
+
+
+def test_records_of_other_models_are_read_and_a_malformed_file_is_named(tmp_path):
+    assert ledger.held_out_seed(tmp_path) is None and ledger.public_models(tmp_path) == []
+    record = judge("Z2", 0.02)
+    (tmp_path / "public").mkdir()
+    for path in (tmp_path / ledger.HELD_OUT, tmp_path / "public" / "some-model.yml"):
+        path.write_text(yaml.safe_dump({"model": "Some model", "records": [record.model_dump(mode="json")]}))
+    assert ledger.held_out_seed(tmp_path).of("Z2") == record and ledger.held_out_seed(tmp_path).of("Z1") is None
+    assert [model.model for model in ledger.public_models(tmp_path)] == ["Some model"]
+    (tmp_path / "public" / "other.yml").write_text("records: []")
+    with pytest.raises(LedgerError, match="other.yml must have model"):
+        ledger.public_models(tmp_path)
+
+
+def test_a_held_out_seed_is_judged_in_the_place_of_the_books_model(tmp_path, capsys):
+    cells = [
+        "from transformer_circuits.claims import judge, verdicts",
+        "name = 'attn-only-2l'\nother = 'attn-only-2l-planted'",
+        "1 / 0  # holds for the book's model only",
+        "verdicts(judge('Z2', 0.02, detail=f'{name}, {other}'), judge('O1', 1e-7))",
+    ]
+    path, out = tmp_path / "02_two.ipynb", tmp_path / ledger.HELD_OUT
+    nbformat.write(new_notebook(cells=[new_code_cell(cell) for cell in cells]), path)
+    before = path.read_text()
+    held_out.main([str(path), "--model", "a-seed", "--out", str(out), "--claims", "Z2"])
+    assert path.read_text() == before
+    assert "ZeroDivisionError" in capsys.readouterr().out
+    (record,) = ledger.held_out_seed(tmp_path).records
+    assert record.detail == "a-seed, attn-only-2l-planted" and ledger.problems({"02": [record]}) == []
+    nbformat.write(new_notebook(cells=[new_code_cell("other = 'attn-only-2l-planted'")]), path)
+    with pytest.raises(ValueError, match='02_two.ipynb has no "attn-only-2l"'):
+        held_out.main([str(path), "--out", str(out)])

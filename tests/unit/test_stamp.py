@@ -1,6 +1,8 @@
-"""What repeats pyproject.toml says the same as it does, and the check notices when not. What every chapter starts with."""
+"""What repeats pyproject.toml says the same as it does; what every chapter starts with, in every kernel; what git keeps of a notebook."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +14,10 @@ import nbformat
 import pytest
 import stamp
 import torch
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from strip_outputs import stripped
 
 from transformer_circuits import notebook
 from transformer_circuits.paths import ROOT
@@ -21,7 +26,7 @@ from transformer_circuits.paths import ROOT
 @pytest.fixture
 def copy(tmp_path):
     """A copy of the files that the stamp reads and writes, with a notebook."""
-    for name in ("pyproject.toml", "constraints.txt", "environment.yml", *stamp.WITH_ADDRESS):
+    for name in ("pyproject.toml", *stamp.WITH_ADDRESS):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "notebooks").mkdir()
     notebook = new_notebook(cells=[new_markdown_cell("# Title"), new_code_cell("1")])
@@ -29,82 +34,125 @@ def copy(tmp_path):
     return tmp_path
 
 
-def test_derived_files_are_up_to_date():
-    assert [str(p.relative_to(ROOT)) for p in stamp.differing()] == [], "run `make stamp`"
+def test_files_that_repeat_pyproject_are_up_to_date_and_git_has_the_notebooks_as_its_filter_leaves_them():
+    assert [str(path.relative_to(ROOT)) for path in stamp.differing()] == [], "run `make stamp`"
 
 
 @pytest.mark.parametrize("new", ["https://github.com/someone-else/{}", "https://github.com/Another.One/their-circuits"])
 def test_the_public_address_is_carried_everywhere(copy, new):
     old = stamp.project(copy)["urls"]["Repository"]
     new = new.format(old.rpartition("/")[2])
-    for name in stamp.WITH_ADDRESS:
-        here = [place for place in stamp.places(old) if place in (copy / name).read_text()]
-        assert here, f"{name} does not name the repository's address"
     (copy / "pyproject.toml").write_text((copy / "pyproject.toml").read_text().replace(old, new))
     files = stamp.differing(copy)
-    assert {p.name for p in files} == {*stamp.WITH_ADDRESS, "01_try.ipynb"}
+    assert {path.name for path in files} == {*stamp.WITH_ADDRESS, "01_try.ipynb"}
     for path, text in files.items():
         assert any(place in text for place in stamp.places(new)), path
         assert not any(place in text for place in stamp.places(old)), path
-    _, colab, published = stamp.places(new)
-    assert colab in files[copy / "README.md"] and published in files[copy / "README.md"]
-    for path, text in files.items():
         path.write_text(text)
     assert stamp.differing(copy) == {}
+
+
+def test_constraints_pin_every_requirement_within_its_bounds():
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines()[1:])
+    project = stamp.project()
+    for text in [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]:
+        requirement = Requirement(text)
+        version = pins[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), f"{text}, but constraints.txt has {version}"
+
+
+def run_first_cell(folder, address, version="1.0", **environment):
+    """Run the first cell in an IPython that does not have the book."""
+    (folder / "pyproject.toml").write_text(f"[project]\nversion = '{version}'\nurls.Repository = '{address}'")
+    hidden = "import sys\nsys.modules['transformer_circuits'] = None\n"
+    command = [sys.executable, "-m", "IPython", "--colors=NoColor", "-c", hidden + stamp.first_cell(folder)]
+    environment = os.environ | {"IPYTHONDIR": str(folder / "ipython")} | environment
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+    return done.stdout + done.stderr
+
+
+def test_a_kernel_without_the_book_says_how_to_get_the_right_one(tmp_path):
+    said = run_first_cell(tmp_path, "nowhere")
+    assert said.splitlines()[-1] == f"ModuleNotFoundError: {stamp.ADVICE}"
+    assert said.count("Traceback") == 1 and not (tmp_path / "book").exists()
 
 
 @pytest.mark.parametrize(
     ("there", "version"), [("nothing", "1.0"), ("zip", "1.0"), ("release", "1.0"), ("release", "1.1.dev0")]
 )
-def test_colab_fetches_the_release_an_uploaded_zip_or_says_what_to_do(tmp_path, there, version):
-    content, public = tmp_path / "content", tmp_path / "public"
-    content.mkdir()
-    (public / ".ci").mkdir(parents=True)
+def test_colab_takes_the_release_or_a_folder_that_is_there(tmp_path, there, version):
+    public = tmp_path / "public"
+    (public / "notebooks").mkdir(parents=True)
     git = ["git", "-C", str(public), "-c", "user.name=n", "-c", "user.email=e"]
     subprocess.run([*git, "init", "-q"], check=True)
     for text in ("the release", "the default branch"):
-        (public / ".ci" / "colab.py").write_text(f"print('{text}')")
+        (public / "notebooks" / "colab.py").write_text(f"print('{text}')")
         subprocess.run([*git, "add", "."], check=True)
         subprocess.run([*git, "commit", "-qm", text], check=True)
         if text == "the release":
             subprocess.run([*git, "tag", "v1.0"], check=True)
-    if there == "zip":
-        shutil.make_archive(content / "book-main", "zip", tmp_path, "public")
+    if there == "zip":  # unpacked by the reader
+        shutil.copytree(public, tmp_path / "book")
     address = public.as_uri() if there == "release" else (tmp_path / "nowhere").as_uri()
-    (tmp_path / "pyproject.toml").write_text(f"[project]\nversion = '{version}'\nurls.Repository = '{address}'")
-    cell = stamp.first_cell(tmp_path).replace("/content", str(content))
-    command = [sys.executable, "-m", "IPython", "--colors=NoColor", "-c", cell]
-    there_too = {"COLAB_RELEASE_TAG": "1", "IPYTHONDIR": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | there_too)
+    said = run_first_cell(tmp_path, address, version, COLAB_RELEASE_TAG="1")
     if there == "nothing":
-        assert f"SystemExit: The book could not be fetched from {address}: upload a zip" in done.stdout + done.stderr
+        assert "nowhere" in said and "FileNotFoundError" in said
     else:
         released = there == "release" and version == "1.0"
-        assert done.stdout == f"{'the release' if released else 'the default branch'}\n", done.stderr
+        assert said == f"{'the release' if released else 'the default branch'}\n"
 
 
-def test_colab_keeps_what_is_in_use_and_installs_what_is_missing(monkeypatch, capsys):
-    requirements = ["torch>=2.6", "pandas>=2.2", "transformer-lens==4.3.0"]
-    assert colab.missing(requirements, {"torch", "pandas"}) == ["transformer-lens==4.3.0"]
+def test_colab_keeps_what_is_in_use_and_installs_what_is_missing_as_tested(monkeypatch, capsys):
+    requirements, pins = ["torch>=2.6", "pandas>=2.2", "transformer-lens>=4"], {"transformer-lens": "4.3.0"}
+    assert colab.missing(requirements, {"torch", "pandas"}, pins) == ["transformer-lens==4.3.0"]
     versions = {"torch": "2.8", "Pandas": "2.2.2", "tqdm": "4.0"}
-    assert colab.held(versions, {"pandas"}) == ["Pandas==2.2.2", "torch==2.8"]
+    assert colab.constraints(versions, {"pandas"}) == ["Pandas==2.2.2", "torch==2.8"]
 
     commands = []
-    done = types.SimpleNamespace(returncode=0)
-    monkeypatch.setattr(colab.subprocess, "run", lambda command, **_: commands.append(command) or done)
+    result = types.SimpleNamespace(returncode=0)
+    monkeypatch.setattr(colab.subprocess, "run", lambda command, **_: commands.append(command) or result)
     monkeypatch.setattr(colab.sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", "")
     for _ in range(2):  # everything is installed where tests run
         colab.main()
-        assert capsys.readouterr().out == f"The book is in {ROOT}; nothing had to be installed.\n"
+        assert capsys.readouterr().out == f"The book is in {ROOT}; installed: nothing, all was there.\n"
     assert commands == [] and sys.path.count(str(ROOT / "src")) == 1
     monkeypatch.setattr(colab, "missing", lambda *_: ["simpleeval==1.0.8"])
     colab.main()
     assert commands[0][-1] == "simpleeval==1.0.8"
-    assert "installed simpleeval==1.0.8." in capsys.readouterr().out
-    done.returncode, done.stderr = 1, "many lines\nERROR: no such release"
+    assert "installed: simpleeval==1.0.8." in capsys.readouterr().out
+    result.returncode, result.stderr = 1, "many lines\nERROR: no such release"
     with pytest.raises(SystemExit, match="could not be installed: ERROR: no such release"):
         colab.main()
+
+
+def test_running_and_saving_a_notebook_is_no_change_for_git(tmp_path):
+    checked = new_code_cell("print(1)", metadata={"tags": ["nbval-check-output"]}, execution_count=1)
+    checked.outputs = [new_output("stream", text="1\n")]
+    kept = stripped(nbformat.writes(new_notebook(cells=[checked, new_code_cell("2")])))
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e"]
+    (tmp_path / "a.ipynb").write_text(kept)
+    (tmp_path / ".gitattributes").write_text("*.ipynb filter=outputs")
+    setting = re.search(r"git config (\S+) '(.*)'", (ROOT / ".ci" / "venv").read_text())
+    command = setting[2].replace(".venv/bin/python", sys.executable).replace(".ci/", f"{ROOT}/.ci/")
+    for arguments in (["init", "-q"], ["config", setting[1], command], ["add", "."], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *arguments], check=True)
+
+    ran = nbformat.from_dict(json.loads(kept))  # as JupyterLab saves it
+    for number, cell in enumerate(ran.cells):
+        cell.execution_count = number + 7
+        cell.metadata["execution"] = {"iopub.execute_input": "now"}
+    ran.cells[1].outputs = [new_output("execute_result", {"text/plain": "2"}, execution_count=8)]
+    ran.metadata = {"kernelspec": {"display_name": "mine"}, "language_info": {"name": "python", "version": "3.12.1"}}
+    nbformat.write(ran, tmp_path / "a.ipynb")
+    changes = [*git, "diff", "--stat"]
+    assert subprocess.run(changes, capture_output=True, text=True).stdout == ""
+    ran.cells[1].source = "3"
+    nbformat.write(ran, tmp_path / "a.ipynb")
+    assert (
+        "1 file changed, 1 insertion(+), 1 deletion(-)"
+        in subprocess.run(changes, capture_output=True, text=True).stdout
+    )
 
 
 def test_setup_says_something_only_where_a_release_differs(capsys, monkeypatch):
@@ -115,14 +163,3 @@ def test_setup_says_something_only_where_a_release_differs(capsys, monkeypatch):
         monkeypatch.setattr(notebook, "TESTED", {"torch": "1.0"})
         notebook.setup()
         assert capsys.readouterr().out.startswith("This book was tested with torch 1.0; here: torch ")
-
-
-def test_constraints_are_plain_pins_and_every_exact_pin_agrees_with_them():
-    lines = (ROOT / "constraints.txt").read_text().splitlines()[1:]
-    pins = dict(line.split("==") for line in lines)
-    assert not [pin for pin in lines if set(pin) & set("+@/: ")], "the name of a host or of a local build"
-    about = stamp.project()
-    for requirement in [*about["dependencies"], *sum(about["optional-dependencies"].values(), [])]:
-        name, _, version = requirement.partition("==")
-        if version:
-            assert pins[stamp.normal(name)] == version, f"{requirement}: run `make constraints`"

@@ -1,10 +1,12 @@
 """Tables show any token literally, widgets rank predictions (test_widgets: both in a browser), and plots name heads."""
 
+import importlib.metadata
 import json
 
 import matplotlib.pyplot as plt
 import pytest
 import torch
+import yaml
 from bs4 import BeautifulSoup
 
 from transformer_circuits.figures import plots, widgets
@@ -22,6 +24,17 @@ def test_what_cannot_be_seen_is_made_visible_and_the_rest_stays():
     assert [show_token(f"a{chr(code)} b") for code in UNSEEN] == [f"a<U+{code:04X}>·b" for code in UNSEEN]
 
 
+@pytest.mark.filterwarnings("error")
+def test_figures_show_tokens_literally():
+    """`$$` and `$x^` are mathematics to matplotlib, and its font lacks some tokens."""
+    names = ["$$", " $x^", "x^2$$", "日", "plain"]
+    for ax in (plots.heatmap(torch.eye(5), x=names, label="attention"), plots.bars(names, range(5), label="logit")):
+        ax.figure.canvas.draw()
+        labels = [text.get_text() for text in ax.get_xticklabels()]
+        assert labels == [r"\$\$", r"·\$x^", r"x^2\$\$", "<U+65E5>", "plain"]
+        plt.close(ax.figure)
+
+
 def test_tables_show_tokens_literally_and_take_lists_missing_values_and_chosen_columns():
     nan = float("nan")
     rows = [
@@ -35,6 +48,17 @@ def test_tables_show_tokens_literally_and_take_lists_missing_values_and_chosen_c
     source = "·</td>&amp;<U+200B>"
     assert cells == [[source, "a <b> c", "·x ↵", "3.00"], ["", "d", "", ""]]
     assert source in repr(table)
+
+
+def test_the_patch_of_circuitsvis_fits_the_installed_script_and_no_other():
+    patch = yaml.safe_load(widgets.PATCH.read_text())
+    file = importlib.metadata.distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
+    original = file.read_text(encoding="utf-8")
+    for part in (part for change in patch["changes"] for part in change["replace"]):
+        assert original.count(part["old"]) == 1, part["old"]
+    assert "__html:" not in widgets.bundle().replace("__html:void 0", "") and "</script" not in widgets.bundle()
+    with pytest.raises(ValueError, match="has changed: check the replacements in circuitsvis.yml"):
+        widgets.patched(original + " ")
 
 
 def test_predictions_are_ranked():

@@ -42,6 +42,7 @@ batch = 4
 snapshots = 12
 evaluate_windows = 4
 repeats = 4
+precision = "no"
 without_start = 0.1
 planted = 0.25
 """

@@ -1,5 +1,5 @@
-// The training of the page "Grow one" (transformer_circuits/pages/grow.py): rows of tokens, forward and backward pass, optimizers, measures. It
-// draws nothing: grow.js runs these functions in a worker, from their own source text, with `playMemory` of play/engine.js for the products.
+// The training of the page "Grow one" (transformer_circuits/pages/grow.py): rows of tokens, backward pass, optimizers, measures. It draws
+// nothing: grow.js runs these functions in a worker, with those of forward.js.
 
 // Numbers from 0 to 1 (mulberry32), and normal ones, always the same for a seed.
 function growRandom(seed) {
@@ -47,18 +47,19 @@ function growTrainer(shape, settings) {
 
   // ---- memory, and products in it ----------------------------------------------------------------------------------------------
 
-  let used = 0;
-  const take = (numbers) => (used += Math.ceil(numbers / 4) * 4) - Math.ceil(numbers / 4) * 4;
+  const memory = {}, { take, used } = forwardPlaces();
   // All weights are [out, in] as torch stores them, but O is [heads * d_head, d_model]: so each head has d_head rows in each of its four.
   const at = { E: take(V * D), U: take(V * D) };
   for (let l = 0; l < L; l++) for (const side of "QKVO") at[side + l] = take(W * D);
-  const size = used, grad = take(size), first = take(size), second = take(size);
-  const wide = () => take(T * Math.max(D, W)), P = take(N * D), X = Array.from({ length: L + 1 }, wide), read = [wide(), wide()];
-  const parts = Array.from({ length: L }, () => ({ q: wide(), k: wide(), v: wide(), z: wide(), A: take(rows * H * N * N) }));
+  const size = used(), grad = take(size), first = take(size), second = take(size);
+  const pass = forwardPass(memory, take, { n_layers: L, n_heads: H, d_head: d, d_model: D, d_vocab: V, n_ctx: N, rows });
+  const wide = () => take(T * Math.max(D, W)), X = Array.from({ length: L + 1 }, wide);
+  const parts = Array.from({ length: L }, () => ({ Q: wide(), K: wide(), V: wide(), z: wide() })), A = parts.map(() => take(rows * H * N * N));
   const logits = take(T * V), dX = wide(), dStart = wide(), dz = wide(), dq = wide(), dk = wide(), dv = wide(), spare = wide();
   const scores = take(N * N), turned = take(T * Math.max(D, V, W)), panels = take(T * Math.max(D, V, W)), product = take(T * Math.max(D, V, W));
   const gram = take(d * d), factor = take(d * d), whole = take(d * d), square = take(d * d), heading = take(d * D);
-  const { F, matmul, simd } = playMemory(used);
+  Object.assign(memory, forwardMemory(used()));
+  const { F, matmul } = memory;
 
   // C[n, m] = A[n, k] B[k, m], added to C if asked for. An operand is its place, the numbers from row to row, and whether it is stored
   // transposed. The kernel takes A by rows and B in panels of 8 columns.
@@ -67,10 +68,7 @@ function growTrainer(shape, settings) {
       for (let row = 0; row < k; row++) for (let i = 0; i < n; i++) F[turned + i * k + row] = F[A + row * lda + i];
       A = turned, lda = k;
     }
-    for (let j = 0; j < m; j++) {
-      const to = panels + (j >> 3) * 8 * k + (j & 7), from = flipB ? B + j * ldb : B + j, step = flipB ? 1 : ldb;
-      for (let row = 0; row < k; row++) F[to + 8 * row] = F[from + row * step];
-    }
+    pass.pack(panels, F, B, k, m, ...(flipB ? [1, ldb] : [ldb, 1]));
     const [place, ldc] = Array.isArray(C) ? C : [C, m];
     matmul(A, lda, panels, 8 * k, add ? product : place, add ? m : ldc, n, k, m);
     if (add) for (let i = 0; i < n; i++) for (let j = 0; j < m; j++) F[place + i * ldc + j] += F[product + i * m + j];
@@ -82,55 +80,34 @@ function growTrainer(shape, settings) {
   for (const [name, place] of Object.entries(at)) {
     for (let i = 0; i < (name.length === 1 ? V : W) * D; i++) F[place + i] = scale[name[0]] * random.normal();
   }
-  for (let i = 0; i < N; i++) for (let c = 0; c < D; c++) {
-    const angle = i * Math.exp(((c % (D / 2)) * -2 * Math.log(10000)) / D);
-    F[P + i * D + c] = c < D / 2 ? Math.sin(angle) : Math.cos(angle);
-  }
 
   // ---- forward and backward ----------------------------------------------------------------------------------------------------
 
   const cut = (l, side) => l === 1 && settings.cut === side;
 
-  // What queries and keys of a layer read: the stream with positions, or, where they are cut off, the embedding with positions.
-  function reads(l, side, to) {
-    const stream = X[cut(l, side) ? 0 : l];
-    for (let t = 0; t < T; t++) for (let c = 0; c < D; c++) F[to + t * D + c] = F[stream + t * D + c] + (settings.positions ? F[P + (t % N) * D + c] : 0);
-    return to;
-  }
+  // Where the three sides of a layer read: the stream, or, where they are cut off, the embedding.
+  const reads = (l) => Object.fromEntries(Array.from("QKV", (side) => [side, X[cut(l, side) ? 0 : l]]));
 
   function withoutRemoved(z, l) {
     for (const head of removed) if (Math.floor(head / H) === l) for (let t = 0; t < T; t++) F.fill(0, z + t * W + (head % H) * d, z + t * W + (head % H) * d + d);
   }
 
-  function softmax(from, to, n, factor) {
-    let most = -Infinity, total = 0;
-    for (let j = 0; j < n; j++) most = Math.max(most, F[from + j]);
-    for (let j = 0; j < n; j++) total += F[to + j] = Math.exp((F[from + j] - most) * factor);
-    for (let j = 0; j < n; j++) F[to + j] /= total;
-  }
-
   // The mean loss over all tokens but the first of each row; then `logits` has the probabilities.
   function forward(ids) {
+    pass.place(settings.positions);
+    pass.layers.forEach((layer, l) => {
+      for (const side of "QKV") pass.pack(layer[side], F, at[side + l], D, W, 1, D);
+      pass.pack(layer.O, F, at["O" + l], W, D, D, 1);
+    });
+    pass.pack(pass.U, F, at.U, D, V, 1, D);
     for (let t = 0; t < T; t++) F.copyWithin(X[0] + t * D, at.E + ids[t] * D, at.E + (ids[t] + 1) * D);
     for (let l = 0; l < L; l++) {
-      const { q, k, v, z, A } = parts[l];
-      multiply(q, [reads(l, "Q", read[0]), D], [at["Q" + l], D, true], T, D, W);
-      multiply(k, [reads(l, "K", read[1]), D], [at["K" + l], D, true], T, D, W);
-      multiply(v, [X[l], D], [at["V" + l], D, true], T, D, W);
-      for (let b = 0; b < rows; b++) for (let h = 0; h < H; h++) {
-        const here = b * N * W + h * d, pattern = A + (b * H + h) * N * N;
-        multiply(scores, [q + here, W], [k + here, W, true], N, d, N);
-        for (let i = 0; i < N; i++) softmax(scores + i * N, pattern + i * N, i + 1, 1 / Math.sqrt(d));
-        multiply([z + here, W], [pattern, N], [v + here, W], N, N, d);
-      }
-      withoutRemoved(z, l);
-      F.copyWithin(X[l + 1], X[l], X[l] + T * D);
-      multiply(X[l + 1], [z, W], [at["O" + l], D], T, W, D, true);
+      pass.layer(l, reads(l), parts[l], X[l], X[l + 1], N, { patterns: F, at: A[l], edit: (z) => withoutRemoved(z, l) });
     }
-    multiply(logits, [X[L], D], [at.U, D, true], T, D, V);
+    pass.unembed(X[L], logits, T);
     let loss = 0;
     for (let t = 0; t < T; t++) {
-      softmax(logits + t * V, logits + t * V, V, 1);
+      pass.softmax(logits + t * V, V, 1, F, logits + t * V);
       if ((t + 1) % N) loss -= Math.log(F[logits + t * V + ids[t + 1]] + 1e-30);
     }
     return loss / (rows * (N - 1));
@@ -147,12 +124,12 @@ function growTrainer(shape, settings) {
     multiply(dX, [logits, V], [at.U, D], T, V, D);
     F.fill(0, dStart, dStart + T * D); // what reaches the embedding past the stream: through sides that are cut off
     for (let l = L - 1; l >= 0; l--) {
-      const { q, k, v, z, A } = parts[l];
+      const { Q, K, V: v, z } = parts[l], read = (side) => [pass.placed(reads(l)[side], T), D];
       multiply(dz, [dX, D], [at["O" + l], D, true], T, D, W);
       withoutRemoved(dz, l);
       multiply(of("O" + l), [z, W, true], [dX, D], W, T, D);
       for (let b = 0; b < rows; b++) for (let h = 0; h < H; h++) {
-        const here = b * N * W + h * d, pattern = A + (b * H + h) * N * N;
+        const here = b * N * W + h * d, pattern = A[l] + (b * H + h) * N * N;
         multiply(scores, [dz + here, W], [v + here, W, true], N, d, N);
         multiply([dv + here, W], [pattern, N, true], [dz + here, W], N, N, d);
         for (let i = 0; i < N; i++) {
@@ -160,11 +137,11 @@ function growTrainer(shape, settings) {
           for (let j = 0; j <= i; j++) mean += F[pattern + i * N + j] * F[scores + i * N + j];
           for (let j = 0; j < N; j++) F[scores + i * N + j] = (F[pattern + i * N + j] * (F[scores + i * N + j] - mean)) / Math.sqrt(d);
         }
-        multiply([dq + here, W], [scores, N], [k + here, W], N, N, d);
-        multiply([dk + here, W], [scores, N, true], [q + here, W], N, N, d);
+        multiply([dq + here, W], [scores, N], [K + here, W], N, N, d);
+        multiply([dk + here, W], [scores, N, true], [Q + here, W], N, N, d);
       }
-      multiply(of("Q" + l), [dq, W, true], [reads(l, "Q", spare), D], W, T, D);
-      multiply(of("K" + l), [dk, W, true], [reads(l, "K", spare), D], W, T, D);
+      multiply(of("Q" + l), [dq, W, true], read("Q"), W, T, D);
+      multiply(of("K" + l), [dk, W, true], read("K"), W, T, D);
       multiply(of("V" + l), [dv, W, true], [X[l], D], W, T, D);
       multiply(cut(l, "Q") ? dStart : dX, [dq, W], [at["Q" + l], D], T, W, D, true);
       multiply(cut(l, "K") ? dStart : dX, [dk, W], [at["K" + l], D], T, W, D, true);
@@ -241,9 +218,9 @@ function growTrainer(shape, settings) {
   function scoresOf(target) {
     return Array.from({ length: L * H }, (_, head) => {
       let previous = 0, induction = 0, all = 0;
-      const A = parts[Math.floor(head / H)].A;
+      const patterns = A[Math.floor(head / H)];
       for (let t = 0; t < T; t++) {
-        const i = t % N, row = A + ((Math.floor(t / N) * H + (head % H)) * N + i) * N;
+        const i = t % N, row = patterns + ((Math.floor(t / N) * H + (head % H)) * N + i) * N;
         if (i > 1) previous += F[row + i - 1];
         if (target[t] >= 0) all++, (induction += F[row + target[t]]);
       }
@@ -272,10 +249,10 @@ function growTrainer(shape, settings) {
   const test = growRows({ ...shape, repeats: "all" }, growRandom(12345));
   function look(side = "K") {
     forward(test.ids);
-    const patterns = parts.map(({ A }) => F.slice(A, A + H * N * N)), places = Array.from({ length: N }, (_, i) => i);
+    const patterns = A.map((place) => F.slice(place, place + H * N * N)), places = Array.from({ length: N }, (_, i) => i);
     const chance = places.map((i) => (i + 1 < N ? F[logits + i * V + test.ids[i + 1]] : NaN));
     return { step: steps, right: firstGuesses(test.ids, test.target), scores: scoresOf(test.target), composition: composition(side), patterns,
-      ids: [...test.ids.slice(0, N)], target: [...test.target.slice(0, N)], guesses: places.map(guess), chance, removed: [...removed], simd };
+      ids: [...test.ids.slice(0, N)], target: [...test.target.slice(0, N)], guesses: places.map(guess), chance, removed: [...removed] };
   }
 
   // For tests: weights by name, in place, and the gradients of one batch.
@@ -285,7 +262,7 @@ function growTrainer(shape, settings) {
 
 // ---- what the worker does ----------------------------------------------------------------------------------------------------
 
-// Answers messages { id, kind, ... } with { id, ... } or { id, error }. Runs are known by name, and `advance` trains each that is named.
+// Answers questions. Runs are known by name, and `advance` trains each that is named.
 function growServer() {
   const runs = {};
   const kinds = {
@@ -317,11 +294,5 @@ function growServer() {
       return { loss, composition, gradients, weights: copied(run.weights()) };
     },
   };
-  return (message) => {
-    try {
-      return { id: message.id, ...kinds[message.kind](message) };
-    } catch (error) {
-      return { id: message.id, error: error.message };
-    }
-  };
+  return kinds;
 }

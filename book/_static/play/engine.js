@@ -1,5 +1,5 @@
-// The model of the page "Play" (transformer_circuits/pages/play.py): tokenizer, forward pass, removal of heads. It draws nothing:
-// play.js runs these functions in a worker, from their own source text, so that none may use what is outside it.
+// The model of the page "Play" (transformer_circuits/pages/play.py): tokenizer, removal of heads, what each adds. It draws nothing:
+// play.js runs these functions in a worker, with those of forward.js.
 
 // ---- a byte-level BPE, as tokenizers (Python) does it ------------------------------------------------------------------------
 
@@ -99,180 +99,35 @@ function playTokenizer({ vocabulary, merges, start }) {
   return { encode, show };
 }
 
-// ---- products of matrices ----------------------------------------------------------------------------------------------------
-
-// C[n, m] = A[n, k] B[k, m], in a memory of single-precision numbers. n is a multiple of 4, m of 8; B lies in panels of 8 columns,
-// [panel][k][8]; `lda`, `ldb`, `ldc`: numbers from row to row of A, panel to panel of B, row to row of C. All other arguments are
-// places in memory. In WebAssembly with SIMD, assembled here from its instructions, or where that is refused in plain loops.
-function playMemory(numbers) {
-  const pages = Math.ceil(numbers / 16384);
-  try {
-    const memory = new WebAssembly.Memory({ initial: pages, maximum: pages });
-    const instance = new WebAssembly.Instance(new WebAssembly.Module(assemble()), { m: { m: memory } });
-    const { matmul } = instance.exports;
-    return {
-      simd: true,
-      F: new Float32Array(memory.buffer),
-      matmul: (A, lda, B, ldb, C, ldc, n, k, m) => n && k && m && matmul(4 * A, 4 * lda, 4 * B, 4 * ldb, 4 * C, 4 * ldc, n, k, m),
-    };
-  } catch {
-    const F = new Float32Array(numbers);
-    return { simd: false, F, matmul: (...sizes) => plain(F, ...sizes) };
-  }
-
-  function plain(F, A, lda, B, ldb, C, ldc, n, k, m) {
-    for (let panel = 0; panel < m / 8; panel++) {
-      for (let i = 0; i < n; i++) {
-        let c0 = 0, c1 = 0, c2 = 0, c3 = 0, c4 = 0, c5 = 0, c6 = 0, c7 = 0, b = B + panel * ldb;
-        for (let a = A + i * lda; a < A + i * lda + k; a++, b += 8) {
-          const x = F[a];
-          c0 += x * F[b], c1 += x * F[b + 1], c2 += x * F[b + 2], c3 += x * F[b + 3];
-          c4 += x * F[b + 4], c5 += x * F[b + 5], c6 += x * F[b + 6], c7 += x * F[b + 7];
-        }
-        F.set([c0, c1, c2, c3, c4, c5, c6, c7], C + i * ldc + 8 * panel);
-      }
-    }
-  }
-
-  // The same loops, with four rows of A at a time: for each panel of B, for each four rows, for each k.
-  function assemble() {
-    const unsigned = (x) => (x < 128 ? [x] : [(x & 127) | 128, ...unsigned(x >>> 7)]);
-    const signed = (x) => (x >= -64 && x < 64 ? [x & 127] : [(x & 127) | 128, ...signed(x >> 7)]);
-    const sized = (bytes) => [...unsigned(bytes.length), ...bytes];
-    const section = (id, ...items) => [id, ...sized([items.length, ...items.flat()])];
-    const names = ["A", "lda", "B", "ldb", "C", "ldc", "n", "k", "m", "a0", "a1", "a2", "a3", "b", "c", "rows", "left", "row"];
-    const vectors = ["s00", "s01", "s10", "s11", "s20", "s21", "s30", "s31", "b0", "b1", "x"];
-    const local = (name) => [...names, ...vectors].indexOf(name);
-    const I32 = 0x7f, V128 = 0x7b, VOID = 0x40;
-    const get = (name) => [0x20, local(name)], set = (name, ...value) => [...value.flat(), 0x21, local(name)];
-    const number = (x) => [0x41, ...signed(x)];
-    const add = (x, y) => [...x, ...y, 0x6a], subtract = (x, y) => [...x, ...y, 0x6b], shift = (x, by) => [...x, ...number(by), 0x74];
-    const loop = (...body) => [0x03, VOID, ...body.flat(), 0x0b];
-    const againIf = (x) => [...x, 0x0d, 0];
-    const vector = (code, ...rest) => [0xfd, ...unsigned(code), ...rest];
-    const load = (from, offset) => [...get(from), ...vector(0, 2, offset)], splat = (from) => [...get(from), ...vector(9, 2, 0)];
-    const store = (to, offset, value) => [...get(to), ...get(value), ...vector(11, 2, offset)];
-    const times = (x, y) => [...get(x), ...get(y), ...vector(0xe6)], plus = (x, y) => [...get(x), ...y, ...vector(0xe4)];
-    const zero = vector(12, ...Array(16).fill(0));
-    const four = [0, 1, 2, 3];
-
-    const inner = loop(
-      set("b0", load("b", 0)), set("b1", load("b", 16)),
-      ...four.map((r) => [
-        ...set("x", splat(`a${r}`)), ...set(`s${r}0`, plus(`s${r}0`, times("x", "b0"))), ...set(`s${r}1`, plus(`s${r}1`, times("x", "b1"))),
-      ]),
-      ...four.map((r) => set(`a${r}`, add(get(`a${r}`), number(4)))),
-      set("b", add(get("b"), number(32))),
-      set("left", subtract(get("left"), number(1))), againIf(get("left")),
-    );
-    const rows = loop(
-      ...four.flatMap((r) => [set(`s${r}0`, zero), set(`s${r}1`, zero)]),
-      set("a0", get("row")), ...[1, 2, 3].map((r) => set(`a${r}`, add(get(`a${r - 1}`), get("lda")))),
-      set("b", get("B")), set("left", get("k")),
-      inner,
-      ...four.map((r) => [...store("c", 0, `s${r}0`), ...store("c", 16, `s${r}1`), ...set("c", add(get("c"), get("ldc")))]),
-      set("row", add(get("row"), shift(get("lda"), 2))),
-      set("rows", subtract(get("rows"), number(4))), againIf(get("rows")),
-    );
-    const panels = loop(
-      set("c", get("C")), set("row", get("A")), set("rows", get("n")),
-      rows,
-      set("B", add(get("B"), get("ldb"))), set("C", add(get("C"), number(32))),
-      set("m", subtract(get("m"), number(8))), againIf(get("m")),
-    );
-    const body = [2, names.length - 9, I32, vectors.length, V128, ...panels, 0x0b];
-    return new Uint8Array([
-      ...[0, 97, 115, 109, 1, 0, 0, 0],
-      ...section(1, [0x60, 9, ...Array(9).fill(I32), 0]), // type: nine i32 to nothing
-      ...section(2, [1, 109, 1, 109, 2, 1, ...unsigned(pages), ...unsigned(pages)]), // import m.m: the memory
-      ...section(3, [0]),
-      ...section(7, [...sized(Array.from("matmul", (c) => c.charCodeAt(0))), 0, 0]),
-      ...section(10, sized(body)),
-    ]);
-  }
-}
-
 // ---- the model ---------------------------------------------------------------------------------------------------------------
 
-// A two-layer attention-only transformer, positions added to what queries and keys read. `bytes`: its weights in half precision,
-// W_E, then W_Q W_K W_V W_O of each layer, then W_U, all as [in, out]; `means`: what each head mixes on average [layer][head][d_head].
-function playEngine({ config, means }, bytes, room = playMemory) {
-  const { d_model: D, n_heads: H, d_head, d_vocab: V, n_ctx } = config;
-  const W = H * d_head, N = Math.ceil(n_ctx / 8) * 8;
-  let used = 0;
-  const take = (numbers) => (used += Math.ceil(numbers / 4) * 4) - Math.ceil(numbers / 4) * 4; // a multiple of 16 bytes
-  const W_E = take(V * D), layers = [0, 1].map(() => ({ Q: take(D * W), K: take(D * W), V: take(D * W), O: take(W * D) }));
-  const panelsOut = Math.ceil(V / 8) * 8, W_U = take(D * panelsOut), meanU = take(D);
-  const E = take(N * D), P = take(N * D), X = take(N * D), part = take(N * D), stream = take(N * D);
-  const q0 = take(N * W), k0 = take(N * W), v0 = take(N * W), z0 = take(N * W), kept = take(N * W);
+// A two-layer attention-only transformer. `bytes`: its weights in half precision, W_E, then W_Q W_K W_V W_O of each layer, then W_U, all as
+// [in, out]; `means`: what each head mixes on average [layer][head][d_head].
+function playEngine({ config, means }, bytes) {
+  const { d_model: D, n_heads: H, d_head, d_vocab: V, n_ctx } = config, W = H * d_head, N = 8 * Math.ceil(n_ctx / 8);
+  const memory = {}, { take, used } = forwardPlaces(), pass = forwardPass(memory, take, { ...config, n_layers: 2 }), { V8 } = pass;
+  const W_E = take(V * D), meanU = take(D), E = take(N * D), stream = take(N * D), kept = take(N * W);
   const full = take(N * D), hidden = take(N * D); // what is there after layer 0: all of it, and without the heads that are off
-  const copy = () => ({ Q: take(N * W), K: take(N * W), V: take(N * W), z: take(N * W), logits: take(N * panelsOut) });
-  const intact = copy(), now = copy();
-  const scores = take(N * N), keys = take(N * d_head), values = take(N * d_head);
-  const { F, matmul, simd } = room(used);
+  const part = () => ({ Q: take(N * W), K: take(N * W), V: take(N * W), z: take(N * W) });
+  const first = part(), intact = part(), now = part(), intactLogits = take(N * V8), nowLogits = take(N * V8);
+  Object.assign(memory, forwardMemory(used()));
+  const { F } = memory;
   load();
 
   function load() {
-    const half = new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2);
-    const table = new Float32Array(65536);
+    const table = new Float32Array(65536); // of each number in half precision
     for (let i = 0; i < 65536; i++) {
       const exponent = (i >> 10) & 31, fraction = i & 1023;
       table[i] = (i >> 15 ? -1 : 1) * (exponent ? (exponent === 31 ? NaN : 2 ** (exponent - 15) * (1 + fraction / 1024)) : 2 ** -24 * fraction);
     }
-    let from = 0;
-    for (let i = 0; i < V * D; i++) F[W_E + i] = table[half[from++]];
-    const panels = (to, k, m) => {
-      for (let row = 0; row < k; row++) for (let j = 0; j < m; j++) F[to + (j >> 3) * 8 * k + row * 8 + (j & 7)] = table[half[from++]];
-    };
-    for (const { Q, K, V: values, O } of layers) panels(Q, D, W), panels(K, D, W), panels(values, D, W), panels(O, W, D);
-    panels(W_U, D, V);
-    for (let row = 0; row < D; row++) {
-      let sum = 0;
-      for (let j = 0; j < V; j++) sum += F[W_U + (j >> 3) * 8 * D + row * 8 + (j & 7)];
-      F[meanU + row] = sum / V;
-      const rate = Math.exp((row % (D / 2)) * -2 * Math.log(10000) / D);
-      for (let i = 0; i < n_ctx; i++) F[P + i * D + row] = row < D / 2 ? Math.sin(i * rate) : Math.cos(i * rate);
-    }
-  }
-
-  // Rows from `first`, a multiple of 4, to n.
-  const project = (A, k, B, C, m, n, first = 0) => matmul(A + first * k, k, B, 8 * k, C + first * m, m, n - first, k, m);
-  const sum = (to, a, b, size) => {
-    for (let i = 0; i < size; i++) F[to + i] = F[a + i] + F[b + i];
-  };
-
-  // All heads of a layer: patterns [head, destination, source], and z, which they mix. With `given` patterns only z. Rows before `start`
-  // are there already: z in its place, patterns in `old`.
-  function attend(Q, K, values_, z, n, given, start = 0, old = undefined) {
-    const padded = Math.ceil(n / 4) * 4, wide = Math.ceil(n / 8) * 8, patterns = given ?? new Float32Array(H * n * n);
-    const scale = 1 / Math.sqrt(d_head), block = 64;
-    for (let h = 0; h < H; h++) {
-      const mine = h * d_head;
-      for (let j = 0; j < wide; j++) {
-        for (let d = 0; d < d_head; d++) {
-          F[keys + (j >> 3) * 8 * d_head + d * 8 + (j & 7)] = j < n ? F[K + j * W + mine + d] : 0;
-          F[values + (d >> 3) * 8 * wide + j * 8 + (d & 7)] = j < n ? F[values_ + j * W + mine + d] : 0;
-        }
-      }
-      for (let i = 0; i < start; i++) patterns.set(old.patterns.subarray((h * old.n + i) * old.n, (h * old.n + i) * old.n + i + 1), (h * n + i) * n);
-      for (let first = start; first < padded; first += block) { // only the keys that a block of queries can see
-        const rows = Math.min(block, padded - first), seen = Math.min(wide, Math.ceil((first + rows) / 8) * 8), S = scores + first * wide;
-        if (!given) matmul(Q + first * W + mine, W, keys, 8 * d_head, S, wide, rows, d_head, seen);
-        for (let i = first; i < first + rows; i++) {
-          const row = scores + i * wide, out = (h * n + i) * n;
-          if (i < n && !given) {
-            let most = -Infinity, total = 0;
-            for (let j = 0; j <= i; j++) most = Math.max(most, F[row + j]);
-            for (let j = 0; j <= i; j++) total += patterns[out + j] = Math.exp((F[row + j] - most) * scale);
-            for (let j = 0; j <= i; j++) patterns[out + j] /= total;
-          }
-          if (i < n) for (let j = 0; j <= i; j++) F[row + j] = patterns[out + j];
-          F.fill(0, row + (i < n ? i + 1 : 0), row + seen);
-        }
-        matmul(S, wide, values, 8 * wide, z + first * W + mine, W, rows, seen, d_head);
-      }
-    }
-    return patterns;
+    const half = Float32Array.from(new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2), (i) => table[i]);
+    let from = V * D;
+    const pack = (to, k, m) => (pass.pack(to, half, from, k, m, m, 1), (from += k * m));
+    F.set(half.subarray(0, from), W_E);
+    for (const { Q, K, V: values, O } of pass.layers) pack(Q, D, W), pack(K, D, W), pack(values, D, W), pack(O, W, D);
+    for (let row = 0; row < D; row++) F[meanU + row] = half.subarray(from + row * V, from + (row + 1) * V).reduce((a, b) => a + b, 0) / V;
+    pack(pass.U, D, V);
+    pass.place();
   }
 
   // Length of each head's value at each position, [head, position].
@@ -299,13 +154,13 @@ function playEngine({ config, means }, bytes, room = playMemory) {
 
   function losses(logits, ids, old = []) {
     const found = new Float32Array(Math.max(0, ids.length - 1));
-    for (let i = 0; i < found.length; i++) found[i] = old[i] ?? normalizer(logits, i) - F[logits + i * panelsOut + ids[i + 1]];
+    for (let i = 0; i < found.length; i++) found[i] = old[i] ?? normalizer(logits, i) - F[logits + i * V8 + ids[i + 1]];
     return found;
   }
 
   function normalizer(logits, i) { // log of the sum of exponentials
     let most = -Infinity, total = 0;
-    const row = logits + i * panelsOut;
+    const row = logits + i * V8;
     for (let t = 0; t < V; t++) if (F[row + t] > most) most = F[row + t];
     for (let t = 0; t < V; t++) total += Math.exp(F[row + t] - most);
     return most + Math.log(total);
@@ -316,33 +171,18 @@ function playEngine({ config, means }, bytes, room = playMemory) {
 
   // A token does not see those after it: what begins as the text before did is not computed again.
   function read(ids) {
-    const n = ids.length, padded = Math.ceil(n / 4) * 4, old = text ?? { ids: [], n: 0 };
-    const same = ids.findIndex((id, i) => id !== old.ids[i]), common = same < 0 ? n : same, first = Math.floor(common / 4) * 4;
-    const earlier = (patterns) => ({ patterns, n: old.n });
-    F.fill(0, E + first * D, E + padded * D);
-    for (let i = first; i < n; i++) F.copyWithin(E + i * D, W_E + ids[i] * D, W_E + (ids[i] + 1) * D);
-    text = { ids, n, padded };
+    const n = ids.length, old = text ?? { ids: [], n: 0 };
+    const same = ids.findIndex((id, i) => id !== old.ids[i]), common = same < 0 ? n : same, start = Math.floor(common / 4) * 4;
+    const earlier = (patterns) => ({ patterns, n: old.n }), all = (place) => ({ Q: place, K: place, V: place });
+    F.fill(0, E + start * D, E + 4 * Math.ceil(n / 4) * D);
+    for (let i = start; i < n; i++) F.copyWithin(E + i * D, W_E + ids[i] * D, W_E + (ids[i] + 1) * D);
+    text = { ids, n, padded: 4 * Math.ceil(n / 4), patterns0: new Float32Array(H * n * n), patterns1: new Float32Array(H * n * n) };
     held = {};
-    reads(layers[0], "Q", E, q0, first), reads(layers[0], "K", E, k0, first), reads(layers[0], "V", E, v0, first);
-    text.patterns0 = attend(q0, k0, v0, z0, n, undefined, first, earlier(old.patterns0));
-    text.lengths0 = lengths(v0, n);
-    writes(0, z0, E, full, first);
-    for (const side of "QKV") reads(layers[1], side, full, intact[side], first);
-    text.patterns1 = attend(intact.Q, intact.K, intact.V, intact.z, n, undefined, first, earlier(old.patterns1));
-    text.lengths1 = lengths(intact.V, n);
-    writes(1, intact.z, full, stream, first);
-    project(stream, D, W_U, intact.logits, panelsOut, padded, first);
-    text.losses = losses(intact.logits, ids, old.losses?.subarray(0, Math.max(0, common - 1)));
-  }
-
-  function reads(layer, side, from, to, first = 0) {
-    if (side !== "V") sum(X + first * D, from + first * D, P + first * D, (text.padded - first) * D);
-    project(side === "V" ? from : X, D, layer[side], to, W, text.padded, first);
-  }
-
-  function writes(layer, z, onto, to, first = 0) {
-    project(z, W, layers[layer].O, part, D, text.padded, first);
-    sum(to + first * D, onto + first * D, part + first * D, (text.padded - first) * D);
+    pass.layer(0, all(E), first, E, full, n, { first: start, patterns: text.patterns0, old: earlier(old.patterns0) });
+    pass.layer(1, all(full), intact, full, stream, n, { first: start, patterns: text.patterns1, old: earlier(old.patterns1) });
+    pass.unembed(stream, intactLogits, text.padded, start);
+    text.lengths0 = lengths(first.V, n), text.lengths1 = lengths(intact.V, n);
+    text.losses = losses(intactLogits, ids, old.losses?.subarray(0, Math.max(0, common - 1)));
   }
 
   // `edits`: off [[layer, head]], mean (a head that is off adds its mean), from ("" or a side: heads of layer 0 that are off are missing
@@ -353,7 +193,7 @@ function playEngine({ config, means }, bytes, room = playMemory) {
     const [off0, off1] = [offIn(0), offIn(1)], touched = off0.length > 0;
     const removal = `${off0}${mean}`;
     if (touched && held.hidden !== removal) {
-      writes(0, without(off0, 0, z0, mean, n), E, hidden);
+      pass.write(0, without(off0, 0, first.z, mean, n), E, hidden, padded);
       held = { hidden: removal };
     }
     const at = {}; // where queries, keys and values of layer 1 are
@@ -364,7 +204,7 @@ function playEngine({ config, means }, bytes, room = playMemory) {
       else {
         at[side] = now[side];
         if (held[side] !== made[side]) {
-          reads(layers[1], side, made[side] === "embedding" ? E : hidden, now[side]);
+          pass.read(1, side, made[side] === "embedding" ? E : hidden, now[side], padded);
           held[side] = made[side];
         }
       }
@@ -374,7 +214,9 @@ function playEngine({ config, means }, bytes, room = playMemory) {
     if (mixing !== "all|all") {
       z = now.z;
       if (held.mixing !== mixing) {
-        held.patterns = attend(at.Q, at.K, at.V, z, n, looking === "all" ? text.patterns1 : undefined);
+        const given = looking === "all";
+        held.patterns = given ? text.patterns1 : new Float32Array(H * n * n);
+        pass.attend({ ...at, z }, n, { patterns: held.patterns, given });
         held.mixing = mixing;
       }
     }
@@ -382,19 +224,19 @@ function playEngine({ config, means }, bytes, room = playMemory) {
     const before = touched && !from ? hidden : full;
     const changed = mixing !== "all|all" || off1.length || before === hidden;
     if (changed) {
-      writes(1, off1.length ? without(off1, 1, z, mean, n) : z, before, stream);
-      project(stream, D, W_U, now.logits, panelsOut, padded);
+      pass.write(1, off1.length ? without(off1, 1, z, mean, n) : z, before, stream, padded);
+      pass.unembed(stream, nowLogits, padded);
     }
-    text.last = { off0, off1, mean, from, z, logits: changed ? now.logits : intact.logits };
+    text.last = { off0, off1, mean, from, z, logits: changed ? nowLogits : intactLogits };
     return {
       n, patterns: [text.patterns0, patterns1], intactPatterns: text.patterns1,
       lengths: [text.lengths0, made.V === "all" ? text.lengths1 : lengths(at.V, n)], intactLengths: text.lengths1,
-      losses: changed ? losses(now.logits, ids) : text.losses, intactLosses: text.losses,
+      losses: changed ? losses(nowLogits, ids) : text.losses, intactLosses: text.losses,
     };
   }
 
-  const rowOf = (logits, i) => F.slice(logits + i * panelsOut, logits + i * panelsOut + V);
-  const allLogits = () => [text.last.logits, intact.logits].map((logits) => {
+  const rowOf = (logits, i) => F.slice(logits + i * V8, logits + i * V8 + V);
+  const allLogits = () => [text.last.logits, intactLogits].map((logits) => {
     const found = new Float32Array(text.n * V);
     for (let i = 0; i < text.n; i++) found.set(rowOf(logits, i), i * V);
     return found;
@@ -403,7 +245,7 @@ function playEngine({ config, means }, bytes, room = playMemory) {
   // What is predicted after a position, now and by the intact model, and what each part adds to the logit of `target` (by default the
   // token that comes next, at the end the best one), above the mean over the vocabulary, which softmax does not see.
   function look(i, target, k = 8) {
-    const probabilities = [text.last.logits, intact.logits].map((logits) => {
+    const probabilities = [text.last.logits, intactLogits].map((logits) => {
       const lse = normalizer(logits, i);
       return rowOf(logits, i).map((x) => Math.exp(x - lse));
     });
@@ -412,15 +254,15 @@ function playEngine({ config, means }, bytes, room = playMemory) {
     const listed = [...new Set([...order.slice(0, k), ...best(probabilities[1]).slice(0, k), wanted, ...(target === undefined ? [] : [target])])];
     const rows = listed.map((id) => ({ id, rank: order.indexOf(id) + 1, now: probabilities[0][id], intact: probabilities[1][id] }));
     const chosen = target ?? wanted, up = new Float32Array(D);
-    for (let d = 0; d < D; d++) up[d] = F[W_U + (chosen >> 3) * 8 * D + d * 8 + (chosen & 7)] - F[meanU + d];
+    for (let d = 0; d < D; d++) up[d] = F[pass.U + (chosen >> 3) * 8 * D + d * 8 + (chosen & 7)] - F[meanU + d];
     const { off0, off1, mean, from, z } = text.last;
-    const adds = [[z0, from ? [] : off0], [z, off1]].map(([source, off], layer) =>
+    const adds = [[first.z, from ? [] : off0], [z, off1]].map(([source, off], layer) =>
       Array.from({ length: H }, (_, h) => {
         let total = 0;
         for (let w = h * d_head; w < (h + 1) * d_head; w++) {
           const amount = !off.includes(h) ? F[source + i * W + w] : mean ? means[layer][h][w - h * d_head] : 0;
           let onward = 0;
-          for (let d = 0; d < D; d++) onward += F[layers[layer].O + (d >> 3) * 8 * W + w * 8 + (d & 7)] * up[d];
+          for (let d = 0; d < D; d++) onward += F[pass.layers[layer].O + (d >> 3) * 8 * W + w * 8 + (d & 7)] * up[d];
           total += amount * onward;
         }
         return total;
@@ -430,38 +272,20 @@ function playEngine({ config, means }, bytes, room = playMemory) {
     return { i, target: chosen, next: i + 1 < text.n ? wanted : null, rows: rows.sort((a, b) => a.rank - b.rank), adds, direct };
   }
 
-  return { run, look, allLogits, simd, numbers: used };
+  return { run, look, allLogits, numbers: used() };
 }
 
 // ---- what the worker does ----------------------------------------------------------------------------------------------------
 
-// Answers messages { id, kind, ... } with { id, ... } or { id, error }: "load" with the script's data, then "run" and "look".
+// Answers questions: "load" with the script's data, then "run" and "look".
 function playServer() {
   let tokenizer, engine, config, held; // `held`: the text and edits that the engine ran last
-
-  function decoded(text) {
-    const binary = atob(text), bytes = new Uint8Array(binary.length);
-    for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
-    return bytes;
-  }
-  function crc32(bytes) {
-    const table = Uint32Array.from({ length: 256 }, (_, n) => {
-      for (let k = 0; k < 8; k++) n = n & 1 ? (n >>> 1) ^ 0xedb88320 : n >>> 1;
-      return n;
-    });
-    let crc = -1;
-    for (let i = 0; i < bytes.length; i++) crc = table[(crc ^ bytes[i]) & 255] ^ (crc >>> 8);
-    return (crc ^ -1) >>> 0;
-  }
-
   const kinds = {
-    load({ model }) {
-      const bytes = decoded(model.weights);
-      if (crc32(bytes) !== model.crc32) throw new Error("its checksum is wrong");
+    load({ model, bytes }) {
       ({ config } = model);
       tokenizer = playTokenizer(model.tokenizer);
       engine = playEngine(model, bytes);
-      return { simd: engine.simd, bytes: 4 * engine.numbers };
+      return { bytes: 4 * engine.numbers };
     },
     run({ text, edits, logits }) {
       const began = performance.now(), { ids, cut } = tokenizer.encode(text, config.n_ctx), found = engine.run(ids, edits);
@@ -477,11 +301,5 @@ function playServer() {
     },
     encode: ({ texts }) => ({ ids: texts.map((text) => tokenizer.encode(text, Infinity).ids) }),
   };
-  return (message) => {
-    try {
-      return { id: message.id, ...kinds[message.kind](message) };
-    } catch (error) {
-      return { id: message.id, error: error.message };
-    }
-  };
+  return kinds;
 }

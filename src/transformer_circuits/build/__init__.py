@@ -1,12 +1,15 @@
 """Build the book: run the notebooks, judge the claims, write the pages.
 
     python -m transformer_circuits.build                     (what `make book` runs)
-    python -m transformer_circuits.build --store-outputs     also put the outputs that nbval compares into the notebooks, and remove all others
-    python -m transformer_circuits.build --run [NOTEBOOK …]  run what has not run yet, write no pages
+    python -m transformer_circuits.build --sources           only what jupyter-book reads: executed notebooks, generated pages, scripts
+    python -m transformer_circuits.build --run [NOTEBOOK …]  only run notebooks
+    python -m transformer_circuits.build --store-outputs     put the outputs that nbval compares into the notebooks, and remove all others
 
-`store` keeps what each notebook and each maker of pages gave, so that a change runs again what it touches and nothing else. Records of claims
-are outputs of the notebooks. jupyter-book always writes all pages, with every warning an error, into a folder that replaces the old one when it
-is complete. A lock makes builds and tests of one folder wait for each other. The next build repeats whatever was interrupted.
+`jupyter-book build .` gives the same pages: book/_ext/pages.py runs the second of these commands before Sphinx reads anything. The first one
+turns every warning into an error, and writes the pages into a folder that replaces the old one when it is complete.
+
+`store` keeps what each notebook and each generated page gave. Records of claims are outputs of the notebooks. A lock makes builds and tests of
+one folder wait for each other. The next build repeats whatever was interrupted.
 """
 
 import argparse
@@ -18,9 +21,9 @@ import json
 import multiprocessing
 import os
 import shutil
-import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -29,64 +32,57 @@ from typing import Any
 
 import filelock
 import nbformat
-import psutil
 import yaml
 from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal
 from nbformat import NotebookNode
 
 from transformer_circuits import forks
-from transformer_circuits.build.store import PACKAGE, BuildError, Store, digest, own_folder, write_whole
+from transformer_circuits.build.store import PACKAGE, BuildError, Store, digest, files_in, sha256, write_whole
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.pages import paper_figures, scoreboard
 from transformer_circuits.paths import ROOT
 
-PAGES = ("book", "notebooks", "_config.yml")  # what the pages depend on, besides results
-GENERATED = {  # pages that are made from watched files, and the modules whose `main` makes them
+CONTENTS = "_toc.yml"
+GENERATED = {  # pages that depend on code, weights and data alone, and the modules whose `main` makes them
     "book/models": "transformer_circuits.pages.model_cards",
     "book/head_dump": "transformer_circuits.pages.dump_pages",
     "book/every_head": "transformer_circuits.pages.every_head",
+    "book/follow": "transformer_circuits.pages.follow",
     "book/play": "transformer_circuits.pages.play",
     "book/watch": "transformer_circuits.pages.watch",
     "book/grow": "transformer_circuits.pages.grow",
 }
-# Begun before the others, which take less: no long one is left over at the end, while the second worker has nothing to do.
-LONGEST = (
-    "models 15_grow_one 16_every_head 10_in_context_learning 08_term_importance 13_seeds_and_public_models 07_induction_heads "
-    "04_skip_trigrams 12_other_architectures e5_more_measures head_dump"
-).split()
 SCOREBOARD = "book/scoreboard"  # made from the records, as is what the front page includes
 HEADLINES = "book/headlines"
 FIGURES = "book/figures"  # made from the executed notebooks, the records and book/figures.yml
-CONTENTS = "book/_toc.yml"
 FAILED = "_build/failed"  # notebooks in which a cell failed in the last run, with outputs up to there
-COMPLETE = "_build/toc.yml"  # the table of contents, with the pages that generated pages added
 TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared
 WORKERS = 2  # notebooks and pages that are made at the same time: more would need more than 6 GB
 WORKING = threading.Semaphore(WORKERS)  # a third kernel starts, which is mostly waiting, while two work
 CHECKED = "nbval-check-output"  # tag of cells whose outputs are kept in git, for nbval to compare
+IN_BUILD = {"TRANSFORMER_CIRCUITS_BOOK": "1"}  # environment of notebooks, and of Sphinx, that the build starts
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 
 
-def entries(contents: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield every entry of a table of contents that names a file."""
-    if "root" in contents or "file" in contents:
-        yield contents
-    for key in ("parts", "chapters", "sections"):
-        for child in contents.get(key) or []:
-            yield from entries(child)
+def contents(root: Path) -> Iterator[dict[str, str]]:
+    """Yield the entries of the table of contents that name a file, in reading order."""
+
+    def below(part: dict[str, Any]) -> Iterator[dict[str, str]]:
+        if "file" in part:
+            yield part
+        for key in ("parts", "chapters", "sections"):
+            for child in part.get(key, []):
+                yield from below(child)
+
+    listed = yaml.safe_load((root / CONTENTS).read_text(encoding="utf-8"))
+    yield {"file": listed["root"]}
+    yield from below(listed)
 
 
-def files(root: Path, contents: str = CONTENTS) -> list[str]:
-    """Return every file that a table of contents lists, without suffix, in reading order; COMPLETE lists the generated pages too."""
-    listed = yaml.safe_load((root / contents).read_text(encoding="utf-8"))
-    return [entry.get("root") or entry["file"] for entry in entries(listed)]
-
-
-def missing_files(root: Path) -> list[str]:
-    """Return what the table of contents lists though it neither exists nor is generated."""
-    generated = {SCOREBOARD, FIGURES, *GENERATED}
-    return [name for name in files(root) if name not in generated and not list(root.glob(f"{name}.*"))]
+def files(root: Path) -> list[str]:
+    """Return every file that the table of contents names, without suffix, in reading order."""
+    return [entry["file"] for entry in contents(root)]
 
 
 def notebooks(root: Path) -> list[Path]:
@@ -127,11 +123,12 @@ def executed(store: Store, path: Path) -> NotebookNode | None:
     return notebook
 
 
-def as_run(store: Store, path: Path) -> NotebookNode:
-    """Return `executed` of a notebook that has run. Raises BuildError if it, or what it reads, changed since then."""
-    if (notebook := executed(store, path)) is None:
-        raise BuildError(f"{path.name} changed while the book was built: build again.")
-    return notebook
+def all_executed(store: Store) -> dict[Path, NotebookNode]:
+    """Return every notebook as `executed` does. Raises BuildError if one changed since it ran."""
+    found = {path: executed(store, path) for path in notebooks(store.root)}
+    if changed := [path.name for path, notebook in found.items() if notebook is None]:
+        raise BuildError(f"{changed[0]} changed while the book was built: build again.")
+    return found
 
 
 def variables(root: Path) -> dict[str, str]:
@@ -139,7 +136,6 @@ def variables(root: Path) -> dict[str, str]:
     threads = max(1, (os.cpu_count() or 1) // WORKERS)
     own = {
         "TRANSFORMER_CIRCUITS_ROOT": str(root),
-        "TRANSFORMER_CIRCUITS_BOOK": "1",
         "TQDM_DISABLE": "1",  # progress bars are for people who wait, not for pages
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         # glibc keeps freed tensors of up to 64 MB: the system would fill their pages with zeros each time.
@@ -148,14 +144,11 @@ def variables(root: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # ipykernel's debugger would write a warning into each page
     }
-    return os.environ | own
+    return os.environ | IN_BUILD | own
 
 
-def execute(store: Store, path: Path, log: Path) -> tuple[NotebookNode, str, float]:
-    """Run one notebook. Returns it with outputs; the traceback of what failed, else ""; and the seconds that its cells took.
-
-    `log` gets the watched files that it read.
-    """
+def execute(store: Store, path: Path) -> tuple[NotebookNode, str, float]:
+    """Run one notebook. Returns it with outputs; the traceback of what failed, else ""; and the seconds that its cells took."""
     notebook = nbformat.read(path, as_version=4)
     cells, start = code_cells(notebook), time.monotonic()
     for cell in cells:
@@ -168,7 +161,7 @@ def execute(store: Store, path: Path, log: Path) -> tuple[NotebookNode, str, flo
 
     client = NotebookClient(
         notebook,
-        forks.Manager(store.watched, str(log), kernel_name="python3"),
+        forks.Manager(kernel_name="python3"),
         timeout=TIMEOUT,
         startup_timeout=300,  # a second, or a minute on a machine with twenty other programs
         shutdown_kernel="immediate",  # nothing that a chapter leaves needs tidying
@@ -196,30 +189,26 @@ def make(store: Store, path: Path) -> str:
 
     A notebook in which a cell failed is kept in FAILED; returns its name, else "". Raises BuildError if a page could not be made.
     """
-    source = ""
-    with own_folder(store.results / path.stem, ".new-") as own:
-        made, log = own / "made", own / "log"
-        made.mkdir()
-        if path.suffix == ".ipynb":
-            notebook, trouble, seconds = execute(store, path, log)
-            if trouble:
-                (store.root / FAILED).mkdir(exist_ok=True)
-                nbformat.write(notebook, store.root / FAILED / path.name)
-                print(f"FAILED {path.name}\n{trouble}", flush=True)
-                return path.name
-            source = source_of(notebook)
-            nbformat.write(notebook, made / path.name)
-        else:
-            place = (variables(store.root), str(store.root), store.watched, str(log))
-            with WORKING:
-                start = time.monotonic()
-                process = forks.start(forks.make_page, GENERATED[f"book/{path.stem}"], str(made / path.name), *place)
-                process.join()
-            if process.exitcode:
-                raise BuildError(f"book/{path.name} could not be made: see the message above.")
-            seconds = time.monotonic() - start
-        store.keep(path.stem, source, store.needs(log, source), made)
-        print(f"made {path.name} in {seconds:.1f} s", flush=True)
+    source, made = None, store.new(path.stem) / path.name
+    if path.suffix == ".ipynb":
+        notebook, trouble, seconds = execute(store, path)
+        if trouble:
+            (store.root / FAILED).mkdir(exist_ok=True)
+            nbformat.write(notebook, store.root / FAILED / path.name)
+            print(f"FAILED {path.name}\n{trouble}", flush=True)
+            return path.name
+        source = source_of(notebook)
+        nbformat.write(notebook, made)
+    else:
+        with WORKING:
+            start, module = time.monotonic(), GENERATED[f"book/{path.stem}"]
+            process = forks.start(forks.make_page, module, str(made), variables(store.root), str(store.root))
+            process.join()
+        if process.exitcode:
+            raise BuildError(f"book/{path.name} could not be made: see the message above.")
+        seconds = time.monotonic() - start
+    store.keep(path.stem, source, seconds)
+    print(f"made {path.name} in {seconds:.1f} s", flush=True)
     return ""
 
 
@@ -228,16 +217,15 @@ def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
 
     `pages`: make the pages of GENERATED as well. BuildError names every notebook with a failed cell.
     """
-    if missing := missing_files(root):
-        raise BuildError(f"The table of contents lists files that do not exist: {', '.join(missing)}.")
     if missing := [str(path) for path in chosen if not path.is_file()]:
         raise BuildError(f"There is no notebook {', '.join(missing)}.")
     store, chosen = Store(root), chosen or notebooks(root)
     shutil.rmtree(root / FAILED, ignore_errors=True)
     todo = [path for path in chosen if executed(store, path) is None]
-    wanted = [root / f"{name}.md" for name in files(root) if pages and name in GENERATED]
-    jobs = [*todo, *(page for page in wanted if store.find(page.stem) is None)]
-    jobs.sort(key=lambda path: LONGEST.index(path.stem) if path.stem in LONGEST else len(LONGEST))
+    todo.sort(key=lambda path: -path.stat().st_size)  # a guess at what takes long, until it is known
+    generated = [root / f"{name}.md" for name in files(root) if pages and name in GENERATED]
+    jobs = [*(page for page in generated if store.find(page.stem) is None), *todo]
+    jobs.sort(key=lambda path: -store.made(path.stem).get("seconds", float("inf")))  # no long one is the last to begin
     if jobs:
         forks.start_server(variables(root))
     with concurrent.futures.ThreadPoolExecutor(WORKERS + 1) as pool:
@@ -246,7 +234,8 @@ def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
             names = [future.result() for future in concurrent.futures.as_completed(futures)]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            kill_forks()
+            for process in multiprocessing.active_children():
+                process.kill()
             raise
     print(f"{len(todo)} notebooks run, {len(chosen) - len(todo)} taken from the cache", flush=True)
     if any(names):
@@ -254,43 +243,34 @@ def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
     return store
 
 
-def kill_forks() -> None:
-    """Kill the kernels and makers of pages that this process started, with all below them, and nothing else: a test's browser lives on."""
-    for fork in multiprocessing.active_children():
-        try:
-            os.killpg(fork.pid, signal.SIGKILL)
-        except ProcessLookupError:  # it leads no group yet, or has just ended
-            fork.kill()
-
-
 def store_outputs(store: Store) -> None:
     """Put what cells tagged for nbval printed into the notebooks in git, and remove all other outputs."""
-    for path in notebooks(store.root):
-        notebook = as_run(store, path)
+    for path, notebook in all_executed(store).items():
         for number, cell in enumerate(code_cells(notebook), start=1):
             kept = CHECKED in cell.metadata.get("tags", [])
             cell.outputs, cell.execution_count = (cell.outputs, number) if kept else ([], None)
-        notebook.metadata = nbformat.read(path, as_version=4).metadata
+        before = path.read_text(encoding="utf-8")
+        notebook.metadata = nbformat.reads(before, as_version=4).metadata
         text = nbformat.writes(notebook) + "\n"
-        if text != path.read_text(encoding="utf-8"):
+        if text != before:
             write_whole(path, text)
             print(f"stored the outputs of {path.name}", flush=True)
 
 
-# ---- records, and the pages that are generated ----------------------------------------------------------------------------
+# ---- what jupyter-book reads --------------------------------------------------------------------------------------------
 
 
 def records(store: Store) -> dict[str, list[ledger.Record]]:
     """Return the records of claims in the executed notebooks, by notebook. Raises BuildError if a claim is recorded twice."""
-    found = {path.stem: list(show.records_in(as_run(store, path))) for path in notebooks(store.root)}
+    found = {path.stem: list(show.records_in(notebook)) for path, notebook in all_executed(store).items()}
     if wrong := ledger.problems(found):
         raise BuildError(" ".join(wrong))
     return found
 
 
-def write_results(store: Store, recorded: dict[str, list[ledger.Record]]) -> None:
+def write_results(store: Store) -> None:
     """Write the pages made from records, and list verdicts that are not the accepted ones. Raises BuildError if a claim was not recorded."""
-    root = store.root
+    root, recorded = store.root, records(store)
     owner = {record.id: notebook for notebook, found in recorded.items() for record in found}
     if missing := ledger.missing(owner):
         claims = ", ".join(f"{claim.id} (chapter {claim.chapter})" for claim in missing)
@@ -300,9 +280,8 @@ def write_results(store: Store, recorded: dict[str, list[ledger.Record]]) -> Non
     for id, old, new in ledger.changed(now, root / "book" / "verdicts.yml"):
         notebook = owner.get(id, "…")
         print(f"{id} is now '{new}', accepted was '{old}': read notebooks/{notebook}.ipynb again", flush=True)
-    contents = yaml.safe_load((root / CONTENTS).read_text(encoding="utf-8"))
-    titles = {Path(entry["file"]).name: entry.get("title", "") for entry in entries(contents) if "file" in entry}
-    cells = paper_figures.Cells({path.stem: as_run(store, path) for path in notebooks(root)}, titles)
+    titles = {Path(entry["file"]).name: entry.get("title", "") for entry in contents(root)}
+    cells = paper_figures.Cells({path.stem: notebook for path, notebook in all_executed(store).items()}, titles)
     listed = paper_figures.load(root / f"{FIGURES}.yml")
     shown = {id: (cells.link(place), cells.what(place)) for id, place in listed.places().items()}
     results = scoreboard.Results(recorded, shown)
@@ -311,21 +290,12 @@ def write_results(store: Store, recorded: dict[str, list[ledger.Record]]) -> Non
     write_whole(root / f"{HEADLINES}.md", scoreboard.headlines(results))
 
 
-def write_generated(store: Store) -> None:
-    """Write the pages of GENERATED next to the others, and COMPLETE, which lists them all."""
-    root = store.root
-    contents = yaml.safe_load((root / CONTENTS).read_text(encoding="utf-8"))
-    for entry in list(entries(contents)):
-        name = entry.get("file")
-        if name in GENERATED:
-            source, parent = store.find(Path(name).name), Path(name).parent
-            shutil.rmtree(root / name, ignore_errors=True)
-            shutil.copytree(source, root / parent, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
-            pages = [path.relative_to(source) for path in (source / Path(name).name).rglob("*.md")]
-            if pages:
-                pages.sort(key=lambda page: (page.parent, len(page.name), page))  # 0_2 comes before 0_10
-                entry["sections"] = [{"file": str((parent / page).with_suffix(""))} for page in pages]
-    write_whole(root / COMPLETE, yaml.safe_dump(contents, sort_keys=False))
+def copy_generated(store: Store) -> None:
+    """Copy the pages of GENERATED, and what belongs to them, to their places among the others."""
+    for name in GENERATED.keys() & set(files(store.root)):
+        shutil.rmtree(store.root / name, ignore_errors=True)
+        made, place = store.find(Path(name).name), (store.root / name).parent
+        shutil.copytree(made, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
 
 
 def copy_scripts(root: Path) -> None:
@@ -342,73 +312,45 @@ def copy_scripts(root: Path) -> None:
     write_whole(static / "datatables" / "datatables.css", (shipped / "dt_bundle.css").read_text(encoding="utf-8"))
 
 
+def make_sources(root: Path) -> Store:
+    """Bring up to date what jupyter-book reads besides files in git. Returns the results; raises BuildError if anything is wrong."""
+    store = run(root, pages=True)
+    for path, notebook in all_executed(store).items():
+        write_whole(root / "_build" / "executed" / path.name, nbformat.writes(notebook))
+    print(f"{sum(map(len, records(store).values()))} claims recorded", flush=True)
+    if SCOREBOARD in files(root):
+        write_results(store)
+    copy_generated(store)
+    copy_scripts(root)
+    return store
+
+
 # ---- the pages ----------------------------------------------------------------------------------------------------------
 
 
-def write_pages(store: Store) -> Path:
-    """Write the pages, unless those of the present sources and results are there, byte for byte. Returns the first page."""
-    root, build = store.root, store.build
-    html, old = build / "html", build / "pages.old"
-    shutil.rmtree(build / "executed", ignore_errors=True)
-    for path in notebooks(root):
-        # book/_ext/pages.py shows these.
-        write_whole(build / "executed" / path.name, nbformat.writes(as_run(store, path)))
-    sources = digest(root, PAGES) + digest(build, ["toc.yml", "executed"]) + store.environment
-    stamp = html / ".complete"
-    if stamp.is_file() and stamp.read_text() == f"{sources} {digest(html)}":
+def build(root: Path) -> Path:
+    """Write the pages, unless those of the present sources are there. Returns the first page; raises BuildError if anything is wrong."""
+    store, html = make_sources(root), root / "_build" / "html"
+    sources = files_in(root, "book", "notebooks", "_build/executed", "_config.yml", CONTENTS)
+    key, stamp = sha256(store.environment, digest(root, sources)), html / ".complete"
+    if stamp.is_file() and stamp.read_text() == key:
         print("the pages are up to date", flush=True)
         return html / "index.html"
-    shutil.rmtree(old, ignore_errors=True)
-    with own_folder(build, "pages-") as own:
-        command = [sys.executable, "-c", JUPYTER_BOOK, "build", root, "--toc", root / COMPLETE, "--path-output", own]
+    for left in html.parent.glob("pages-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    # A killed build may have left a jupyter-book running: this one writes to a folder of its own.
+    with tempfile.TemporaryDirectory(prefix="pages-", dir=html.parent, ignore_cleanup_errors=True) as own:
+        command = [sys.executable, "-c", JUPYTER_BOOK, "build", root, "--path-output", own]
         strict = ["--nitpick", "--warningiserror", "--keep-going", "--quiet"]
-        environment = os.environ | {"TRANSFORMER_CIRCUITS_BOOK": "1"}
-        done = subprocess.run([*command, *strict], cwd=root, env=environment, stdout=subprocess.DEVNULL)
+        done = subprocess.run([*command, *strict], cwd=root, env=os.environ | IN_BUILD, stdout=subprocess.DEVNULL)
         if done.returncode:
             raise BuildError("jupyter-book reported warnings or errors: fix each one that is listed above.")
-        fresh = own / "_build" / "html"
-        (fresh / ".complete").write_text(f"{sources} {digest(fresh)}")
+        fresh = Path(own, "_build", "html")
+        (fresh / ".complete").write_text(key)
         if html.exists():
-            html.rename(old)
+            html.rename(Path(own, "old"))
         fresh.rename(html)
-    shutil.rmtree(old, ignore_errors=True)
     return html / "index.html"
-
-
-@contextlib.contextmanager
-def measured() -> Iterator[None]:
-    """Print at the end how long the block took, and the peak memory of this process and all below it together, looked at now and then."""
-    start, peak, done = time.monotonic(), 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        ended = False
-        while not ended:
-            with contextlib.suppress(psutil.Error):  # one may have just ended
-                processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-                # Forks share most of their memory: each counts its part.
-                memory = [process.memory_full_info() for process in processes]
-                peak = max(peak, sum(getattr(part, "pss", part.uss) for part in memory))
-            ended = done.wait(4)  # seconds: each look takes 10 ms a process, and holds it up
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
-        print(f"{time.monotonic() - start:.0f} s wall time, {peak / 2**30:.1f} GiB peak memory", flush=True)
-
-
-def build(root: Path) -> Path:
-    """Build the book. Returns the first page; raises BuildError if anything is wrong."""
-    store = run(root, pages=True)
-    recorded = records(store)
-    print(f"{sum(map(len, recorded.values()))} claims recorded", flush=True)
-    if SCOREBOARD in files(root):
-        write_results(store, recorded)
-    write_generated(store)
-    copy_scripts(root)
-    return write_pages(store)
 
 
 def check_place(here: Path) -> None:
@@ -425,6 +367,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Build the book.")
     add = parser.add_argument
     add("--root", type=Path, default=ROOT, help="folder of the book's sources (default: this repository)")
+    add("--sources", action="store_true", help="only make what jupyter-book reads")
     add("--run", nargs="*", type=Path, metavar="NOTEBOOK", help="only run these notebooks (default: all)")
     add("--store-outputs", action="store_true", help="put the outputs that nbval compares into the notebooks")
     options = parser.parse_args(arguments)
@@ -433,11 +376,14 @@ def main(arguments: list[str] | None = None) -> int:
         check_place(Path.cwd())
         if {"%", "?"} & set(str(root)):  # addresses of pages on disk would misread it
             raise BuildError(f"The path {root} contains % or ?: rename that folder.")
-        with locked(root), measured():
+        with locked(root):
             if options.run is not None:
                 run(root, [path.resolve() for path in options.run])
             elif options.store_outputs:
                 store_outputs(run(root))
+            elif options.sources:
+                make_sources(root)
+                (root / "_build" / "html" / ".complete").unlink(missing_ok=True)  # jupyter-book now changes these
             else:
                 print(f"The book: {build(root)}")
     except (BuildError, KeyboardInterrupt) as error:

@@ -107,9 +107,6 @@ def working(log: pd.DataFrame) -> Bool[np.ndarray, "snapshot layer head"]:
     return AblationEffects(cost, error).working.numpy()
 
 
-INDUCES = "The best head is an induction head"  # the finding that the law is about
-
-
 def when_true(
     log: pd.DataFrame, one_layer: pd.DataFrame | None = None, *, d_vocab: int, copying: float
 ) -> pd.DataFrame:
@@ -149,7 +146,7 @@ def when_true(
         judge(two, "T10", "weights", "The best head's keys match what an earlier head copies", matches)
         judge(two, "T10", "weights", "The best head copies what it attends to", reader >= CORNER)
         best = two["induction"].map(np.max)
-        judge(two, "T8", "attention", INDUCES, best >= INDUCTION_HEAD)
+        judge(two, "T8", "attention", "The best head is an induction head", best >= INDUCTION_HEAD)
         judge(two, "T8", "attention", "The best head puts half of its attention on the right token", best >= HALF)
         low = two["copies"].str[1] <= (1 - HALF) * np.log(d_vocab)
         judge(two, "T8", "loss", "The loss in the second copy is at most half the loss of a uniform guess", low)
@@ -162,8 +159,3 @@ def when_true(
         alone = np.interp(two.index, one.index, one["in_context"])  # after as many tokens, or at its end
         judge(two, "W1", "loss", "A longer context helps two layers more than one", alone - two["in_context"] >= HELPS)
     return pd.DataFrame(rows, columns=["claim", "about", "finding", "tokens", "before"])
-
-
-def predicted_emergence(windows_per_step: int, n_ctx: int) -> float:
-    """Return after how many tokens induction heads emerge by the law of Aoyama and Wilcox (arXiv 2511.16893): 10^5.7 sqrt(windows * context)."""
-    return 10**5.7 * (windows_per_step * n_ctx) ** 0.5

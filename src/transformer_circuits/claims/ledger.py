@@ -19,6 +19,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from simpleeval import simple_eval
 
+from transformer_circuits.paths import DATA
+
 CLAIMS_FILE = Path(__file__).with_name("claims.yml")
 FUNCTIONS = {"min": min, "max": max, "abs": abs}  # of criteria
 Number = float | tuple[float, float]  # a value, or an estimate and its standard error
@@ -78,8 +80,10 @@ class Claim(Strict):
 
     id: Annotated[str, Field(pattern=r"^[A-Z]\d{1,2}$")]
     title: str
+    ours: str = ""
     kind: Literal["identity", "number", "qualitative", "note"]
     tally: Literal["finding", "question"] = "finding"
+    weak: str = ""
     section: str
     statement: str
     in_words: str = ""
@@ -108,8 +112,13 @@ class Claim(Strict):
 
     @property
     def group(self) -> Literal["identity", "finding", "question", "note"]:
-        """The tally that counts the claim, or "note"."""
+        """What the claim is."""
         return self.tally if self.judged else self.kind  # type: ignore[return-value]
+
+    @property
+    def counted_in(self) -> str:
+        """The tally that counts the claim: its group, except for a result that barely tests its statement."""
+        return "weak" if self.weak and self.judged else self.group
 
     def words(self, verdict: Verdict) -> str:
         """Return a verdict as pages show it: a question is answered."""
@@ -157,6 +166,43 @@ class Record(Strict):
     @property
     def claim(self) -> Claim:
         return claim_of(self.id)
+
+
+class Elsewhere(Strict):
+    """What the same measures gave on another model: the held-out seed, or a public model.
+
+    A YAML file: `model`, its name for people; `measured`, on what and when; `records`, as a notebook's outputs carry them.
+    """
+
+    model: str
+    measured: str = ""
+    records: list[Record]
+
+    def of(self, id: str) -> Record | None:
+        """Return the record of a claim, if there is one."""
+        return next((record for record in self.records if record.id == id), None)
+
+
+HELD_OUT = Path("held_out_seed.yml")  # in the folder of the data
+PUBLIC = Path("public")
+
+
+def held_out_seed(data: Path = DATA) -> Elsewhere | None:
+    """Return the verdicts on the seed at which no criterion looked before it was committed; None before it was judged."""
+    return load_elsewhere(data / HELD_OUT) if (data / HELD_OUT).is_file() else None
+
+
+def public_models(data: Path = DATA) -> list[Elsewhere]:
+    """Return what public models show, in the order of their files' names."""
+    return [load_elsewhere(path) for path in sorted((data / PUBLIC).glob("*.yml"))]
+
+
+def load_elsewhere(path: Path) -> Elsewhere:
+    """Load a file of records. Raises LedgerError that names the file if it is malformed."""
+    try:
+        return Elsewhere.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, ValueError) as error:
+        raise LedgerError(f"{path.name} must have model, measured, and records: {error}") from error
 
 
 def names_in(expression: ast.AST) -> set[str]:

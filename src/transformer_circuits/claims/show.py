@@ -1,7 +1,8 @@
-"""How claims look in a notebook, and how its outputs carry them: numbers in words, cards, JSON. Everything is escaped."""
+"""How claims look in a notebook and on cards, and how outputs carry them: numbers, lines, JSON. Everything is escaped."""
 
 import ast
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 
@@ -46,19 +47,13 @@ def show_quantity(x: float, unit: str = "", digits: int = DIGITS) -> str:
     return f"{show_number(x, digits)} {unit}".strip()
 
 
-def show_values(claim: Claim, values: Mapping[str, float], chance: bool | None = None) -> list[tuple[str, str]]:
-    """Return what was measured and how much, as pairs of words; a standard error follows its value.
-
-    `chance`: only values that are what chance gives, or only the others.
-    """
+def show_values(claim: Claim, values: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return what was measured and how much, as pairs of words; a standard error follows its value."""
     if claim.kind == "identity":
         names = [claim.error if name == "error" else f"error, {name}" for name in values]
-        return [] if chance else list(zip(names, map(show_number, values.values())))
-    shown = []
-    for name, quantity in claim.quantities.items():
-        if name in values and chance in (None, quantity.chance):
-            shown.append((quantity.what, show_estimate(claim, name, values)))
-    return shown
+        return list(zip(names, map(show_number, values.values())))
+    measured = [name for name in claim.quantities if name in values]
+    return [(claim.label(name), show_estimate(claim, name, values)) for name in measured]
 
 
 def show_estimate(claim: Claim, name: str, values: Mapping[str, float], digits: int = DIGITS) -> str:
@@ -70,78 +65,50 @@ def show_estimate(claim: Claim, name: str, values: Mapping[str, float], digits: 
     return f"{show_quantity(values[name], of_value, digits)} ± {show_quantity(error, unit, digits=2)}"
 
 
-# ---- criteria in words ----------------------------------------------------------------------------------------------------
-
-BOUNDS = {ast.GtE: "at least", ast.Gt: "more than", ast.LtE: "at most", ast.Lt: "less than", ast.Eq: "exactly"}
-OPERATORS = {ast.Add: "plus", ast.Sub: "minus", ast.Mult: "times", ast.Div: "divided by"}
-EXTREMES = {"min": ("lower", "lowest"), "max": ("higher", "highest")}  # of two values, of more
+SIGNS = {ast.GtE: "≥", ast.Gt: ">", ast.LtE: "≤", ast.Lt: "<", ast.Eq: "="}
 
 
-def unmet_conditions(record: Record, brief: bool = False) -> list[str]:
-    """Say why a claim was not reproduced: each condition of its criterion that is not met, with both numbers.
-
-    `brief`: leave out how a threshold is computed from other values.
-    """
+def unmet_conditions(record: Record) -> list[str]:
+    """Say why a claim was not reproduced: for each part of its criterion that is not met, the values and what it needs."""
     if record.verdict not in (Verdict.PARTLY, Verdict.NOT_REPRODUCED):
         return []
-    conditions = unmet(record.claim.reproduced, record.values)
-    return [condition_in_words(record.claim, condition, record.values, brief) for condition in conditions]
+    return [needed(record.claim, part, record.values) for part in unmet(record.claim.reproduced, record.values)]
 
 
-def expression_in_words(claim: Claim, expression: ast.expr) -> str:
-    """Write arithmetic with the labels of its values, in quotation marks."""
-    match expression:
-        case ast.Name(id=name):
-            return f"“{claim.label(name)}”"
-        case ast.Constant(value=value):
-            return show_number(value)
-        case ast.BinOp(left=left, op=op, right=right):
-            sides = [expression_in_words(claim, side) for side in (left, right)]
-            return f" {OPERATORS[type(op)]} ".join(sides)
-        case ast.Call(func=ast.Name(id="abs"), args=[arg]):
-            return f"the absolute value of {expression_in_words(claim, arg)}"
-        case ast.Call(func=ast.Name(id=name), args=args):
-            values = " and ".join(expression_in_words(claim, arg) for arg in args)
-            return f"the {EXTREMES[name][len(args) > 2]} of {values}"
-
-
-def condition_in_words(claim: Claim, condition: ast.Compare, values: Mapping[str, float], brief: bool) -> str:
-    """Write a condition that is not met: "best induction score is 40.7%; the criterion requires at least 50%"."""
-    absent = sorted(names_in(condition) - values.keys())
-    if absent:
+def needed(claim: Claim, part: ast.Compare, values: Mapping[str, float]) -> str:
+    """Write a comparison that is not met: "best induction score 40.7%, needs ≥ 50%"."""
+    names = sorted(names_in(part.left), key=list(claim.quantities).index)
+    if absent := [name for name in sorted(names_in(part)) if name not in values]:
         return f"not measured: {', '.join(map(claim.label, absent))}"
-    left, right = condition.left, condition.comparators[0]
-    here, required = (compute(side, values) for side in (left, right))
-    units = {claim.quantities[name].unit for name in names_in(left)}
+    left, right = (compute(side, values) for side in (part.left, part.comparators[0]))
+    units = {claim.quantities[name].unit for name in names}
     unit = units.pop() if len(units) == 1 else ""
     digits = DIGITS  # a number is never rounded onto its threshold
-    tied = math.isclose(here, required, rel_tol=1e-6)  # a tie of counts differs by rounding only
-    while not tied and show_number(here, digits) == show_number(required, digits):
+    while not math.isclose(left, right, rel_tol=1e-6) and show_number(left, digits) == show_number(right, digits):
         digits += 1
-    shown = [show_quantity(x, unit, digits) for x in (here, required)]
-
-    what = expression_in_words(claim, left)
-    if isinstance(left, ast.Name):  # without quotation marks, and a label that contains a comma ends with one
-        what = claim.label(left.id)
-        what += "," * ("," in what)
-        shown[0] = show_estimate(claim, left.id, values, digits)
-    if unit == YES_OR_NO:
-        return f"{what}: {shown[0]}; the criterion requires {shown[1]}"
-    source = "" if brief or not names_in(right) else f" ({expression_in_words(claim, right)})"
-    bound = BOUNDS[type(condition.ops[0])]
-    if not unit and here == int(here) and required != int(required):  # at least 3.2 of 4 are all 4
-        limit = required_count(condition, required, values)
-        return f"{what} is {shown[0]}; the criterion requires {limit}{source}"
-    return f"{what} is {shown[0]}; the criterion requires {bound} {shown[1]}{source}"
+    here = "; ".join(f"{claim.label(name)}: {show_estimate(claim, name, values, digits)}" for name in names)
+    return f"{here}, needs {SIGNS[type(part.ops[0])]} {show_quantity(right, unit, digits)}"
 
 
-def required_count(condition: ast.Compare, required: float, values: Mapping[str, float]) -> str:
-    """Write a threshold of a count that lies between whole numbers as the count that meets it: "all 4", "none", "at least 2"."""
-    if isinstance(condition.ops[0], (ast.LtE, ast.Lt)):
-        return f"at most {math.floor(required)}" if required >= 1 else "none"
-    least = math.ceil(required)
-    of = {values[name] for name in names_in(condition.comparators[0])}
-    return f"all {least}" if of == {least} else f"at least {least}"
+def our_result(record: Record) -> str:
+    """Return what we measured in a few words: `ours` of the claim, or else its first two values."""
+    claim, values = record.claim, record.values
+    if claim.kind == "identity":
+        return f"{claim.error} {show_number(max(map(abs, values.values())))}"
+    if not claim.ours:
+        return "; ".join(f"{what}: {value}" for what, value in show_values(claim, values)[:2])
+    words = Words()
+    for name, quantity in claim.quantities.items():
+        if name in values:
+            words[name], words[f"n_{name}"] = show_quantity(values[name], quantity.unit), show_number(values[name])
+    return claim.ours.format_map(words)
+
+
+class Words(dict[str, str]):
+    """What a template is filled with; a value that was not measured is a dash."""
+
+    def __missing__(self, name: str) -> str:
+        return "–"
 
 
 def subscripts(text: str) -> markupsafe.Markup:
@@ -155,13 +122,11 @@ def css_class(verdict: Verdict) -> str:
     return "tc-" + verdict.replace(" ", "-")
 
 
-def card_text(record: Record) -> str:
+def line_text(record: Record) -> str:
     claim, within = record.claim, ", within error of the threshold" if record.within_error else ""
-    lines = [f"{record.id} {claim.title}: {claim.words(record.verdict)}{within}"]
-    lines += [f"  {what}: {value}" for what, value in show_values(claim, record.values)]
-    lines += [f"  not met: {condition}" for condition in unmet_conditions(record)]
-    lines += [f"  {record.detail}"] if record.detail else []
-    return "\n".join(lines)
+    paper = f" (paper: {claim.paper})" if claim.paper else ""
+    unmet = "".join(f"\n  not met: {condition}" for condition in unmet_conditions(record))
+    return f"{claim.words(record.verdict)}{within} · {claim.title} · {our_result(record)}{paper} · {record.id}{unmet}"
 
 
 # ---- the card of a claim --------------------------------------------------------------------------------------------------
@@ -173,7 +138,7 @@ TEMPLATES = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
     loader=jinja2.PackageLoader("transformer_circuits.claims"),
 )
-for function in (show_number, show_values, subscripts, css_class, unmet_conditions):
+for function in (show_number, show_values, subscripts, css_class, unmet_conditions, our_result):
     TEMPLATES.filters[function.__name__] = function
 TEMPLATES.globals.update(symbols=SYMBOLS, edges=EDGES)
 
@@ -184,22 +149,27 @@ def html(template: jinja2.Template, **variables: object) -> str:
     return "\n".join(line for line in text.replace("`", "&#96;").splitlines() if line.strip())
 
 
+def scoreboard() -> str:
+    """Return where the cards are, seen from a notebook: on the book's page, or in the file that the build wrote."""
+    return f"../book/scoreboard.{'html' if 'TRANSFORMER_CIRCUITS_BOOK' in os.environ else 'md'}"
+
+
 MIME = "application/vnd.transformer-circuits.claims+json"
 
 
 class Verdicts:
-    """The claims of a chapter as one list. A notebook's output carries it as HTML, as text, and as JSON for the build."""
+    """The claims of a chapter, a line each. A notebook's output carries them as HTML, as text, and as JSON for the build."""
 
     def __init__(self, *records: Record) -> None:
         self.records = list(records)
 
     def __repr__(self) -> str:
-        return "\n".join(map(card_text, self.records))
+        return "\n".join(map(line_text, self.records))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
         return {
             "text/plain": repr(self),
-            "text/html": html(TEMPLATES.get_template("list.html"), records=self.records),
+            "text/html": html(TEMPLATES.get_template("list.html"), records=self.records, scoreboard=scoreboard()),
             MIME: [record.model_dump(mode="json") for record in self.records],
         }
 

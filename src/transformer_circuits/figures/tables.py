@@ -1,6 +1,7 @@
 """Tables of results: formatted numbers and words as headers, as HTML on a page and as text for nbval."""
 
 import math
+import re
 from collections.abc import Mapping
 from numbers import Real
 
@@ -35,9 +36,11 @@ def table(frame: pd.DataFrame | pd.Series, formats: str | Mapping[str, str] = FO
             return str(value)
         if math.isnan(value):
             return ""
-        form = "," if hasattr(value, "__index__") and form.endswith("f") else f"z{form}"
+        form = "," if hasattr(value, "__index__") and form.endswith("f") else re.sub("^[+-]?", r"\g<0>z", form)
         return format(value, form).replace("-", "\N{MINUS SIGN}")
 
-    of_column = dict.fromkeys(frame, formats) if isinstance(formats, str) else dict.fromkeys(frame, FORMAT) | dict(formats)
+    of_column = (
+        dict.fromkeys(frame, formats) if isinstance(formats, str) else dict.fromkeys(frame, FORMAT) | dict(formats)
+    )
     columns = {name: [text(value, of_column[name]) for value in frame[name]] for name in frame}
     return Table(pd.DataFrame(columns, index=frame.index))

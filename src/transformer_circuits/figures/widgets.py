@@ -8,15 +8,17 @@ the script is a part of each figure, since an output must work alone there. Show
 from __future__ import annotations
 
 import functools
+import hashlib
 import html
 import importlib.metadata
 import json
 import os
-import re
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import yaml
 
 from transformer_circuits.figures.tokens import show_token
 
@@ -25,18 +27,25 @@ if TYPE_CHECKING:  # the build takes the script from here, and does without torc
     from torch import Tensor
 
 
+PATCH = Path(__file__).with_name("circuitsvis.yml")  # what is changed in CircuitsVis's script, and why
+
+
 @functools.cache
 def bundle() -> str:
-    """Return CircuitsVis's script (a global `CircuitsVis`), which writes token strings as text: as released, it makes markup of them.
-
-    Its pointer to a source map, a missing file, is removed.
-    """
+    """Return CircuitsVis's script (a global `CircuitsVis`) as patched. Raises ValueError if the installed script is another one."""
     # Not by `importlib.resources`, which would import the package, and torch with it.
     file = importlib.metadata.distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
-    script = Path(file).read_text(encoding="utf-8")
-    script = re.sub(r"\n//# sourceMappingURL=.*", "", script)
-    script = re.sub(r"dangerouslySetInnerHTML:\{__html:((?:[^{}()]|\([^()]*\))+)\}", r"children:\1", script)
-    return script.replace('"&nbsp;"', '" "').replace("</script", r"<\/script")
+    return patched(Path(file).read_text(encoding="utf-8"))
+
+
+def patched(script: str) -> str:
+    patch = yaml.safe_load(PATCH.read_text(encoding="utf-8"))
+    if hashlib.sha256(script.encode()).hexdigest() != patch["sha256"]:
+        raise ValueError(f"CircuitsVis's script has changed: check the replacements in {PATCH.name}, then its sha256")
+    for change in patch["changes"]:
+        for part in change["replace"]:
+            script = script.replace(part["old"], part["new"])
+    return script
 
 
 def short(number: str) -> float:

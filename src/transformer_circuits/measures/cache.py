@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib.metadata
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from transformer_circuits.models.shards import sha256, write_atomically
 from transformer_circuits.paths import BUILD
 
 FOLDER = BUILD / "measured"
+LIBRARIES = ("torch", "transformer-lens")  # after an upgrade, everything is measured again
 
 
 def cached(
@@ -23,24 +25,33 @@ def cached(
 ) -> list[Tensor]:
     """Return what `measure` returns for a bridge, measured before if weights and `tokens` were the same (`cached_for`).
 
-    Cached for our own transformer in single precision, without hooks and without a start token of the reader's; any other is measured each time.
+    Cached for our own transformer in single precision, without hooks; any other is measured each time.
     """
     inner, hooked = model.original_model, any(point.fwd_hooks for point in model.hook_dict.values())
     ours = isinstance(inner, Transformer) and model.W_E.dtype == torch.float32
-    if not ours or hooked or getattr(model.cfg, "start_token", None) is not None:
+    if not ours or hooked:
         return list(measure())
     inputs = {} if tokens is None else {"tokens": tokens}
     return cached_for(dict(inner.named_parameters()) | inputs, measure, code, str(inner.config))
 
 
 def cached_for(
-    inputs: Mapping[str, Tensor], measure: Callable[[], Sequence[Tensor]], code: Sequence[ModuleType], about: str = ""
+    inputs: Mapping[str, Tensor],
+    measure: Callable[[], Sequence[Tensor]],
+    code: Sequence[ModuleType],
+    settings: str = "",
 ) -> list[Tensor]:
-    """Return what `measure` returns, measured before if `inputs`, device, torch, `about`, and the source of `code` were the same."""
+    """Return what `measure` returns, measured before if nothing that it depends on has changed.
+
+    The key names the measure and has its source, `inputs`, their device, `settings`, the source of the modules in `code`,
+    and the releases of LIBRARIES.
+    """
     device = next(iter(inputs.values())).device
-    key = hashlib.sha256(f"2 {torch.__version__} {device.type} {about}".encode())  # 2: types and shapes are stored too
-    for module in code:
-        key.update(inspect.getsource(module).encode())
+    name = f"{measure.__module__}.{measure.__qualname__}"
+    versions = [importlib.metadata.version(library) for library in LIBRARIES]
+    key = hashlib.sha256(f"{name} {versions} {device.type} {settings}".encode())
+    for part in (measure, *code):
+        key.update(inspect.getsource(part).encode())
     for name, tensor in inputs.items():
         key.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         key.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())

@@ -34,7 +34,7 @@ def as_pretrained(path: Path) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     try:
-        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf8"))  # opened in Python, so that a build notes it
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more particular
         raise WeightsError(f"{path} is not a readable tokenizer ({error}); fetch it again") from error
     if tokenizer.token_to_id(START) != BOS:

@@ -1,5 +1,10 @@
 """Pages that are made, not written. Their words are in templates/, as jinja2 templates of MyST and HTML."""
 
+import base64
+import gzip
+import json
+from collections.abc import Mapping
+
 import jinja2
 
 from transformer_circuits.claims import show
@@ -15,6 +20,12 @@ TEMPLATES = show.TEMPLATES.overlay(
 def filled(name: str, **variables: object) -> str:
     """Return HTML from a template, as MyST hands it through."""
     return f"```{{raw}} html\n{show.html(TEMPLATES.get_template(name), **variables)}\n```"
+
+
+def as_script(facts: Mapping[str, object], content: bytes) -> str:
+    """Return a script that hands a page its data: a page opened from disk may load scripts, but no other files."""
+    data = base64.b64encode(gzip.compress(content, compresslevel=6, mtime=0)).decode()
+    return f'pageData({json.dumps(facts)}, "{data}");\n'
 
 
 def render(name: str, **variables: object) -> str:

@@ -4,11 +4,9 @@ The page is `book/_static/play/`: engine.js computes, play.js draws, both writte
 tokenizer, what each head does, the prepared texts. All of it is computed from the shipped model; no head is named by hand.
 """
 
-import base64
 import html
 import json
 import re
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +27,7 @@ from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.models import load_model
 from transformer_circuits.models.bridge import matrices
 from transformer_circuits.models.tokenizer import START
-from transformer_circuits.pages import render
+from transformer_circuits.pages import as_script, render
 
 MODELS = {"attn-only-2l": "model.js", "attn-only-2l-planted": "planted.js"}  # the first is what the page tells about
 MODEL = next(iter(MODELS))
@@ -53,14 +51,14 @@ def weights(model: TransformerBridge) -> bytes:
 
 
 def script(model: TransformerBridge, means: list[Any], facts: dict[str, Any]) -> str:
-    """Return the content of model.js. One long string of weights: a page opened from disk may load scripts, but no other files."""
+    """Return the content of model.js."""
     content, tokenizer = weights(model), json.loads(model.tokenizer.backend_tokenizer.to_str())["model"]
     config = {key: getattr(model.cfg, key) for key in ("d_model", "n_heads", "d_head", "d_vocab", "n_ctx")}
     ids = tokenizer["vocab"]  # by token, in the byte alphabet of the tokenizer's file
     merges = [ids[part] for pair in tokenizer["merges"] for part in pair]  # in the order of their ranks
     parts = {"vocabulary": sorted(ids, key=ids.get), "merges": merges, "start": START}
-    data = {"config": config, "facts": facts, "means": means, "tokenizer": parts, "crc32": zlib.crc32(content)}
-    return f'window.playModel = {json.dumps(data)};\nplayModel.weights = "{base64.b64encode(content).decode()}";\n'
+    data = {"config": config, "facts": facts, "means": means, "tokenizer": parts}
+    return as_script(data, content)
 
 
 # ---- the switches, as hooks ------------------------------------------------------------------------------------------------
@@ -142,6 +140,22 @@ def percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.0995 else f"{share:.1%}" if share >= 0.001 else "&lt;0.1%"
 
 
+def adds(model: TransformerBridge, shown: Scene) -> tuple[float, float]:
+    """Return what the induction head adds to the logit of its target at the place that is shown, above the mean logit.
+
+    First what it moves from the embedding alone, then with what first-layer heads wrote (its virtual heads).
+    """
+    (layer, head), at = shown.induction, shown.at
+    cache = model.run_with_cache(shown.ids)[1]
+    up = model.W_U[:, shown.ids[0, shown.target]] - model.W_U.mean(dim=1)
+    pattern = cache["pattern", layer][0, head, at]
+    streams = (cache["embed"][0], cache["resid_pre", layer][0])
+    alone, whole = (
+        float(pattern @ stream @ model.W_V[layer, head] @ model.W_O[layer, head] @ up) for stream in streams
+    )
+    return alone, whole
+
+
 def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:
     """Return the page: what to do, what to look for, and what this changes at the shown token."""
     off, at, (layer, head) = [shown.previous], shown.at, shown.induction
@@ -160,10 +174,12 @@ def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:
         attended[name] = percent(float(pattern[at, shown.target]))
         chance[name] = percent(float(predicted[shown.ids[0, at + 1]]))
     names = [html.escape(name) for name in model.to_str_tokens(shown.ids[0])]
+    alone, whole = adds(model, shown)
     return render(
         "play.md",
         attribute=lambda edits: html.escape(json.dumps(edits)),
         n_heads=model.cfg.n_heads,
+        n_ctx=model.cfg.n_ctx,
         megabytes=f"{megabytes:.0f}",
         induces=head_name(shown.induction),
         previous=head_name(shown.previous),
@@ -173,6 +189,9 @@ def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:
         target=names[shown.target],
         attention=attended,
         chance=chance,
+        whole=f"{whole:+.1f}",
+        alone=f"{alone:.1f}",
+        through=f"{whole - alone:z.1f}",
         induction_head=INDUCTION_HEAD,
         previous_token_head=f"{PREVIOUS_TOKEN_HEAD:.0%}",
         works=ablation.WORKS,

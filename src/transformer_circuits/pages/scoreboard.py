@@ -1,40 +1,25 @@
-"""The scoreboard, and the tallies and headlines on the front page: made from the records in the executed notebooks, never typed."""
+"""The scoreboard, and the tallies and headlines on the front page, from the records in the executed notebooks."""
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Claim, Record, Verdict
 from transformer_circuits.pages import render
+from transformer_circuits.paths import DATA
 
-# What a reader wants to know first, in the paper's order: the claim in a few words, and what to show of what was measured, with its unit or,
-# after "n_", without.
-HEADLINES = {
-    "Z1": ("A model without layers is a table of bigrams", "held-out loss {loss_model}; loss of the bigram table {loss_bigram}"),
-    "S1": ("Single source tokens copy themselves", "{self_copied} of tokens have themselves or a variant among their five highest out tokens; by chance {self_copied_random}"),
-    "S4": ("Heads store the paper's skip-trigrams", "{share} of those that the training text contains; shuffled ones {share_shuffled}"),
-    "E1": ("Most heads of a one-layer model copy", "{n_copying_heads} of {n_heads} working heads"),
-    "T3": ("Second-layer heads read first-layer heads through their keys", "pairs of working heads that compose: keys {n_k_pairs}, queries {n_q_pairs}, values {n_v_pairs}"),
-    "T7": ("At a repeated token, induction heads attend to what followed, and raise it; at a new one, they attend to the start token", "attention to what followed {target}, whose logit the head raises by {logit_effect}; to the start token, at new tokens, {rest}"),
-    "T8": ("Two layers continue a sequence that they have never seen; one layer cannot", "induction score {induction_2l} (one layer {induction_1l}); right first guesses {guess_2l} (one layer {guess_1l})"),
-    "T9": ("Induction heads match the current token with the token before the target", "of the score at the target, {previous_share} comes from the token before it, and {direct_share} from the target itself"),
-    "T10": ("Eigenvalues separate induction heads from other heads", "high positivity of both the OV and the K-composition circuit: {n_induction_in_corner} of {n_induction_heads} induction heads, {n_others_in_corner} of {n_others} other heads"),
-    "T11": ("Single heads reduce the loss most, virtual heads little", "loss reduction: direct path {n_order_0}, single heads {n_order_1}, virtual heads {order_2}"),
-}  # fmt: skip
-# The same for what readers ask and the paper does not.
-QUESTIONS = {
-    "T14": ("Does induction collapse without the head that the induction head's keys read most, and only then?", "without that head {left_read} of the score remains; removing any single head that the keys barely read leaves at least {left_unread}"),
-    "T12": ("Does K-composition matter at least twice as much as Q-composition?", "removing it raises the loss by {n_k_composition}, removing Q-composition by {q_composition}"),
-    "W6": ("Do other random seeds form induction heads?", "{n_seeds_with_induction} of {n_seeds} seeds have an induction head"),
-    "W8": ("Do such heads form on sequences that are not text?", "on melodies, induction score {induction_2l} with two layers and {induction_1l} with one"),
-}  # fmt: skip
+# What a reader wants to know first, in the paper's order.
+HEADLINES = "Z1 S1 S4 E1 T3 T7 T8 T9 T10 T11".split()
 
 JUDGED = (Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT_REPRODUCED)
 TALLIES = {  # each with its possible outcomes
     "identity": ("Exact identities", (Verdict.HOLDS, Verdict.FAILS)),
     "finding": ("The paper's findings on trained models", JUDGED),
     "question": ("Questions that readers ask and the paper does not", JUDGED),
+    "weak": ("Results that barely test their statement", JUDGED),
 }
 
 
@@ -43,19 +28,40 @@ def number_of(notebook: str) -> str:
     return notebook.split("_")[0].lstrip("0").upper()
 
 
-def claims_of(group: str) -> list[Claim]:
-    return [claim for claim in ledger.load_claims().values() if claim.group == group]
+def counted_in(tally: str) -> list[Claim]:
+    return [claim for claim in ledger.load_claims().values() if claim.counted_in == tally]
+
+
+@dataclass
+class Tally:
+    """How often each outcome occurs; `claim` is one that is counted, whose words the outcomes have."""
+
+    name: str
+    claim: Claim
+    outcomes: Sequence[Verdict]
+    verdicts: Sequence[Verdict]
+
+    @property
+    def counts(self) -> list[tuple[Verdict, int]]:
+        shown = [v for v in (*self.outcomes, Verdict.NOT_RUN) if v in self.outcomes or v in self.verdicts]
+        return [(verdict, self.verdicts.count(verdict)) for verdict in shown]
 
 
 class Results:
     """The records of a book, by claim, with what pages in `book/` need of them.
 
-    `recorded`: records by notebook, without suffix; `shown`: by claim, the place that shows it and what is there, a figure or numbers.
+    `recorded`: records by notebook, without suffix; `shown`: by claim, the place that shows it and what is there, a
+    figure or numbers; `data`: the folder with the records of the held-out seed and of public models.
     """
 
     def __init__(
-        self, recorded: Mapping[str, Sequence[Record]], shown: Mapping[str, tuple[str, str]] | None = None
+        self,
+        recorded: Mapping[str, Sequence[Record]],
+        shown: Mapping[str, tuple[str, str]] | None = None,
+        data: Path = DATA,
     ) -> None:
+        seed = ledger.held_out_seed(data)
+        self.others = {"Held-out seed": [seed] if seed else [], "Public models": ledger.public_models(data)}
         self.shown = shown or {}
         self.records = {record.id: record for records in recorded.values() for record in records}
         chapters = {number_of(notebook): f"../notebooks/{quote(notebook)}.html" for notebook in recorded}
@@ -68,14 +74,25 @@ class Results:
     def verdict(self, id: str) -> Verdict:
         return self.records[id].verdict if id in self.records else Verdict.NOT_RUN
 
-    def tallies(self) -> list[tuple[str, int, list[tuple[Verdict, int]], Claim]]:
-        """Return a row for each group of claims: its name, its size, the counts of its outcomes, and one of its claims, which has their words."""
+    def elsewhere(self, id: str) -> dict[str, list[tuple[str, Record]]]:
+        """Return the records of a claim on other models, with the models' names, where there are any."""
+        found = {}
+        for where, models in self.others.items():
+            if records := [(model.model, record) for model in models if (record := model.of(id))]:
+                found[where] = records
+        return found
+
+    def tallies(self) -> list[Tally]:
+        """Return a tally for each group of claims, and one for each other model that the same criteria judged."""
         found = []
-        for group, (name, outcomes) in TALLIES.items():
-            claims = claims_of(group)
-            verdicts = [self.verdict(claim.id) for claim in claims]
-            counts = [(v, verdicts.count(v)) for v in (*outcomes, Verdict.NOT_RUN) if v in outcomes or v in verdicts]
-            found.append((name, len(verdicts), counts, claims[0]))
+        for tally, (name, outcomes) in TALLIES.items():
+            if claims := counted_in(tally):
+                found.append(Tally(name, claims[0], outcomes, [self.verdict(claim.id) for claim in claims]))
+        for where, models in self.others.items():
+            for model in models:
+                judged = [record for record in model.records if record.claim.counted_in == "finding"]
+                name = f"{where.removesuffix('s')} {model.model}: the paper's findings"
+                found.append(Tally(name, counted_in("finding")[0], JUDGED, [record.verdict for record in judged]))
         return found
 
     def value(self, id: str, name: str, digits: int = show.DIGITS) -> str:
@@ -86,25 +103,18 @@ class Results:
         unit = "" if name.startswith("n_") else ledger.claim_of(id).quantities[plain].unit
         return show.show_quantity(self.records[id].values[plain], unit, digits).replace(" ", "\N{NO-BREAK SPACE}")
 
-    def rows(self, words: Mapping[str, tuple[str, str]]) -> list[tuple[Claim, str, str]]:
-        """Return rows of the front page: a claim, what it says in a few words, and what was measured."""
-        found = []
-        for id, (says, here) in words.items():
-            claim = ledger.claim_of(id)
-            values = {name: self.value(id, name) for plain in claim.quantities for name in (plain, f"n_{plain}")}
-            found.append((claim, says, here.format(**values) if id in self.records else claim.without_record))
-        return found
-
-    def headlines(self) -> list[tuple[Claim, str, str]]:
-        """Return the rows of HEADLINES, and of a finding that is not reproduced if none of these fails."""
-        failures = [c for c in claims_of("finding") if self.verdict(c.id) is Verdict.NOT_REPRODUCED]
-        unlisted = not any(claim.id in HEADLINES for claim in failures)
-        return self.rows(HEADLINES | {claim.id: (claim.title, "") for claim in failures[:1] if unlisted})
+    def headlines(self) -> list[Record]:
+        """Return the records of HEADLINES, with a finding that is not reproduced in the last's place if none fails."""
+        listed = [self.records[id] for id in HEADLINES if id in self.records]
+        failures = [claim.id for claim in counted_in("finding") if self.verdict(claim.id) is Verdict.NOT_REPRODUCED]
+        if failures and not set(failures) & set(HEADLINES):
+            listed = [*listed[: len(HEADLINES) - 1], self.records[failures[0]]]
+        return listed
 
 
 def headlines(results: Results) -> str:
     """Return what the front page includes, in parts that comments divide."""
-    return render("headlines.md", results=results, questions=results.rows(QUESTIONS))
+    return render("headlines.md", results=results)
 
 
 def page(results: Results) -> str:
@@ -113,8 +123,9 @@ def page(results: Results) -> str:
     return render(
         "scoreboard.md",
         results=results,
-        amended=amended,
-        late=[claim.id for claim in amended if any(old.after_result for old in claim.amended)],
+        amended=len(amended),
+        late=sum(any(old.after_result for old in claim.amended) for claim in amended),
+        weak=len(counted_in("weak")),
         sections={key: list(group) for key, group in itertools.groupby(claims, lambda claim: claim.section)},
-        identities=claims_of("identity"),
+        identities=counted_in("identity"),
     )

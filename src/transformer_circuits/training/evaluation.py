@@ -119,8 +119,9 @@ class Evaluation:
         nats, right = losses_and_guesses(model, self.repeated.tokens)
         scores["copies"] = self.repeated.by_copy(nats)
         scores["first_guess"] = float(self.repeated.by_copy(right.float())[1])
-        if not model.config.beyond:  # circuits are products of matrices
+        if model.config.has_plain_circuits:
             scores |= self.circuits(model, scores["induction"])
+        if not model.config.beyond:
             scores["orders"] = losses_by_order(model, self.rows[: self.few])
         return decimals(scores)
 

@@ -52,7 +52,7 @@ class Film:
     """The frames of one run, in a folder. Raises ValueError for a model whose circuits are not products of its matrices."""
 
     def __init__(self, folder: Path, texts: list[np.ndarray], shape: ModelConfig):
-        if shape.beyond or shape.n_layers == 0:
+        if not shape.has_plain_circuits or shape.n_layers == 0:
             raise ValueError("film must be false for a model without layers or with more than attention")
         if shape.d_vocab > 1 << 16:
             raise ValueError(f"film must be false for more than 65,536 tokens, got {shape.d_vocab:,}")  # ids are uint16

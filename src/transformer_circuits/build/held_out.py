@@ -1,0 +1,86 @@
+"""Judge a held-out seed by the book's criteria: run chapters with another model in the place of the book's, and keep their records.
+
+    python -m transformer_circuits.build.held_out notebooks/06_composition.ipynb notebooks/07_induction_heads.ipynb
+
+Every code cell that names "attn-only-2l" gets the seed's name. Cells that fail for this model, such as one that names a
+head of the book's, are listed and skipped. The records go to data/held_out_seed.yml, from which the scoreboard's cards read
+them. Run it once, when every criterion that is to be judged on the seed has been committed, and keep only claims about
+this model (`--claims T3 T8`): a chapter judges others too.
+"""
+
+import argparse
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import nbformat
+import yaml
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+from transformer_circuits.claims import ledger, show
+from transformer_circuits.claims.ledger import Record
+from transformer_circuits.paths import DATA, ROOT
+
+MODEL, SEED = "attn-only-2l", "attn-only-2l-seed-2"
+TIMEOUT = 1800  # seconds per cell
+
+
+def with_model(notebook: NotebookNode, name: str) -> int:
+    """Put another model's name into the code cells, wherever MODEL is a string of its own. Returns how often."""
+    replaced = 0
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.source, count = re.subn(rf"(['\"]){re.escape(MODEL)}\1", rf"\g<1>{name}\g<1>", cell.source)
+            replaced += count
+    return replaced
+
+
+def judged(path: Path, name: str) -> tuple[list[Record], list[str]]:
+    """Run a notebook on another model. Returns its records, and a line for each cell that failed.
+
+    Raises ValueError if the notebook does not name MODEL: its records would be those of the book's model.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    if not with_model(notebook, name):
+        raise ValueError(f'{path.name} has no "{MODEL}" in its code cells, so it judges other models; leave it out')
+    client = NotebookClient(
+        notebook, timeout=TIMEOUT, allow_errors=True, resources={"metadata": {"path": str(path.parent)}}
+    )
+    client.execute()
+    failed = [
+        f"{path.name}, cell {cell.get('id', '')}: {output.ename}: {output.evalue}"
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "error"
+    ]
+    return list(show.records_in(notebook)), failed
+
+
+def write(out: Path, model: str, measured: str, records: Iterable[Record]) -> None:
+    """Write the file that `ledger.held_out_seed` reads, claims in the ledger's order."""
+    order = list(ledger.load_claims())
+    found = sorted(records, key=lambda record: order.index(record.id))
+    content = {"model": model, "measured": measured, "records": [record.model_dump(mode="json") for record in found]}
+    out.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Judge a held-out seed by the book's criteria.")
+    parser.add_argument("notebooks", nargs="+", type=Path, help="the chapters to run")
+    parser.add_argument("--claims", nargs="*", default=[], help="the claims to keep (default: all)")
+    parser.add_argument("--model", default=SEED, help=f"name of the model in the place of {MODEL} (default: {SEED})")
+    parser.add_argument("--out", type=Path, default=DATA / ledger.HELD_OUT, help="the file to write")
+    options = parser.parse_args(arguments)
+    records: list[Record] = []
+    for path in options.notebooks:
+        found, failed = judged(path, options.model)
+        records += [record for record in found if record.id in (options.claims or [record.id])]
+        print(f"{path.name}: {len(found)} claims judged", *failed, sep="\n  ", flush=True)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    write(options.out, options.model, f"by the criteria of commit {commit.stdout.strip()}", records)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Pictures that answer: small ones inside a chapter, drawn on its page by `book/_static/live.js` from the chapter's own numbers.
+
+Without the page's scripts (in JupyterLab, on Colab, on GitHub) a sentence stands in their place; the chapter has a still figure of the same numbers.
+"""
+
+import html
+
+from transformer_circuits.figures.widgets import as_json
+
+KINDS = ("eigenvalues", "circuits", "graph", "paths", "training")
+
+
+class Live:
+    """One such picture with its numbers; a notebook displays it."""
+
+    def __init__(self, kind: str, label: str, numbers: dict[str, object]) -> None:
+        self.kind, self.label, self.json = kind, label, as_json(numbers)
+
+    def _repr_html_(self) -> str:
+        label = html.escape(self.label)
+        return (
+            f'<div class="tc-live" data-kind="{self.kind}" aria-label="{label}" role="group">'
+            f'<p>On the page of this chapter, this picture answers: {label}.</p><script type="application/json">{self.json}</script></div>'
+        )
+
+    def __repr__(self) -> str:
+        return f"On the page of this chapter, this picture answers: {self.label}."
+
+
+def live(kind: str, label: str, **numbers: object) -> Live:
+    """Return a picture of one of KINDS, to show as the last value of a cell.
+
+    `label` says what a reader can do, without a period at its end. `numbers` are what live.js reads of this kind; tensors become lists. Raises ValueError for an unknown kind.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    return Live(kind, label, numbers)

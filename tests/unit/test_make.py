@@ -1,0 +1,186 @@
+"""What `make` does before it does anything: a new .venv where the old one does not serve, or one sentence, before pip is asked anything.
+
+The Pythons are stand-ins: shell scripts that tell a version, copy themselves where a .venv is to be made, and note what pip is asked for.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from transformer_circuits.paths import ROOT
+
+PYTHON = """#!/bin/sh
+case "$1 $2" in
+"-c "*) exec {real} -c "import sys; sys.version_info = {version}; sys.base_prefix = '{name}'; {lacks}
+$2" ;;
+"-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && echo "{name} made $3" >> log ;;
+"-m pip") echo "{name} ran pip" >> log ;;
+esac
+"""
+TOOLS = "sh make cat df awk rm mkdir cp git".split()
+
+
+class Machine:
+    """A folder with the Makefile, and a PATH with these tools and the Pythons that a test makes."""
+
+    def __init__(self, place: Path) -> None:
+        self.bin, self.book = place / "bin", place / "book"
+        self.bin.mkdir()
+        (self.book / ".ci").mkdir(parents=True)
+        for name in ("Makefile", "pyproject.toml", "constraints.txt", ".ci/venv"):
+            shutil.copy(ROOT / name, self.book / name)
+        for tool in TOOLS:
+            (self.bin / tool).symlink_to(shutil.which(tool))
+
+    def script(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def python(self, name: str, minor: int, lacks: str = "") -> None:
+        without = f"sys.modules['{lacks}'] = None" if lacks else ""
+        self.script(name, PYTHON.format(real=sys.executable, version=(3, minor, 1), name=name, lacks=without))
+
+    def make(self, *arguments: str, user: int | None = None) -> tuple[int, str, list[str]]:
+        """Return the exit status of `make ready`, what it says, and what was done."""
+        command = [str(self.bin / "make"), "ready", *arguments]
+        environment = {"PATH": str(self.bin)}
+        done = subprocess.run(command, cwd=self.book, env=environment, capture_output=True, text=True, user=user)
+        log = self.book / "log"
+        noted = log.read_text().splitlines() if log.exists() else []
+        log.unlink(missing_ok=True)
+        said = [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("make:")]
+        return done.returncode, "\n".join(said), noted
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+NEW = ["python3 made .venv", "python3 ran pip"]
+
+
+def test_packages_are_installed_once_and_again_when_versions_change(machine):
+    machine.python("python3", 12)
+    assert machine.make() == (0, "", NEW)
+    assert machine.make() == (0, "", [])
+    later = (machine.book / ".venv" / "ready").stat().st_mtime + 10
+    os.utime(machine.book / "constraints.txt", (later, later))
+    assert machine.make() == (0, "", NEW[1:])
+
+
+@pytest.mark.parametrize("minor", [10, 14])
+def test_a_python_that_is_too_old_or_too_new_is_said_to_be_unless_there_is_another(machine, minor):
+    machine.python("python3", minor)
+    status, said, noted = machine.make()
+    assert (status, noted) == (2, []) and "\n" not in said
+    assert said.startswith(f"python3 is Python 3.{minor}, and the book needs Python 3.11 to 3.13: install one")
+    machine.python("python3.12", 12)
+    assert machine.make("PYTHON=python3")[1] == said, "the user wants this one"
+    assert machine.make() == (0, "", ["python3.12 made .venv", "python3.12 ran pip"])
+
+
+def test_a_python_that_is_not_there_or_lacks_its_venv_module_is_said_to(machine):
+    status, said, noted = machine.make("PYTHON=python3.99")
+    assert (status, noted) == (2, []) and said.startswith(
+        "python3.99 is not there, or does not start, and the book needs"
+    )
+    machine.python("python3", 11, lacks="ensurepip")
+    said = "python3 has no venv module: install it (Debian: apt-get install python3-venv)."
+    assert machine.make() == (2, said, [])
+
+
+def test_a_venv_of_another_python_is_made_anew_only_for_one_that_the_user_names(machine):
+    machine.python("python3", 11)
+    machine.python("python3.12", 12)
+    machine.make()
+    made = ["python3.12 made .venv", "python3.12 ran pip"]
+    assert machine.make("PYTHON=python3.12") == (0, "A new .venv: it was made by another Python than python3.12.", made)
+    assert machine.make("PYTHON=python3.12") == machine.make() == (0, "", [])
+
+
+@pytest.mark.parametrize("harm", ["gone", "dangling", "too old"])
+def test_a_venv_whose_interpreter_does_not_serve_is_made_anew(machine, harm):
+    machine.python("python3", 11)
+    machine.make()
+    interpreter = machine.book / ".venv" / "bin" / "python"
+    if harm == "too old":
+        interpreter.write_text(interpreter.read_text().replace("(3, 11, 1)", "(3, 10, 1)"))
+    else:
+        interpreter.unlink()
+    if harm == "dangling":
+        interpreter.symlink_to("/nowhere/python3")
+    assert machine.make() == (0, "A new .venv: its Python is gone, or is not 3.11 to 3.13.", NEW)
+
+
+def test_a_copied_or_moved_folder_gets_a_venv_of_its_own(machine, tmp_path):
+    machine.python("python3", 11)
+    machine.make()
+    (machine.book / ".venv" / "bin" / "pytest").write_text("#!/the/old/place")
+    shutil.copytree(machine.book, tmp_path / "copy", copy_function=shutil.copy2)
+    machine.book = tmp_path / "copy"
+    assert machine.make() == (0, "A new .venv: it was made in another folder.", NEW)
+    assert not (machine.book / ".venv" / "bin" / "pytest").exists()
+
+
+def test_a_full_disk_and_a_folder_of_someone_else_are_one_sentence(machine):
+    machine.python("python3", 11)
+    (machine.bin / "df").unlink()
+    machine.script("df", "#!/bin/sh\necho Filesystem\necho /dev/disk 9999999 7000000 2999999 70% /\n")
+    status, said, noted = machine.make()
+    assert (status, noted) == (2, []) and said.endswith(
+        "has 2 GB free, and .venv needs 3 (8 with CUDA): free some first."
+    )
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are closed to others
+        other = Machine(Path(place))
+        other.python("python3", 11)
+        for folder in (other.book, Path(place)):
+            folder.chmod(0o555)
+        status, said, noted = other.make(user=None if os.getuid() else 65534)
+        Path(place).chmod(0o755)
+        other.book.chmod(0o755)
+    assert (status, noted) == (2, []) and said.startswith("Nothing can be written to ") and "\n" not in said
+
+
+BROWSER = "#!/bin/sh\n[ {status} = 0 ] && echo Chromium 1\nexit {status}\n"
+
+
+@pytest.mark.parametrize("to_be_had", [True, False])
+def test_a_browser_is_found_or_else_installed_or_else_named(tmp_path, to_be_had):
+    bin = tmp_path / "bin"
+    bin.mkdir()
+
+    def script(name: str, text: str) -> None:
+        (bin / name).write_text(text)
+        (bin / name).chmod(0o755)
+
+    def get() -> str:
+        environment = {
+            "PATH": str(bin),
+            "HOME": str(tmp_path),
+            "PLAYWRIGHT_BROWSERS_PATH": str(tmp_path / "none"),
+            "PLAYWRIGHT_DOWNLOAD_HOST": "http://127.0.0.1:9",  # nothing answers there
+        }
+        command = [sys.executable, ROOT / "tests" / "book" / "browser.py"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+
+    script("chromium-browser", BROWSER.format(status=1))  # as on Ubuntu: only says how to get one
+    package = bin / "package"
+    package.write_text(BROWSER.format(status=0))
+    package.chmod(0o755)
+    ask = f'echo "$*" >> {tmp_path}/asked\n'
+    fetch = f'case "$*" in *install*chromium*) /bin/cp {package} {bin}/chromium ;; esac\n' if to_be_had else "exit 1\n"
+    script("apt-get", f"#!/bin/sh\n{ask}{fetch}")
+    script("sudo", '#!/bin/sh\n[ "$1" = -n ] && shift\nexec "$@"\n')
+    said = get().splitlines()
+    assert said[0].startswith("There is no Chrome or Chromium")
+    assert "update" in (tmp_path / "asked").read_text()
+    if to_be_had:
+        assert len(said) == 1 and get() == "", "the second time there is one"
+    else:
+        assert said[1].startswith("None is to be had here") and "Debian's package chromium" in said[1]
