@@ -39,7 +39,9 @@ def main(out: Path) -> None:
     for text in dots.texts:
         text.set_fontsize(SMALLEST)
     fig.savefig(out, dpi=160)
-    Image.open(out).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(out, optimize=True)  # a quarter of the size
+    Image.open(out).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(
+        out, optimize=True
+    )  # a quarter of the size
 
 
 if __name__ == "__main__":
