@@ -143,7 +143,7 @@ def kinds_of_paths() -> Figure:
         for layer, head in heads:
             y = 1.3 + 1.4 * layer
             points += [(0, y - 0.6), (1 + head, y - 0.6), (1 + head, y + 0.6), (0, y + 0.6)]
-        ax.plot(*zip(*points, (0, 3.6)), color="C0", ls="-", lw=2.5)
+        ax.plot(*zip(*points, (0, 3.8)), color="C0", ls="-", lw=2.5)
         for y, name in ((0, "$W_E$"), (4, "$W_U$")):
             ax.text(0, y, name, ha="center", va="center", bbox=BOX, zorder=5)
     return fig
