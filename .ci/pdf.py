@@ -58,7 +58,9 @@ def main() -> None:
         subprocess.run(
             [sys.executable, "-c", JUPYTER_BOOK, "build", ROOT, *options], check=True, stdout=subprocess.DEVNULL
         )
-        print_page(Path(own, "_build", "singlehtml", "book", "intro.html"), build / "book.pdf")
+        single = Path(own, "_build", "singlehtml")
+        page = single.joinpath("book", "intro.html").rename(single / "book.html")  # its links begin at the root
+        print_page(page, build / "book.pdf")
     print(f"The book: {build / 'book.pdf'}")
 
 

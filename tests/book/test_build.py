@@ -101,7 +101,7 @@ def test_the_headline_moves_below_the_first_paragraph_and_folded_cells_say_what_
     assert top.find_next_sibling()["id"] == "cell-cell-1", "before the first cell"
     image = top.select_one("figure#fig-line").img
     assert image["alt"] == "One line." and len(page.select("article img")) == 1
-    assert image["src"] == "../_images/01_one-cell-3.svg", "a name that other pages can know"
+    assert image["src"] == "../_images/01_one-cell-3.png", "a name that other pages can know"
     assert "A line." in top.get_text() and page.get_text().count("It rises by") == 1
     assert "It rises by" in top.get_text() and cell.select_one(".cell_output a")["href"] == "#fig-line"
     assert cell.select_one(".cell_output a").get_text() == "Fig. 1.1"

@@ -47,7 +47,7 @@ def test_each_page_names_its_version_and_can_be_edited_if_a_person_wrote_it(html
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     for name in files(ROOT):
         page = soup(html / f"{name}.html")
-        assert f"Version {version}. Cite as: " in page.footer.text, name
+        assert f"Version {version}. Cite as: " in page.select_one(".extra_footer").text, name
         edits = [link["href"] for link in page.select("a[href*='/edit/main/']")]
         made = name in GENERATED or name in ("book/scoreboard", "book/figures")
         assert bool(edits) != made and all((ROOT / edit.partition("/edit/main/")[2]).is_file() for edit in edits), name
