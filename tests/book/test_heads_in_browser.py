@@ -104,13 +104,6 @@ def test_the_index_links_every_head_and_a_file_with_all_sources(pages):
         assert [list(row) for row in frame[strings]] == [[TOKENS[i] for i in row] for row in frame[ids]]
 
 
-def test_the_papers_skip_trigrams_say_where_they_come_nearest(pages):
-    table = soup(pages / "head_dump.html").select(".head-dump")[-1]
-    found, split = ([cell.text for cell in row.select("td")] for row in table.select("tbody tr"))
-    assert found == ["for ... in → range", "·for in range", "hit", "0.1", "0.02", "0.50"]
-    assert split == ["'</ ... (any) → >'", "'|</", "split", "", "", ""]
-
-
 @pytest.fixture
 def table(pages, reused):
     """Open the page of the second head."""
@@ -143,17 +136,6 @@ def test_search_finds_tokens_with_and_without_their_space(table):
     # In all columns: also the rows that have it among destinations and outs.
     expect(search(table, "·two")).to_have_text(["!=", "$x$", "\\(", "·two"])
     expect(search(table, "nothing of the kind")).to_have_count(0)
-
-
-def test_columns_sort_as_numbers(table):
-    scores, strengths = 5, 6  # columns
-    for rising in (True, False):
-        table.get_by_role("columnheader", name="score").click()
-        numbers = [i - 69.0 if rising else 60.0 - i for i in range(50)]
-        expect(cells(table, scores)).to_have_text([f"{x:.2f}" for x in numbers])
-    table.get_by_role("columnheader", name="QK").click()
-    numbers = sorted(dump()["destination_scores"][:130].str[0])[:50]
-    expect(cells(table, strengths)).to_have_text([f"{x:.2f}" for x in numbers])
 
 
 def test_a_row_has_a_heads_names_and_its_passages_with_literal_tokens(pages):
