@@ -55,7 +55,8 @@ const dom = (() => {
       document.head.append(make("script", { src, onerror: missing, onload: missing }));
     });
     try {
-      const packed = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+      const letters = atob(data), packed = new Uint8Array(letters.length);
+      for (let i = 0; i < letters.length; i++) packed[i] = letters.charCodeAt(i);
       const bytes = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
       return { facts, bytes };
     } catch {

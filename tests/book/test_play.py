@@ -120,16 +120,6 @@ def type_in(page, text):
     page.wait_for_function("(before) => document.getElementById('play').dataset.runs > before", arg=before)
 
 
-def test_an_empty_text_is_the_start_token_and_has_no_losses(page):
-    expect(page.locator(".play-summary")).to_contain_text("mean loss")
-    page.get_by_label("Your text").fill("")
-    expect(page.locator(".play-time")).to_have_text(re.compile("^1 token, "))
-    expect(page.locator(".play-summary")).to_be_empty()
-    expect(page.locator(".play-small", has_text="full height")).to_have_text(re.compile(r"\d nats\.\s*$"))
-    page.get_by_label("Your text").fill("a")
-    expect(page.locator(".play-summary tbody th")).to_have_text("the only token")
-
-
 def test_the_twin_can_be_loaded_instead_and_the_text_stays(page, site):
     twin, text = load_model("attn-only-2l-planted", device="cpu"), "Zorblax met Zorblax"
     type_in(page, text)
@@ -160,10 +150,9 @@ def test_a_text_longer_than_the_context_is_cut_and_said_to_be(page, two):
     type_in(page, "word " * 600)
     expect(page.locator("#play-cut")).to_be_visible()
     expect(page.locator(".play-token")).to_have_count(two.cfg.n_ctx)
-    follow(page, "text=" + "a" * 511 + " b&head=1.2&at=999")  # attention so even that no share of it is named
-    expect(page.locator(".play-where")).to_contain_text("no token with 1% or more")
-    type_in(page, "word")
+    type_in(page, "")
     expect(page.locator("#play-cut")).to_be_hidden()
+    expect(page.locator(".play-token")).to_have_count(1)
 
 
 def test_keyboard_and_pointer_choose_tokens_and_heads(page):
@@ -222,27 +211,19 @@ def test_a_link_brings_back_what_was_there(page):
     assert page.get_by_label("Your text").input_value() == "a & b = c\n#1"
     edits = "off: 0.3; keys of the second layer read the embedding alone"
     expect(page.locator(".play-edits")).to_have_text(edits)
-    hostile = "text=<img src=x onerror=alert(1)>&head=9.9&at=x&off=__proto__&cut=<b>"
-    follow(page, hostile)
+    follow(page, "text=<img src=x onerror=alert(1)>&head=9.9&at=x&off=__proto__&cut=<b>")
     expect(page.get_by_label("Your text")).to_have_value("<img src=x onerror=alert(1)>")
     expect(page.locator(".play-edits")).to_have_text("all heads on")
     assert page.locator(".play-app img, .play-app b").count() == 0
-    follow(page, "text=a&off=0.1 0.1&from=QK")
-    expect(page.locator(".play-edits")).to_have_text("off: 0.1")
     type_in(page, "my own")
-    follow(page, "main-content")
-    expect(page.get_by_label("Your text")).to_have_value("my own")
     page.wait_for_url("**my+own**")
     page.reload()
-    expect(page.get_by_label("Your text")).to_have_value("my own")
-    page.goto("about:blank")
-    page.go_back()
     expect(page.get_by_label("Your text")).to_have_value("my own")
 
 
 def test_a_prepared_text_leaves_a_way_back_to_what_was_typed(page):
     type_in(page, "my own")
-    page.get_by_role("button", name="1. ").click()
+    page.get_by_role("button", name=re.compile("^1\\. ")).click()
     expect(page.get_by_label("Your text")).to_have_value(play.EXAMPLE)
     page.get_by_role("button", name="Back to your text").click()
     expect(page.get_by_label("Your text")).to_have_value("my own")

@@ -97,13 +97,6 @@ def test_a_false_statement_is_judged_not_reproduced_and_a_true_one_reproduced(id
     assert not re.search(r"[.!?] [A-Z]", words)
 
 
-def test_models_that_were_not_trained_alike_cannot_reproduce_a_comparison_of_depths():
-    values = borne_out("T8")
-    assert judge("T8", {**values, "alike": 0}).verdict is Verdict.PARTLY
-    del values["alike"]
-    assert judge("T8", values).verdict is Verdict.PARTLY
-
-
 @pytest.mark.parametrize(("score", "error", "verdict", "within"), [
     (0.57, 0.04, "reproduced", True),
     (0.43, 0.03, "partly reproduced", False),
@@ -167,7 +160,6 @@ def test_the_list_escapes_everything_and_tells_the_verdict_in_words(monkeypatch)
 
 
 @pytest.mark.parametrize(("id", "changes", "words"), [
-    ("T8", {"induction_2l": 0.24}, "best induction score, two layers: 24% ± 0%, needs ≥ 50%"),
     ("T8", {"alike": 0}, "both models were trained alike: no, needs = yes"),
     ("T8", {"drop_2l": 3}, "loss in the second copy below that of a uniform guess, two layers: 3 ± 0 nats, needs ≥ 4.15 nats"),
     # a number is never rounded onto its threshold

@@ -120,7 +120,8 @@ function playEngine({ config, means }, bytes) {
       const exponent = (i >> 10) & 31, fraction = i & 1023;
       table[i] = (i >> 15 ? -1 : 1) * (exponent ? (exponent === 31 ? NaN : 2 ** (exponent - 15) * (1 + fraction / 1024)) : 2 ** -24 * fraction);
     }
-    const half = Float32Array.from(new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2), (i) => table[i]);
+    const stored = new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2), half = new Float32Array(stored.length);
+    for (let i = 0; i < half.length; i++) half[i] = table[stored[i]];
     let from = V * D;
     const pack = (to, k, m) => (pass.pack(to, half, from, k, m, m, 1), (from += k * m));
     F.set(half.subarray(0, from), W_E);

@@ -300,7 +300,7 @@
   // A mouse on what stands for a token shows what is predicted after it; a click chooses it.
   function points(box) {
     const place = (event) => event.target.closest?.("[data-i]")?.dataset.i;
-    box.addEventListener("pointerover", (event) => event.pointerType === "mouse" && place(event) && hover(Number(place(event))));
+    box.addEventListener("pointermove", (event) => event.pointerType === "mouse" && place(event) && hover(Number(place(event))));
     box.addEventListener("pointerleave", () => hover(null));
     box.addEventListener("click", (event) => place(event) && select(Number(place(event))));
   }

@@ -1,11 +1,12 @@
-"""Judge a held-out seed by the book's criteria: run chapters with another model in the place of the book's, and keep their records.
+"""Judge a held-out seed by the book's criteria: run chapters with another model in the place of the book's, and keep
+their records.
 
     python -m transformer_circuits.build.held_out notebooks/06_composition.ipynb notebooks/07_induction_heads.ipynb
 
-Every code cell that names "attn-only-2l" gets the seed's name. Cells that fail for this model, such as one that names a
-head of the book's, are listed and skipped. The records go to data/held_out_seed.yml, from which the scoreboard's cards read
-them. Run it once, when every criterion that is to be judged on the seed has been committed, and keep only claims about
-this model (`--claims T3 T8`): a chapter judges others too.
+Every code cell that names "attn-only-2l" gets the seed's name. Cells that fail for this model, such as one that names
+a head of the book's, are listed and skipped. The records go to data/held_out_seed.yml, from which the scoreboard's
+cards read them. Run it once, when every criterion that is to be judged on the seed has been committed, and keep only
+claims about this model (`--claims T3 T8`): a chapter judges others too.
 """
 
 import argparse

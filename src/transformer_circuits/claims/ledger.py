@@ -3,8 +3,8 @@
     from transformer_circuits.claims import judge, verdicts
     verdicts(judge("O5", largest_ratio=2.7, spread=0.3, spread_random=0.01, detail="head 0.7 to key of 1.4"), ...)
 
-`verdicts`, the last value of a cell, shows the claims of a chapter. Its output also contains them as JSON, from which the build reads a
-book's records. The criteria are in claims.yml; nothing here depends on any single claim.
+`verdicts`, the last value of a cell, shows the claims of a chapter. Its output also contains them as JSON, from which
+the build reads a book's records. The criteria are in claims.yml; nothing here depends on any single claim.
 """
 
 import ast
@@ -171,7 +171,8 @@ class Record(Strict):
 class Elsewhere(Strict):
     """What the same measures gave on another model: the held-out seed, or a public model.
 
-    A YAML file: `model`, its name for people; `measured`, on what and when; `records`, as a notebook's outputs carry them.
+    A YAML file: `model`, its name for people; `measured`, on what and when; `records`, as a notebook's outputs carry
+    them.
     """
 
     model: str
@@ -188,7 +189,7 @@ PUBLIC = Path("public")
 
 
 def held_out_seed(data: Path = DATA) -> Elsewhere | None:
-    """Return the verdicts on the seed at which no criterion looked before it was committed; None before it was judged."""
+    """Return the verdicts on the held-out seed, judged after all criteria were committed; None before that."""
     return load_elsewhere(data / HELD_OUT) if (data / HELD_OUT).is_file() else None
 
 
@@ -216,7 +217,10 @@ def compute(expression: ast.expr, values: Mapping[str, float]) -> float:
 
 
 def unmet(criterion: str, values: Mapping[str, float]) -> list[ast.Compare]:
-    """Return those comparisons of a criterion, joined by `and`, that are not met, or refer to an optional value that was not measured."""
+    """Return those comparisons of a criterion, joined by `and`, that are not met.
+
+    A comparison with an optional value that was not measured is one of them.
+    """
     tree = ast.parse(criterion, mode="eval").body
     parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
     return [part for part in parts if not (names_in(part) <= values.keys() and compute(part, values))]
@@ -224,7 +228,10 @@ def unmet(criterion: str, values: Mapping[str, float]) -> list[ast.Compare]:
 
 @functools.cache
 def load_claims() -> dict[str, Claim]:
-    """Load all claims by id, in the paper's order. Raises pydantic's ValueError if an entry of claims.yml is not valid."""
+    """Load all claims by id, in the paper's order.
+
+    Raises pydantic's ValueError if an entry of claims.yml is not valid.
+    """
     text = CLAIMS_FILE.read_text(encoding="utf-8")
     sections = yaml.load(text, yaml.CSafeLoader)["sections"]  # safe_load takes ten times as long
     entries = [{"section": section["title"], **entry} for section in sections for entry in section["claims"]]
@@ -240,7 +247,10 @@ def claim_of(id: str) -> Claim:
 
 
 def measured(claim: Claim, given: Mapping[str, float]) -> dict[str, float]:
-    """Return what was measured as finite numbers, in the order of claims.yml. Raises LedgerError for names and numbers that do not fit."""
+    """Return what was measured as finite numbers, in the order of claims.yml.
+
+    Raises LedgerError for names and numbers that do not fit.
+    """
     numbers = {str(name): float(number) for name, number in given.items()}
     if infinite := [name for name, number in numbers.items() if not math.isfinite(number)]:
         raise LedgerError(f"{claim.id}: {', '.join(infinite)} must be finite")
@@ -280,8 +290,9 @@ def within_error(claim: Claim, numbers: Mapping[str, float]) -> bool:
 def judge(id: str, value: Number | Mapping[str, Number] | None = None, *, detail: str = "", **values: Number) -> Record:
     """Judge what a chapter measured for a claim, by the criterion in claims.yml.
 
-    `value` or keywords: the numbers that claims.yml names, a pair being an estimate and its standard error; for an identity its error, or
-    errors by model. `detail`: a sentence for the reader. Raises LedgerError for an unknown id and for values that cannot be judged.
+    `value` or keywords: the numbers that claims.yml names, a pair being an estimate and its standard error; for an
+    identity its error, or errors by model. `detail`: a sentence for the reader. Raises LedgerError for an unknown id
+    and for values that cannot be judged.
     """
     claim = claim_of(id)
     if isinstance(value, Mapping):
@@ -296,7 +307,7 @@ def judge(id: str, value: Number | Mapping[str, Number] | None = None, *, detail
     return Record(id=id, values=numbers, verdict=verdict, within_error=within, criterion=claim.criterion, detail=detail)
 
 
-# ---- the records of a whole book ----------------------------------------------------------------------------------------
+# ---- the records of a whole book -------------------------------------------------------------------------------------
 
 
 def problems(recorded: Mapping[str, Sequence[Record]]) -> list[str]:

@@ -1,4 +1,7 @@
-"""How claims look in a notebook and on cards, and how outputs carry them: numbers, lines, JSON. Everything is escaped."""
+"""How claims look in a notebook and on cards, and how outputs carry them: numbers, lines, JSON.
+
+Everything is escaped.
+"""
 
 import ast
 import math
@@ -11,7 +14,8 @@ import markupsafe
 
 from transformer_circuits.claims.ledger import Claim, Record, Verdict, compute, names_in, unmet
 
-# A sign, and a color. Where the book's style sheet is not loaded (JupyterLab, Colab), only the line at a card's edge has the color.
+# A sign, and a color. Where the book's style sheet is not loaded (JupyterLab, Colab), only the line at a card's edge
+# has the color.
 LOOKS = {
     Verdict.REPRODUCED: ("✓", "#0b5cad"),
     Verdict.PARTLY: ("◐", "#8a5a00"),
@@ -69,7 +73,7 @@ SIGNS = {ast.GtE: "≥", ast.Gt: ">", ast.LtE: "≤", ast.Lt: "<", ast.Eq: "="}
 
 
 def unmet_conditions(record: Record) -> list[str]:
-    """Say why a claim was not reproduced: for each part of its criterion that is not met, the values and what it needs."""
+    """Say why a claim was not reproduced: of each part of its criterion that is not met, the values and needs."""
     if record.verdict not in (Verdict.PARTLY, Verdict.NOT_REPRODUCED):
         return []
     return [needed(record.claim, part, record.values) for part in unmet(record.claim.reproduced, record.values)]
@@ -112,7 +116,7 @@ class Words(dict[str, str]):
 
 
 def subscripts(text: str) -> markupsafe.Markup:
-    """Return a sentence as HTML: matrices and vectors with subscripts and transposes (W_E^T, r_h), longer names such as d_head in code font."""
+    """Return a sentence as HTML: W_E^T and r_h with subscripts and transposes, longer names such as d_head as code."""
     escaped = re.sub(r"(?<![\w*])(?!W_|r_)[\w*]*_[\w.]*\w", r"<code>\g<0></code>", str(markupsafe.escape(text)))
     named = re.sub(r"\b([Wr])_(\w+)", r"\1<sub>\2</sub>", escaped)
     return markupsafe.Markup(named.replace("</sub>^T", "</sub><sup>T</sup>"))
@@ -129,7 +133,7 @@ def line_text(record: Record) -> str:
     return f"{claim.words(record.verdict)}{within} · {claim.title} · {our_result(record)}{paper} · {record.id}{unmet}"
 
 
-# ---- the card of a claim --------------------------------------------------------------------------------------------------
+# ---- the card of a claim ---------------------------------------------------------------------------------------------
 
 TEMPLATES = jinja2.Environment(
     autoescape=True,
@@ -158,7 +162,10 @@ MIME = "application/vnd.transformer-circuits.claims+json"
 
 
 class Verdicts:
-    """The claims of a chapter, a line each. A notebook's output carries them as HTML, as text, and as JSON for the build."""
+    """The claims of a chapter, a line each.
+
+    A notebook's output carries them as HTML, as text, and as JSON for the build.
+    """
 
     def __init__(self, *records: Record) -> None:
         self.records = list(records)
@@ -178,7 +185,10 @@ verdicts = Verdicts  # shows what `judge` found for a chapter's claims: the last
 
 
 def records_in(notebook: Mapping) -> Iterator[Record]:
-    """Yield the records that the outputs of an executed notebook carry. Raises pydantic's ValueError for malformed ones."""
+    """Yield the records that the outputs of an executed notebook carry.
+
+    Raises pydantic's ValueError for malformed ones.
+    """
     for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
             yield from map(Record.model_validate, output.get("data", {}).get(MIME, []))

@@ -43,8 +43,8 @@ def cached_for(
 ) -> list[Tensor]:
     """Return what `measure` returns, measured before if nothing that it depends on has changed.
 
-    The key names the measure and has its source, `inputs`, their device, `settings`, the source of the modules in `code`,
-    and the releases of LIBRARIES.
+    The key names the measure and has its source, `inputs`, their device, `settings`, the source of the modules in
+    `code`, and the releases of LIBRARIES.
     """
     device = next(iter(inputs.values())).device
     name = f"{measure.__module__}.{measure.__qualname__}"

@@ -1,7 +1,8 @@
 """The page "Play": the two-layer model in the reader's browser, to be taken apart there.
 
-The page is `book/_static/play/`: engine.js computes, play.js draws, both written by hand. This module writes their data: weights and
-tokenizer, what each head does, the prepared texts. All of it is computed from the shipped model; no head is named by hand.
+The page is `book/_static/play/`: engine.js computes, play.js draws, both written by hand. This module writes their
+data: weights and tokenizer, what each head does, the prepared texts. All of it is computed from the shipped model; no
+head is named by hand.
 """
 
 import html
@@ -36,11 +37,11 @@ CODE = ("tree_broadcast_center", 14)  # a held-out passage, and how many lines o
 SEGMENT, COPIES = 20, 2  # of random tokens
 
 
-# ---- the model as a script -------------------------------------------------------------------------------------------------
+# ---- the model as a script -------------------------------------------------------------------------------------------
 
 
 def weights(model: TransformerBridge) -> bytes:
-    """Return W_E, then W_Q, W_K, W_V, and W_O of each layer, then W_U, all [in, out], in half precision as they are shipped."""
+    """Return W_E, then W_Q, W_K, W_V, and W_O of each layer, then W_U, all [in, out], in half precision."""
     W = matrices(model)
     found = [W["W_E"]]
     for layer in range(model.cfg.n_layers):
@@ -61,15 +62,17 @@ def script(model: TransformerBridge, means: list[Any], facts: dict[str, Any]) ->
     return as_script(data, content)
 
 
-# ---- the switches, as hooks ------------------------------------------------------------------------------------------------
+# ---- the switches, as hooks ------------------------------------------------------------------------------------------
 
 
 def hidden_from(
     model: TransformerBridge, side: str, off: Sequence[Head] | None = None, means: Sequence[Tensor] | None = None
 ) -> list[Hook]:
-    """Return hooks that remove first-layer heads (None: all) for the second layer's queries, keys, or values ("Q", "K", "V") alone.
+    """Return hooks that remove first-layer heads (None: all) for the second layer's queries, keys, or values ("Q",
+    "K", "V") alone.
 
-    These read zero in place of what the heads write, or the heads' means. Without all heads they read the embedding and the position alone.
+    These read zero in place of what the heads write, or the heads' means. Without all heads they read the embedding
+    and the position alone.
     """
     mine = [head for head in range(model.cfg.n_heads) if off is None or (0, head) in off]
     written = []
@@ -82,11 +85,11 @@ def hidden_from(
     return [(get_act_name("z", 0), keep), subtract]
 
 
-# ---- what is shown at first ------------------------------------------------------------------------------------------------
+# ---- what is shown at first ------------------------------------------------------------------------------------------
 
 
 class Scene(NamedTuple):
-    """Made-up names, and the place in them where the induction head attends most to the token that followed last time."""
+    """Made-up names, and the place where the induction head attends most to what followed last time."""
 
     previous: Head  # in the first layer, with the best previous-token score
     induction: Head  # in the second layer, with the best induction score
@@ -107,11 +110,11 @@ def scene(model: TransformerBridge, previous: Head, induction: Head) -> Scene:
     return Scene(previous, induction, ids, at, int(targets[at]))
 
 
-# ---- the page --------------------------------------------------------------------------------------------------------------
+# ---- the page --------------------------------------------------------------------------------------------------------
 
 
 def texts(model: TransformerBridge, shown: Scene) -> list[dict[str, Any]]:
-    """Return the prepared texts: the label of the button, the text, the head and the token that are chosen at first, what to look for."""
+    """Return the prepared texts: label, text, the head and the token that are chosen at first, what to look for."""
     induces, previous = head_name(shown.induction), head_name(shown.previous)
     words = [
         name
@@ -121,16 +124,18 @@ def texts(model: TransformerBridge, shown: Scene) -> list[dict[str, Any]]:
     sentence = passage("candide").split(". ")[0] + "."
     return [
         {"label": "A made-up name", "text": EXAMPLE, "head": shown.induction, "at": shown.at,
-         "note": f"Choose a piece of the second name. The arc leads to the token that followed it last time. Does head {induces} attend "
-                 "there?"},
-        {"label": "Random tokens, twice", "random": {"length": SEGMENT, "copies": COPIES, "words": words}, "head": shown.induction,
-         "at": SEGMENT + SEGMENT // 2,
-         "note": "Each press draws new tokens. Only the first copy shows what comes next in the second. Compare the bars of the two copies "
-                 "under \u201cLoss of each token\u201d."},
+         "note": "Choose a piece of the second name. The arc leads to the token that followed it last time. "
+                 f"Does head {induces} attend there?"},
+        {"label": "Random tokens, twice", "random": {"length": SEGMENT, "copies": COPIES, "words": words},
+         "head": shown.induction, "at": SEGMENT + SEGMENT // 2,
+         "note": "Each press draws new tokens. Only the first copy shows what comes next in the second. "
+                 "Compare the bars of the two copies under \u201cLoss of each token\u201d."},
         {"label": "A sentence of Candide", "text": sentence, "head": shown.induction, "at": 5,
-         "note": f"Text that was left out of training. Choose a token that occurred before: head {induces} attends to the token that followed it. "
+         "note": "Text that was left out of training. Choose a token that occurred before: "
+                 f"head {induces} attends to the token that followed it. "
                  "From a new token, the head attends to the start token."},
-        {"label": "Python", "text": "\n".join(passage(CODE[0]).splitlines()[: CODE[1]]) + "\n", "head": shown.previous, "at": 20,
+        {"label": "Python", "text": "\n".join(passage(CODE[0]).splitlines()[: CODE[1]]) + "\n",
+         "head": shown.previous, "at": 20,
          "note": f"Code that was left out of training. Head {previous} attends mostly to the previous token."},
     ]  # fmt: skip
 
@@ -206,7 +211,8 @@ def described(name: str) -> tuple[TransformerBridge, Scene, str]:
     every = head_map(model, None, ablation.recorded_effects(name))
     layers = [every[every.index.str.startswith(f"{layer}.")] for layer in range(model.cfg.n_layers)]
     scores = [
-        [f"{', '.join(row['names']) or 'no name'}; {row['previous']:.0%} of its attention on the previous token, {row['start']:.0%} on the start token; "
+        [f"{', '.join(row['names']) or 'no name'}; {row['previous']:.0%} of its attention on the previous token, "
+         f"{row['start']:.0%} on the start token; "
          f"induction score {row['induction']:.2f}; removing it costs {row['cost']:z.3f} nats per token"
          for _, row in layer.iterrows()]
         for layer in layers

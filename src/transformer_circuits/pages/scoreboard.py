@@ -96,7 +96,7 @@ class Results:
         return found
 
     def value(self, id: str, name: str, digits: int = show.DIGITS) -> str:
-        """Return a measured number with its unit, or without it after "n_", without line breaks; "–" if it was not measured."""
+        """Return a measured number with its unit (after "n_" without), unbroken; "–" if it was not measured."""
         plain = name.removeprefix("n_")
         if id not in self.records or plain not in self.records[id].values:
             return "–"

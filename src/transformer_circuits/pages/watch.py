@@ -1,7 +1,8 @@
 """The page "Watch it learn": the films that the trainer recorded, from the first step to the last.
 
-The page is `book/_static/watch/`: watch.js draws. This module writes its data: what each head does at each snapshot, by the thresholds of
-`measures`, where the marks on the time axis are. Films go to _static/watch/films beside the page.
+The page is `book/_static/watch/`: watch.js draws. This module writes its data: what each head does at each snapshot,
+by the thresholds of `measures`, where the marks on the time axis are. Films go to _static/watch/films beside the
+page.
 """
 
 import functools
@@ -42,13 +43,14 @@ LABELS = {  # models as people call them
 Film = Mapping[str, np.ndarray]
 
 
-# ---- what a film shows -----------------------------------------------------------------------------------------------------
+# ---- what a film shows -----------------------------------------------------------------------------------------------
 
 
 def roles(
     film: Film, log: pd.DataFrame, effects: AblationEffects, copying: float
 ) -> Int[np.ndarray, "snapshot layer head"]:
-    """Return what each head does at each snapshot, as an index into ROLES; `copying`: the positivity above which it copies.
+    """Return what each head does at each snapshot, as an index into ROLES; `copying`: the positivity above which it
+    copies.
 
     `effects`: of the finished model, which decide the last snapshot, as they do in the chapters and on the page "Play".
     """
@@ -91,7 +93,7 @@ def pattern(film: Film, text: int, at: int, layer: int, head: int) -> np.ndarray
 
 
 def start(film: Film, log: pd.DataFrame) -> dict[str, Any]:
-    """Return what is chosen at first: the head that ends as the best induction head, and where it attends most to its target."""
+    """Return what is chosen at first: the head that ends as the best induction head, where it attends to its target."""
     scores = film["induction"][-1]
     if len(scores) == 1:  # no induction in one layer: the head that copies most, of those that work
         scores = np.where(in_context.working(log)[-1], film["positivity"][-1], -1)
@@ -105,7 +107,7 @@ def start(film: Film, log: pd.DataFrame) -> dict[str, Any]:
     return {"head": int(layer * scores.shape[1] + head), "place": places}
 
 
-# ---- a film as a script ----------------------------------------------------------------------------------------------------
+# ---- a film as a script ----------------------------------------------------------------------------------------------
 
 
 def token_name(tokenizer: Any, token: int) -> str:
@@ -119,7 +121,10 @@ def token_name(tokenizer: Any, token: int) -> str:
 
 
 def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[dict[str, Any], bytes]:
-    """Return where the arrays are that watch.js reads, and their bytes; `held`: the roles. JavaScript has no 16-bit floats."""
+    """Return where the arrays are that watch.js reads, and their bytes; `held`: the roles.
+
+    JavaScript has no 16-bit floats.
+    """
     arrays = {name: film[name].astype(np.float32) for name in FLOATS if name in film}
     arrays["eigenvalues"] = np.round(film["eigenvalues"].astype(np.float32) * 32767).astype(np.int16)
     for k in range(len(TEXTS)):
@@ -144,10 +149,12 @@ def script(name: str, film: Film) -> str:
     curves = [
         {"title": "Held-out loss, nats per token", "values": log["held_out"].tolist()},
         {"title": "In-context score, nats", "values": log["in_context"].tolist()},
-        {"title": "Best induction score", "values": film["induction"].max(axis=(1, 2)).tolist(), "threshold": INDUCTION_HEAD, "percent": True},
+        {"title": "Best induction score", "values": film["induction"].max(axis=(1, 2)).tolist(),
+         "threshold": INDUCTION_HEAD, "percent": True},
     ]  # fmt: skip
     facts = {
-        "name": name, "n_layers": n_layers, "n_heads": n_heads, "d_head": film["eigenvalues"].shape[3], "top": film["top_token_0"].shape[2],
+        "name": name, "n_layers": n_layers, "n_heads": n_heads, "d_head": film["eigenvalues"].shape[3],
+        "top": film["top_token_0"].shape[2],
         "tokens": tokens.tolist(), "names": names, "role_names": ROLES, "idle": ROLES.index("without effect"),
         "curves": curves, "marks": marks(film, log), "start": start(film, log),
         "texts": [{"label": label, "ids": ids, "names": [names[i] for i in ids]} for label, ids in zip(TEXTS, texts)],
@@ -164,7 +171,7 @@ def copying(name: str) -> float:
     return copying_threshold(model.W_E, model.W_U, model.cfg.d_head)
 
 
-# ---- the page --------------------------------------------------------------------------------------------------------------
+# ---- the page --------------------------------------------------------------------------------------------------------
 
 
 def stills(film: Film, layer: int, head: int) -> Figure:
@@ -198,7 +205,8 @@ def main(out: Path) -> None:
         "watch.md",
         snapshots=" or ".join(map(str, sorted({len(film["tokens"]) for film in films.values()}))),
         films=html.escape(json.dumps({"films": [{"name": name, "label": LABELS.get(name, name)} for name in films]})),
-        alt=f"Six attention patterns of head {layer}.{head}, from the first snapshot to the last. In the last ones, a diagonal is bright: the token that followed last time.",
+        alt=f"Six attention patterns of head {layer}.{head}, from the first snapshot to the last. "
+        "In the last ones, a diagonal is bright: the token that followed last time.",
         previous=f"{PREVIOUS_TOKEN_HEAD:.0%}",
         induction=f"{INDUCTION_HEAD:.0%}",
         works=WORKS,
