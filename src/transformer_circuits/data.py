@@ -103,9 +103,9 @@ def small_run(name: str) -> tuple[np.ndarray, dict[str, Tensor]]:
     names = [key.removesuffix("/log") for key in stored if key.endswith("/log")]
     if name not in names:
         raise ValueError(f"there is no stored training {name!r}; there are: {', '.join(names)}")
-    mine = {key.removeprefix(f"{name}/"): tensor for key, tensor in stored.items() if key.startswith(f"{name}/")}
-    weights = {key: tensor * mine[f"{key}.step"] for key, tensor in mine.items() if tensor.dtype == torch.int8}
-    return mine["log"].float().numpy(), weights
+    tensors = {key.removeprefix(f"{name}/"): tensor for key, tensor in stored.items() if key.startswith(f"{name}/")}
+    weights = {key: tensor * tensors[f"{key}.step"] for key, tensor in tensors.items() if tensor.dtype == torch.int8}
+    return tensors["log"].float().numpy(), weights
 
 
 def passage(name: str) -> str:
