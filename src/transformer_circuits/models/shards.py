@@ -278,9 +278,9 @@ def verified(path: Path, expected: str) -> bytes:
         content = path.read_bytes()
     except OSError as error:
         raise WeightsError(f"{path} cannot be read ({error.strerror}); fetch it again") from error
-    if (actual := sha256(content)) != expected:
+    if (checksum := sha256(content)) != expected:
         raise WeightsError(
-            f"{path} is damaged: its SHA-256 is {actual} ({len(content):,} bytes), expected {expected}; fetch it again"
+            f"{path} is damaged: its SHA-256 is {checksum} ({len(content):,} bytes), expected {expected}; fetch it again"
         )
     return content
 

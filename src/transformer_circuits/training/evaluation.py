@@ -21,12 +21,12 @@ from transformer_circuits.models.architecture import Transformer
 def head_matrices(model: Transformer) -> dict[str, Tensor]:
     """Return W_Q, W_K, W_V [layer, head, d_model, d_head] and W_O [layer, head, d_head, d_model], in float32 on the CPU."""
     shape = (model.config.n_layers, model.config.n_heads, model.config.d_head, model.config.d_model)
-    found = {}
+    matrices = {}
     for part in "qkvo":
         layers = [block.attn.get_submodule(part).weight.detach().float().cpu() for block in model.layers]
         stacked = torch.stack(layers)  # [layer, output, input]
-        found[f"W_{part.upper()}"] = stacked.mT.reshape(shape) if part == "o" else stacked.reshape(shape).mT
-    return found
+        matrices[f"W_{part.upper()}"] = stacked.mT.reshape(shape) if part == "o" else stacked.reshape(shape).mT
+    return matrices
 
 
 def vocabulary_product(model: Transformer) -> Tensor:
@@ -129,7 +129,7 @@ class Evaluation:
     @torch.autocast("cuda", enabled=False)
     def circuits(self, model: Transformer, induction: Tensor) -> dict[str, Any]:
         W = head_matrices(model)
-        found = {"positivity": factored_positivity(W["W_V"], W["W_O"] @ vocabulary_product(model))}
+        numbers = {"positivity": factored_positivity(W["W_V"], W["W_O"] @ vocabulary_product(model))}
         if model.config.n_layers == 2:
             head = int(induction[1].argmax())
             ratio = composition(W)[SIDES.index("K"), head]
@@ -139,5 +139,5 @@ class Evaluation:
             OV = W["W_V"][0, writer] @ W["W_O"][0, writer]
             match = factored_positivity(W_E @ W["W_Q"][1, head], W["W_K"][1, head].T @ OV.T @ W_E.T)
             pair = {"induction": head, "previous": writer}
-            found["pair"] = pair | {"k_composition": ratio[writer], "k_positivity": match}
-        return found
+            numbers["pair"] = pair | {"k_composition": ratio[writer], "k_positivity": match}
+        return numbers

@@ -75,15 +75,15 @@ class Film:
 
     def frames(self, steps: Iterable[int]) -> list[dict[str, np.ndarray]]:
         """Return the frames of these snapshots, in order. Raises ValueError for one that is missing or damaged."""
-        found = []
+        arrays = []
         for path in [self.folder / f"{step:09}.npz" for step in sorted(steps)]:
             try:
                 with np.load(path, allow_pickle=False) as file:
-                    found.append(dict(file))
+                    arrays.append(dict(file))
             except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
                 advice = "restore it, or delete the checkpoint to start over"
                 raise ValueError(f"{path} cannot be read ({error}); {advice}") from error
-        return found
+        return arrays
 
     def joined(self, steps: Iterable[int]) -> bytes:
         """Return the content of `film.npz`, made of the frames of these snapshots."""
@@ -117,10 +117,10 @@ def as_bytes(share: Tensor) -> np.ndarray:
 def circuits(model: Transformer) -> dict[str, np.ndarray]:
     """Return what a frame contains of the weights: eigenvalues of the OV circuits and composition ratios."""
     W = evaluation.head_matrices(model)
-    found = torch.linalg.eigvals((W["W_O"] @ evaluation.vocabulary_product(model) @ W["W_V"]).double())
-    found = found.gather(-1, found.abs().argsort(dim=-1, descending=True, stable=True))
-    scale = found[..., :1].abs()
-    arrays = {"eigenvalues": ((torch.view_as_real(found / scale) * PARTS).round() / PARTS).numpy().astype(np.float16)}
+    eigenvalues = torch.linalg.eigvals((W["W_O"] @ evaluation.vocabulary_product(model) @ W["W_V"]).double())
+    eigenvalues = eigenvalues.gather(-1, eigenvalues.abs().argsort(dim=-1, descending=True, stable=True))
+    scale = eigenvalues[..., :1].abs()
+    arrays = {"eigenvalues": ((torch.view_as_real(eigenvalues / scale) * PARTS).round() / PARTS).numpy().astype(np.float16)}
     arrays["eigenvalue_scale"] = scale[..., 0].numpy().astype(np.float32)
     if model.config.n_layers == 2:
         arrays["composition"] = evaluation.composition(W).numpy().astype(np.float16)

@@ -33,7 +33,6 @@ import pydantic
 import torch
 from accelerate import Accelerator
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from pydantic_core import PydanticUndefined
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -123,7 +122,7 @@ def described_settings() -> str:
     for section, kind in SECTIONS.items():
         lines.append(f"settings of the {section} (KEY=VALUE of --set, or in [{section}] of a TOML file):")
         for name, field in kind.__pydantic_fields__.items():
-            default = "" if field.default in (PydanticUndefined, None) else f"={json.dumps(field.default)}"
+            default = "" if field.is_required() or field.default is None else f"={json.dumps(field.default)}"
             lines += textwrap.wrap(
                 f"{name}{default}: {field.description}", 110, initial_indent="  ", subsequent_indent="      "
             )
