@@ -54,9 +54,7 @@ def set_up() -> None:
             break
     else:
         sys.exit("The releases of Colab could not be installed: see above.")
-    others = [
-        f"{name} {version} for {RELEASES[name]}" for name, version in installed().items() if version != RELEASES[name]
-    ]
+    others = [f"{name} {version}" for name, version in installed().items() if version != RELEASES[name]]
     print(f"Colab's releases with {output(PYTHON, '-V').strip()}; differing: {', '.join(others) or 'none'}", flush=True)
 
 
@@ -98,17 +96,13 @@ def main(names: list[str]) -> int:
     for name in chosen:
         start = time.monotonic()
         trouble = run(name)
-        print(
-            f"{'FAILED' if trouble else 'ran'} {name} in {time.monotonic() - start:.0f} s\n{trouble}".strip(),
-            flush=True,
-        )
+        status = "FAILED" if trouble else "ran"
+        print(f"{status} {name} in {time.monotonic() - start:.0f} s\n{trouble}".strip(), flush=True)
         failed += [name] if trouble else []
-    changed = [
-        f"{name} {before[name]} to {version}" for name, version in installed().items() if version != before[name]
-    ]
-    if changed:
-        print(f"The first cell changed {', '.join(changed)}")
-    print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
+    changed = [name for name, version in installed().items() if version != before[name]]
+    print(
+        f"{len(chosen) - len(failed)} passed, {len(failed)} failed; the first cell changed {', '.join(changed) or 'no release'}"
+    )
     return int(bool(failed or changed))
 
 
