@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 PIP = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"]
-report = json.loads(subprocess.run([*PIP, ".[book,test,train]"], check=True, stdout=subprocess.PIPE).stdout)
+report = json.loads(subprocess.run([*PIP, ".[book,test,train,public]"], check=True, stdout=subprocess.PIPE).stdout)
 print(
     "# Every version that was tested: `make` and environment.yml install these. `make constraints` resolves them again."
 )

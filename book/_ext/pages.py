@@ -28,6 +28,7 @@ LENGTH = 200  # characters of a description; search engines and messengers show 
 
 def make_sources(app, config) -> None:
     """Run the notebooks, and make the generated pages, that are not up to date. In `make book` that has been done."""
+    Path(app.outdir, ".complete").unlink(missing_ok=True)  # says that these are the pages of `make book`
     if os.environ.get("TRANSFORMER_CIRCUITS_BOOK") != "1":
         command = [sys.executable, "-m", "transformer_circuits.build", "--sources", "--root", app.srcdir]
         if subprocess.run(command).returncode:
@@ -136,12 +137,9 @@ def number_by_page(app, env) -> None:
             numbers.update({id: (*prefix, i) for i, id in enumerate(outside, 1)})
 
 
-def use_two_processes(app) -> None:
-    """Read and write pages in two processes. jupyter-book has no option for this, and two of its extensions do not say that they allow it:
-    one numbers chapters, in the main process, when all pages have been read; the other is about LaTeX."""
-    app.parallel = 3  # of which one, when pages are written, only hands them out
-    for name in ("sphinx_multitoc_numbering", "sphinx_jupyterbook_latex"):
-        app.extensions[name].parallel_read_safe = True
+def write_in_two_processes(app, env) -> None:
+    """Write pages in two processes; jupyter-book has no option for it. (Not all of its extensions allow pages to be read so.)"""
+    app.parallel = 3  # of which one only hands pages out
 
 
 def description(doctree) -> str:
@@ -199,12 +197,12 @@ def drop_thebe(app, pagename: str, templatename: str, context: dict, doctree) ->
 
 def setup(app) -> dict[str, bool]:
     app.connect("config-inited", make_sources, priority=1)  # before the table of contents looks for pages
-    app.connect("builder-inited", use_two_processes)
     app.connect("source-read", with_outputs)
     app.connect("doctree-read", name_pictures, priority=100)  # before Sphinx collects images
     for change in (add_anchors, name_folded_cells, lift_headline):
         app.connect("doctree-read", change)
     app.connect("env-check-consistency", number_by_page)
+    app.connect("env-check-consistency", write_in_two_processes)
     app.connect("config-inited", add_footer)
     app.connect("html-page-context", offer_edits, priority=100)  # before the theme makes its buttons
     app.connect("html-page-context", add_metadata)

@@ -20,8 +20,9 @@ WORDS = 80  # of a page, those that it has most often
 
 
 def sentence(text: str) -> str:
-    """Return the first sentence of a text, or as much of a long one as is shown."""
-    first = re.split(r"(?<=[^.][.?!:]) ", re.sub(r"\s+", " ", text).strip())[0].rstrip(":")
+    """Return the first sentence of a text, or as much of a long one as is shown. One of a few words is none: "Peter met Mrs."."""
+    text = re.sub(r"\s+", " ", re.sub(r" [a-z]+(19|20)\d\d\b", "", text)).strip()  # keys of the bibliography
+    first = re.match(r".{40,}?[^.][.?!:](?= |$)|.*", text)[0].rstrip(":")
     return first if len(first) <= SHOWN else f"{first[:SHOWN].rsplit(' ', 1)[0]} …"
 
 

@@ -22,6 +22,7 @@ for (const summary of document.querySelectorAll("nav summary")) summary.setAttri
 // "Follow a name" (follow/follow.js) and pictures that answer (live.js): their scripts are loaded only on pages that have them.
 (() => {
   const base = new URL(".", document.currentScript.src), STEPS = { "01_": 1, "03_": 6, "06_": 3, "07_": 4 }; // of chapters: the step at which it waits
+  const front = location.pathname.endsWith("intro.html"); // where it plays once
   const add = (name, properties) => new Promise((resolve) => document.head.append(Object.assign(document.createElement(name), properties, { onload: resolve })));
   const load = (name) => add("script", { src: new URL(name, base) });
   const style = (name) => add("link", { rel: "stylesheet", href: new URL(name, base) });
@@ -34,8 +35,8 @@ for (const summary of document.querySelectorAll("nav summary")) summary.setAttri
     if (answers) style("live.css"), load("live.js");
     if (!host) return;
     await Promise.all([style("follow/follow.css"), load("follow/data.js"), load("follow/follow.js")]);
-    if (still) (still.closest("p > a, p, a") ?? still).replaceWith(host);
+    if (still) (still.closest("p") ?? still).replaceWith(host);
     const step = STEPS[location.pathname.split("/").pop().slice(0, 3)] ?? 1;
-    follow.start(host, { step, play: Boolean(host.dataset.play), whole: Boolean(host.dataset.whole) });
+    follow.start(host, { step, play: front, whole: Boolean(host.dataset.whole) });
   });
 })();

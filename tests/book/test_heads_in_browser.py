@@ -19,7 +19,7 @@ TOKENS = [*ODD, *MORE, *(f" w{i}" for i in range(120))]
 SHOWN = 130  # sources on a page
 LISTED = pd.DataFrame([
     {"paper": "for ... in → range", "pieces": [], "in_text": True, "hit": True, "tokens": [" for", "in", "range"], "head": "0.1", "above d (%)": 0.02,
-     "above o (%)": 0.5},
+     "above s (%)": 7.25, "above o (%)": 0.5},
     {"paper": "'</ ... (any) → >'", "pieces": ["'|</"], "in_text": False, "hit": False, "tokens": float("nan"), "head": float("nan")},
 ])  # fmt: skip
 HEADS = [f"0.{head}" for head in range(11)]
@@ -34,7 +34,7 @@ def dump() -> pd.DataFrame:
             after, numbers = [(i + j) % n for j in (1, 2, 3)], [float((i * 37) % 110), 0.5, -0.5]
             row = {"layer": 0, "head": head, "rank": i + 1, "source": i, "score": 60.00004 - i}
             rows.append(row | dict.fromkeys(("destinations", "outs"), after))
-            rows[-1] |= dict.fromkeys(("destination_scores", "out_boosts"), numbers)
+            rows[-1] |= dict.fromkeys(("destination_scores", "out_boosts"), numbers) | {"in_row": [True, False, False]}
     return pd.DataFrame(rows)
 
 
@@ -92,6 +92,7 @@ def test_each_head_has_its_page_with_its_first_sources_and_copies_marked(pages, 
     assert sources[12:20] == ["```", "|", "{{models}}", "{%if", "&lt;", "<U+2028>", "⇥␍", "␀"]
     marked = {i: [code.text for code in row[3].select("code.copy")] for i, row in enumerate(rows)}
     assert {i: copies for i, copies in marked.items() if copies} == {7: ["two", "Two"], 8: ["Two"], 10: ["city"]}
+    assert [code.text for code in rows[4][2].select("code.both")] == ["$x$"]  # the first of its three destinations
     assert [cell.text for cell in rows[4][4:]] == ["56.00", "38.00", "38.00"]
 
 
@@ -112,8 +113,8 @@ def test_the_index_links_every_head_and_a_file_with_all_sources(pages):
 def test_the_papers_skip_trigrams_say_where_they_come_nearest(pages):
     table = soup(pages / "head_dump.html").select(".head-dump")[-1]
     found, split = ([cell.text for cell in row.select("td")] for row in table.select("tbody tr"))
-    assert found == ["for ... in → range", "·for in range", "hit", "0.1", "0.02", "0.50"]
-    assert split == ["'</ ... (any) → >'", "'|</", "split", "", "", ""]
+    assert found == ["for ... in → range", "·for in range", "hit", "0.1", "0.02", "7.25", "0.50"]
+    assert split == ["'</ ... (any) → >'", "'|</", "split", "", "", "", ""]
 
 
 @pytest.fixture

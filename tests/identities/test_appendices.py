@@ -13,7 +13,13 @@ from transformer_circuits.models.bridge import from_matrices, matrices
 
 BIASES = defined_in("a3_convolution_identity_biases", "with-one", "collect-biases", torch=torch)
 FOLDS = defined_in(
-    "a4_layer_normalization", "readers-writers", "fold-model", "mlp-paths", torch=torch, copy=copy, get_act_name=get_act_name
+    "a4_layer_normalization",
+    "readers-writers",
+    "fold-model",
+    "mlp-paths",
+    torch=torch,
+    copy=copy,
+    get_act_name=get_act_name,
 )
 
 

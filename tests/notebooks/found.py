@@ -73,7 +73,7 @@ def unfounded(notebook: NotebookNode) -> list[tuple[str, str]]:
 
 
 def unfounded_on_the_page_of_failures(page: str, notebooks: dict[str, NotebookNode]) -> list[tuple[str, str]]:
-    """Return what no output of the chapters that an entry links to has, nor its claim's criterion and paper value. """
+    """Return what no output of the chapters that an entry links to has, nor its claim's criterion and paper value."""
     found = []
     for id, entry in entries(page).items():
         claim = load_claims()[id]

@@ -104,6 +104,18 @@ def test_a_venv_of_another_python_is_made_anew_only_for_one_that_the_user_names(
     assert machine.make("PYTHON=python3.12") == machine.make() == (0, "", [])
 
 
+def test_a_venv_that_pip_did_not_finish_is_made_anew(machine):
+    machine.python("python3", 11)
+    pip = '"-m pip") exit 1 ;;\n'
+    stub = machine.bin / "python3"
+    whole = stub.read_text()
+    stub.write_text(whole.replace('"-m pip")', pip + '"-m pip")'))
+    status, said, noted = machine.make()
+    assert (status, noted) == (2, NEW[:1]) and said.startswith("pip could not install the packages")
+    stub.write_text(whole)
+    assert machine.make() == (0, "A new .venv: the last one was not finished.", NEW)
+
+
 @pytest.mark.parametrize("harm", ["gone", "dangling", "too old"])
 def test_a_venv_whose_interpreter_does_not_serve_is_made_anew(machine, harm):
     machine.python("python3", 11)

@@ -1,11 +1,10 @@
-"""Measures against a published table, variance that is known by construction, and rotations drawn one by one."""
+"""Measures against a published table, and rotations drawn one by one."""
 
 import pytest
 import torch
 from transformer_lens import FactoredMatrix
 
 from transformer_circuits.measures import estimates
-from transformer_circuits.measures.attention import distance_sums
 from transformer_circuits.measures.weights import turned
 
 
@@ -19,25 +18,6 @@ def test_critical_values_of_spearmans_coefficient(n, at_5, at_1):
 def test_too_few_things_have_no_critical_value():
     with pytest.raises(ValueError, match="n must be large enough for a correlation of probability 0.01, got 3"):
         estimates.critical_spearman(3, 0.01)
-
-
-@pytest.mark.parametrize("noise", [0.0, 1.0, 100.0])
-def test_distance_explains_exactly_the_part_of_the_scores_that_depends_on_it(noise):
-    """Scores of two heads: one by distance, one by source token; what each destination adds to all its scores does not matter."""
-    rows, n, generator = 6, 40, torch.Generator().manual_seed(0)
-    by_distance = torch.randn(n, generator=generator)
-    place = torch.arange(n)
-    positional = by_distance[(place[:, None] - place).clamp(min=0)].expand(rows, n, n)
-    by_token = torch.randn(rows, 1, n, generator=generator).expand(rows, n, n)
-    scores = torch.stack([positional + noise * torch.randn(rows, n, n, generator=generator), by_token], dim=1)
-    scores = scores + 5 * torch.randn(rows, 2, n, 1, generator=generator)
-    explained, total = distance_sums(scores.masked_fill(place[:, None] < place, -torch.inf))
-    found = explained.sum(0) / total.sum(0)
-    spread = by_distance.var()
-    assert found[0] == pytest.approx(float(spread / (spread + noise**2)), abs=0.1)
-    if not noise:
-        assert found[0] == pytest.approx(1, abs=1e-6)
-    assert found[1] < 0.2
 
 
 def test_turning_at_random_is_a_rotation_between_the_two_heads():

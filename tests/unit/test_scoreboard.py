@@ -116,7 +116,7 @@ def test_the_front_page_has_the_headlines_and_a_failure_if_there_is_one():
 
     unlisted = {"E6": dict(akin=0.1, akin_random=0.1, akin_random_error=0, raises=0.5)}
     failed = {"T9": dict(previous_share=(0.1, 0), direct_share=(0.2, 0))}
-    good = {"E1": dict(copying_heads=9, heads=12)}
+    good = {"E1": dict(copying_heads=9, heads=12, models=3, models_most=3)}
     assert listed(**unlisted, **good) == ["E1", "E6"]
     assert listed(**unlisted, **failed, **good) == ["E1", "T9"]
 

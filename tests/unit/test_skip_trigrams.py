@@ -1,5 +1,6 @@
 """Skip-trigrams and the head dump on weights made by hand, where the answer is known; which tokens are the same word."""
 
+import pandas as pd
 import pytest
 import torch
 
@@ -40,7 +41,7 @@ def test_where_triples_come_nearest_to_a_hit(keep):
     table = st.nearest(keep, [st.combined(triple) for triple in forms], "abcdef", torch.tensor([True]), TWO)
     assert table.index.tolist() == [2, 0] and set(table["head"]) == {"0.0"}
     assert table.tokens.tolist() == [["a", "b", "e"], ["a", "d", "d"]]
-    assert table.loc[2].tolist()[2:4] == pytest.approx([0, 100 / N]) and table.loc[0, "above o (%)"] == 0
+    assert table.loc[2].tolist()[3:] == pytest.approx([0, 0, 100 / N]) and table.loc[0, "above o (%)"] == 0
     assert table["hit"].to_dict() == {2: True, 0: False}
 
 
@@ -50,10 +51,33 @@ def test_nothing_is_a_hit_in_a_head_that_does_not_count(keep):
     assert one(*triple).item() and not none(*triple).item()
     two = st.Hits(
         *(st.FactoredMatrix(m.A.repeat(2, 1, 1), m.B.repeat(2, 1, 1)) for m in one[:2]),
-        one.grid,
+        *(one.grid, one.sources),
         torch.tensor([False, True]),
     )
     assert two.best_copier(torch.arange(N)).tolist() == [1] * N
+
+
+def test_what_a_destination_gives_to_all_sources_alike_changes_nothing():
+    """Softmax cannot see it. Here it would put destination 5 on top of every column."""
+    scores, boosts = table().double(), table()
+    plain = st.Hits.of(one_layer(scores, boosts), TWO)
+    shifted = st.Hits.of(one_layer(scores + torch.tensor([0, 0, 0, 0, 0, 40.0])[:, None], boosts), TWO)
+    assert torch.equal(plain.grid.destinations, shifted.grid.destinations) and torch.equal(
+        plain.sources, shifted.sources
+    )
+
+
+def test_a_hit_by_column_need_not_be_one_by_row(keep):
+    """Destinations 1 and 2 are the top of source 0's column; a third prefers source 0 to all others, and is not."""
+    scores = table()
+    scores[0, 1, 0], scores[0, 2, 0] = 9.0, 8.0
+    scores[0, 1, 5] = 20.0  # destination 1 prefers source 5
+    scores[0, 3, 0] = 2.0
+    hits = st.Hits.of(one_layer(scores, table()), TWO)
+    sources, destinations = torch.tensor([0, 0, 0]), torch.tensor([1, 2, 3])
+    one = st.Hits.of(one_layer(scores, table()), ONE)
+    assert hits.attended(sources, destinations)[0].tolist() == [True, True, False]
+    assert one.attended(sources, destinations, "row")[0].tolist() == [False, True, True]
 
 
 WORDS = [" Ralph", "R", "alph", "Alph", " ", " dog", "dog", " dogs", "s", "d", "og", "x"]
@@ -98,12 +122,48 @@ def test_out_tokens_of_another_source_are_its_own_only_by_chance():
     by_chance = st.copied_by_chance(hits, family, sources, k=1, shuffles=30)
     assert by_chance.min() >= 1 / N and by_chance.mean() < 0.6
     only_same = hits._replace(counted=torch.tensor([False, True]))
-    assert st.copied_by_chance(only_same, family, sources, k=1).tolist() == pytest.approx([1 / N] * 20)
+    assert st.copied_by_chance(only_same, family, sources, k=1).tolist() == pytest.approx([1 / N] * st.SHUFFLES)
     names = ["!", "?", ",", ".", ";", ":"]  # no words, so no variants
     shuffled = st.shuffled_patterns(only_same, names, sources, k=1, shuffles=5)
     assert shuffled.tolist() == [pytest.approx([1 / N, 0, 0, 0])] * 5
     found = st.four_patterns(hits, names, hits.grid.outs[..., :1])[0]
     assert found.sum(1).tolist() == [N, 1]
+
+
+def test_top_destinations_and_rows_of_a_grid_agree_with_single_questions():
+    """Two heads: one of random entries, one whose rows and columns differ."""
+    scores = torch.stack([table()[0], table()[0].T.sort(dim=1).values])
+    hits, everything = st.Hits.of(one_layer(scores, scores), TWO), torch.arange(N)
+    heads = torch.tensor([1, 0, 1])
+    found, in_row = hits.top_destinations(heads, torch.tensor([0, 2, 5]), k=2)
+    for head, source, destinations, preferred in zip(heads, [0, 2, 5], found, in_row):
+        assert set(destinations.tolist()) == set(hits.grid.destinations[head, source].tolist())
+        asked = hits.attended(torch.full((2,), source), destinations, "row")[head]
+        assert torch.equal(preferred, asked)
+    each = hits.in_rows(hits.grid)
+    sources = everything[:, None].expand(N, 2).flatten()
+    for head in range(2):
+        asked = hits.attended(sources, hits.grid.destinations[head].flatten(), "row")[head]
+        assert torch.equal(each[head].flatten(), asked)
+    assert each.any() and not each.all()
+
+
+def test_shares_of_patterns_and_of_a_list_with_their_errors(keep):
+    hits = st.Hits.of(one_layer(table(), 9 * torch.eye(N)[None] + table() / 10), ONE)
+    shares = st.pattern_shares(hits, ["!", "?", ",", ".", ";", ":"], torch.arange(N), k=1)
+    assert shares["exact"] == (1, 0) and shares["akin"] == shares["split_exact"] == (0, 0)
+    assert shares["exact_random"][0] < 0.6 and shares["exact_random"][1] > 0
+    listed = pd.DataFrame(
+        {
+            "paper": ["a ... b → d", "e ... d → d", "b ... c → f"],
+            "forms": [((0,), (1,), (3,)), ((4,), (3,), (3,)), ((1,), (2,), (5,))],
+        }
+    )
+    right = torch.tensor([[0, 1, 3], [4, 3, 3]]).T
+    in_text = st.hits_in_text(st.Hits.of(keep, ONE), listed, right)
+    assert in_text["rest"].tolist() == ["b → d", "d → d"] and in_text["column"].tolist() == [True, False]
+    share, chance = st.hit_share(st.Hits.of(keep, ONE), in_text, "column")
+    assert share[0] == 0.5 and 0 < chance[0] < 1
 
 
 def test_ways_to_write_a_triple_that_are_right():
@@ -131,35 +191,21 @@ def test_a_triple_is_a_hit_in_any_of_its_forms_and_by_chance_only_if_exchanged_s
     assert st.exchanged_hits(hits, [((0,), (1,), (5,)), ((4,), (5,), (3,))], shuffles=50).max() == 1.0
 
 
-def test_bugs_against_a_count_by_hand():
-    state = torch.randint(3, (4, 5, 6), generator=torch.Generator().manual_seed(1))
-    right, wrong = state == 0, state == 1
-    for r, w, n, marked in zip(right, wrong, st.count_bugs(right, wrong), st.crossed(right, wrong)):
-        bugs = [(d, o, e, p) for d in range(5) for o in range(6) for e in range(d + 1, 5) for p in range(6)
-                if r[d, o] and r[e, p] and w[d, p] and w[e, o]]  # fmt: skip
-        assert n == len(bugs)
-        expected = {x for d, o, e, p in bugs for x in ((d, p), (e, o))}
-        assert set(map(tuple, marked.nonzero().tolist())) == expected
-
-
-def test_bugs_are_counted_exactly_beyond_the_digits_of_single_precision():
-    """Half of the rows are right in the first half of the outs, half in the second: a bug for each two such rows and two outs."""
-    # Odd, and so is the number of bugs.
-    right = torch.block_diag(torch.ones(51, 101), torch.ones(51, 101)).bool()
-    assert int(st.count_bugs(right, ~right)) == (51 * 101) ** 2 > 2**24
-
-
 def test_the_head_dump_of_two_heads_alike():
-    scores = torch.tensor([[0.0, 4, -1, 0.5], [3, 0, -1, 1.5], [1, 2, -3, 1], [0.5, 3, -2, 0]])  # [destination, source]
+    scores = torch.tensor(
+        [[0.0, 4, -1, 1], [3, 0, -1, 2], [1, 2, -3, 0], [1, 3, -2, 2]]
+    )  # [destination, source]; means 1, 1, 0, 1
+    scores = scores + torch.tensor([0.0, 9, 0, 0])[:, None]  # of one destination to all sources alike: invisible
     boosts = torch.tensor([[4.0, 0, 0, 0], [1, 2, 9, 0], [0, 0, 0, 8], [5, 1, 1, 5]])  # [source, out]
     model = one_layer(scores.expand(2, -1, -1), boosts.expand(2, -1, -1))
     dump = head_dump(model, torch.full((4,), 0.25), n_sources=4, k=2)
-    # largest scores: 3, 4, -1, 1.5;  largest boosts above the row's mean: 3, 6, 6, 2;  products 9, 24, -6, 3.
+    # largest scores above the destination's mean: 2, 3, -2, 1;  largest boosts above the source's mean: 3, 6, 6, 2;  products 6, 18, -12, 2.
     assert dump["source"].tolist() == 2 * [1, 0, 3, 2] and dump["rank"].tolist() == 2 * [1, 2, 3, 4]
     assert dump["head"].tolist() == [0] * 4 + [1] * 4
-    assert dump["score"][:4].tolist() == pytest.approx([x * 0.25**0.1 for x in (24, 9, 3, -6)])
-    assert dump["destinations"].tolist()[:2] == [[0, 3], [1, 2]]  # columns of QK, not rows
-    assert dump["destination_scores"][0] == pytest.approx([4, 3])
+    assert dump["score"][:4].tolist() == pytest.approx([x * 0.25**0.1 for x in (18, 6, 2, -12)])
+    assert dump["destinations"].tolist()[:2] == [[0, 2], [1, 2]]  # columns of QK, not rows
+    assert dump["destination_scores"][0] == pytest.approx([3, 2])
+    assert dump["in_row"].tolist()[:2] == [[True, True], [True, False]]  # destination 2 prefers source 1
     assert dump["outs"][0] == [2, 1]  # rows of OV, not columns
     assert dump["out_boosts"][0] == pytest.approx([6, -1])
 

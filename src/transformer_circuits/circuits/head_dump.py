@@ -1,29 +1,39 @@
-"""First-layer heads as lists: for each source token the tokens that attend to it most, and the outs that it raises most (claim S7).
+"""First-layer heads as lists: for each source token the tokens that attend to it most, and the out tokens that it raises most (claim S7).
 
 Paper: "Skip-Trigrams" and the full lists that accompany it. Positions are left out: this is about which tokens, at equal distance.
+Softmax compares the scores that one destination gives to several sources, and the logits of several out tokens. It does not see what a
+destination gives to all sources alike, nor what a source gives to all out tokens alike, so both are subtracted.
 """
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.factored import top_k
 
+SHARE = 0.01  # of the vocabulary: how far down a QK column, a QK row, or an OV row a token may be
 EXPONENT = 0.1  # of a token's frequency: a hundred times rarer counts 0.63 times as much
 
 
 def by_source(model: TransformerBridge, dtype: torch.dtype | None = None) -> tuple[FactoredMatrix, FactoredMatrix]:
     """Return QK [head, source, destination] and OV [head, source, out] of all first-layer heads.
 
-    Scores are divided by sqrt(d_head), as softmax receives them; boosts of logits are above their mean over all outs, as softmax sees them.
+    Scores are divided by sqrt(d_head) and above their destination's mean over all sources; boosts of logits are above their mean over all out
+    tokens.
     """
     layer = (model.W_E, model.W_U, model.W_Q[0], model.W_K[0], model.W_V[0], model.W_O[0])
     W_E, W_U, Q, K, V, O = (W.to(dtype) for W in layer)
     boosts = O @ (W_U - W_U.mean(dim=-1, keepdim=True))
-    return FactoredMatrix(W_E @ K / model.cfg.d_head**0.5, (W_E @ Q).mT), FactoredMatrix(W_E @ V, boosts)
+    keys = (W_E - W_E.mean(dim=0)) @ K / model.cfg.d_head**0.5
+    return FactoredMatrix(keys, (W_E @ Q).mT), FactoredMatrix(W_E @ V, boosts)
+
+
+def attracting(columns: FactoredMatrix, share: float = SHARE) -> Int[Tensor, "destination source"]:
+    """Return the sources with the top share of the scores that each destination gives. `columns`: QK [source, destination] of one head."""
+    return top_k(columns.T, max(1, int(share * columns.ldim)))[1]
 
 
 def head_dump(
@@ -32,8 +42,9 @@ def head_dump(
     """Return a row for each first-layer head and source token, best first: score = max QK * max OV * p(source)^0.1, the paper's order.
 
     `frequency`: share of each token in the training text. `n_sources`: rows to keep of each head (None: all). `k`: how many destinations
-    and outs to list. Columns: layer, head, rank (from 1), source, score, destinations, destination_scores, outs, out_boosts (lists,
-    largest first). A source that only repels gets a negative score, one that never occurred gets zero.
+    and outs to list. Columns: layer, head, rank (from 1), source, score, destinations, destination_scores, in_row (whether the source is in the
+    top share of the destination's row too), outs, out_boosts (lists, largest first). A source that only repels gets a negative score, one that
+    never occurred gets zero.
     """
     columns, rows = by_source(model)
     heads = []
@@ -42,7 +53,16 @@ def head_dump(
         boosts, outs = top_k(rows[head], k)
         scores = matches[:, 0] * boosts[:, 0] * frequency.to(boosts) ** EXPONENT
         order = scores.argsort(descending=True, stable=True)[:n_sources]
-        found = dict(score=scores, destinations=destinations, destination_scores=matches, outs=outs, out_boosts=boosts)
-        about = {"layer": 0, "head": head, "rank": range(1, len(order) + 1), "source": order.tolist()}
-        heads.append(pd.DataFrame(about | {name: values[order].tolist() for name, values in found.items()}))
+        sources = torch.arange(len(scores), device=scores.device)
+        in_row = (attracting(columns[head])[destinations] == sources[:, None, None]).any(dim=-1)
+        lists = {
+            "score": scores,
+            "destinations": destinations,
+            "destination_scores": matches,
+            "in_row": in_row,
+            "outs": outs,
+            "out_boosts": boosts,
+        }
+        row = {"layer": 0, "head": head, "rank": range(1, len(order) + 1), "source": order.tolist()}
+        heads.append(pd.DataFrame(row | {name: values[order].tolist() for name, values in lists.items()}))
     return pd.concat(heads, ignore_index=True)

@@ -163,15 +163,6 @@ def activation(model: Any, tokens: Tensor, name: str, layer: int) -> Tensor:
     return model.run_with_hooks(tokens, fwd_hooks=hooks)
 
 
-def explained_by_distance(model: Any, windows: Int[Tensor, "row pos"], layer: int = 0) -> tuple[Tensor, Tensor]:
-    """Return the fraction of the variance of each head's scores that distance explains (claim S5), and its standard error over windows."""
-    scores = torch.cat([activation(model, rows, "attn_scores", layer) for rows in windows.split(prediction.BATCH)])
-    # One head at a time: the measure works in double precision.
-    heads = [attention.distance_sums(scores[:, [head]]) for head in range(scores.shape[1])]
-    explained, total = (torch.cat(sums, dim=1).cpu() for sums in zip(*heads))
-    return estimates.ratio(explained.T, total.T)
-
-
 def freeze(cache: Any) -> list[Hook]:
     """Return hooks that keep the attention patterns of a cached run: with them the model is linear in what it embeds (claim P3)."""
     names = [get_act_name("pattern", layer) for layer in range(cache.model.cfg.n_layers)]

@@ -1,41 +1,71 @@
-"""Drawings: the residual stream (after the paper's figure of the high-level architecture), and how heads of two layers compose."""
+"""Drawings: the residual stream (after the paper's figure of the high-level architecture), kinds of paths, a head's two tables, concatenated heads, and how heads compose."""
+
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
+import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from transformer_circuits.figures.tokens import show_token
 
 BOX = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": "0.3"}
 THICK = {"lw": 2, "shrinkA": 4, "shrinkB": 4}  # arrows
 
 
 def residual_stream(n_layers: int, n_heads: int) -> Axes:
-    """A vertical channel: the embedding below, layers of heads that read from it and add to it, the unembedding above."""
+    """Draw the stream of one token: a channel from embedding to unembedding, and layers of heads that read from it and add to it."""
     top = 1.6 * n_layers + 1.4
     _, ax = plt.subplots(figsize=(6.4, 0.6 * top + 0.7))
     ax.set(xlim=(-2.6, 6.4), ylim=(-0.6, top + 0.4))
     ax.axis("off")
-    _arrow(ax, (0, 0), (0, top), color="C0", lw=5, arrowstyle="-|>,head_width=0.6,head_length=0.9")
+    _arrow(ax, (0, 0), (0, top), color="0.7", lw=5, arrowstyle="-|>,head_width=0.6,head_length=0.9")
     ax.text(0, -0.2, "$W_E$: token embedding", ha="center", va="center", bbox=BOX)
     ax.text(0, top + 0.2, "$W_U$: logits", ha="center", va="center", bbox=BOX)
-    shown = [f"head {head}" for head in range(n_heads)]
+    names = [f"head {head}" for head in range(n_heads)]
     if n_heads > 3:
-        shown[2:-1] = ["…"]
+        names[2:-1] = ["…"]
     for layer in range(n_layers):
-        low, middle = 0.7 + 1.6 * layer, 1.25 + 1.6 * layer
-        for y, color, says in ((low, "C2", "heads read"), (low + 1.1, "C1", "heads add")):
-            ax.plot([0, 1.4 * len(shown)], [y, y], color=color, ls="-", lw=1.5)
-            ax.text(-0.3, y, says, ha="right", va="center")
-        name = ("first layer", "second layer")[layer] if layer < 2 else f"layer {layer}"
-        ax.text(-0.3, middle, name, ha="right", va="center", weight="bold")
-        for i, name in enumerate(shown):
+        low, color = 0.7 + 1.6 * layer, ("C1", "C0")[layer % 2]
+        for y, action in ((low, "heads read"), (low + 1.1, "heads add")):
+            ax.plot([0, 1.4 * len(names)], [y, y], color=color, ls="-", lw=1.5)
+            ax.text(-0.3, y, action, ha="right", va="center")
+        title = ("first layer", "second layer")[layer] if layer < 2 else f"layer {layer}"
+        ax.text(-0.3, low + 0.55, title, ha="right", va="center", weight="bold")
+        for i, name in enumerate(names):
             x = 1.4 * (i + 1) - 0.2
-            box = None if name == "…" else BOX
-            ax.text(x, middle, name, ha="center", va="center", fontsize=11, bbox=box)
+            ax.text(x, low + 0.55, name, ha="center", va="center", fontsize=11, bbox=None if name == "…" else BOX)
             if name != "…":
-                _arrow(ax, (x, low), (x, low + 0.33), color="C2")
-                _arrow(ax, (x, low + 0.77), (x, low + 1.1), color="C1")
+                _arrow(ax, (x, low), (x, low + 0.33), color=color)
+                _arrow(ax, (x, low + 0.77), (x, low + 1.1), color=color)
     return ax
+
+
+def concatenation() -> Axes:
+    """Draw why concatenating the results of heads and projecting them is a sum: W_O has a block of columns for each head."""
+    _, ax = plt.subplots(figsize=(6.4, 2.3))
+    ax.set(xlim=(0, 12.8), ylim=(0.4, 5.0), aspect="equal")
+    ax.axis("off")
+    colors = ("C1", "C0", "C4")
+    for i, color in enumerate(colors):
+        _block(ax, (0.2 + 1.2 * i, 1.2), (1.2, 2.4), color, f"$W_O^{i}$")
+        _block(ax, (4.2, 3.0 - 1.2 * i), (0.8, 1.2), color, f"$r^{i}$")
+        x = 6.0 + 2.4 * i
+        _block(ax, (x, 1.2), (1.2, 2.4), color, f"$W_O^{i}$")
+        _block(ax, (x + 1.25, 1.8), (0.6, 1.2), color, f"$r^{i}$")
+        ax.text(x - 0.3, 2.4, "+" if i else "=", ha="center", va="center", fontsize=14)
+    for x, words in ((2.0, "$W_O$, one matrix"), (4.6, "concatenated"), (9.0, "each head writes on its own")):
+        ax.text(x, 4.6, words, ha="center", va="center", fontsize=11)
+    return ax
+
+
+def _block(ax: Axes, corner: tuple[float, float], size: tuple[float, float], color: str, label: str) -> None:
+    ax.add_patch(Rectangle(corner, *size, facecolor=color, edgecolor="white", lw=2, alpha=0.35))
+    ax.text(corner[0] + size[0] / 2, corner[1] + size[1] / 2, label, ha="center", va="center", fontsize=12)
 
 
 def two_layers() -> Figure:
@@ -66,6 +96,77 @@ def two_layers() -> Figure:
     handles = [Line2D([], [], color=color, ls="-") for color in ("C1", "C0")]
     fig.legend(handles, ["first-layer head", "second-layer head"], loc="outside lower center", ncols=2)
     return fig
+
+
+def product(
+    left: Float[Tensor, "row k"],
+    right: Float[Tensor, "k column"],
+    percent: Float[Tensor, "row column"],
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+) -> Figure:
+    """Draw W_E times W_U as matrices are multiplied: a few dimensions of both, and what the whole product predicts. `rows`, `columns`: tokens."""
+    widths = {"width_ratios": (left.shape[1], 1.6 * len(columns)), "height_ratios": (len(right), 1.9 * len(rows))}
+    fig, axes = plt.subplots(2, 2, figsize=(6.4, 5.2), **widths)
+    for ax, part in ((axes[1, 0], left), (axes[0, 1], right), (axes[1, 1], percent)):
+        largest = 1.5 * float(part.abs().max())
+        ax.imshow(part.cpu(), aspect="auto", cmap="RdBu", vmin=-largest, vmax=largest)
+        ax.set(xticks=[], yticks=[])
+    for (row, column), chance in np.ndenumerate(percent.cpu()):
+        color = "black" if chance >= 0.5 else "0.6"
+        axes[1, 1].text(column, row, f"{chance:.0f}", ha="center", va="center", color=color)
+    axes[0, 0].text(0.5, 0.5, "row of $W_E$ times\ncolumn of $W_U$\n= one logit", ha="center", va="center")
+    axes[0, 0].axis("off")
+    axes[1, 0].set(xlabel=f"{left.shape[1]} of the dimensions", title="$W_E$")
+    axes[0, 1].set(ylabel=f"{len(right)} of the dimensions", title="$W_U$")
+    axes[1, 1].set(title="next token (%)")
+    axes[1, 0].set_yticks(range(len(rows)), map(show_token, rows))
+    axes[1, 1].set_xticks(range(len(columns)), map(show_token, columns), rotation=60)
+    return fig
+
+
+def kinds_of_paths() -> Figure:
+    """Draw the three kinds of path through two layers: direct, through one head, and through a head of each layer."""
+    ways = {"direct path": [], "one head": [(1, 1)], "virtual head": [(0, 0), (1, 1)]}  # (layer, head)
+    fig, axes = plt.subplots(1, 3, figsize=(6.4, 3.4), sharey=True)
+    for ax, (title, heads) in zip(axes, ways.items()):
+        ax.set(xlim=(-0.6, 2.6), ylim=(-0.4, 4.4), title=title)
+        ax.axis("off")
+        ax.plot([0, 0], [0.2, 3.8], color="0.85", ls="-", lw=9)
+        for layer in (0, 1):
+            for head in (0, 1):
+                look = BOX | {"edgecolor": "C0" if (layer, head) in heads else "0.7"}
+                place = 1 + head, 1.3 + 1.4 * layer
+                ax.text(*place, f"{layer}.{head}", ha="center", va="center", fontsize=11, bbox=look, zorder=5)
+        points = [(0, 0.2)]
+        for layer, head in heads:
+            y = 1.3 + 1.4 * layer
+            points += [(0, y - 0.6), (1 + head, y - 0.6), (1 + head, y + 0.6), (0, y + 0.6)]
+        ax.plot(*zip(*points, (0, 3.6)), color="C0", ls="-", lw=2.5)
+        for y, name in ((0, "$W_E$"), (4, "$W_U$")):
+            ax.text(0, y, name, ha="center", va="center", bbox=BOX, zorder=5)
+    return fig
+
+
+def skip_trigram(source: str, destination: str, out: str) -> Axes:
+    """Draw the two tables of a head in one prediction: a destination attends to a source, which raises an out token."""
+    _, ax = plt.subplots(figsize=(5.6, 2.6))
+    ax.set(xlim=(-0.6, 5.2), ylim=(-0.9, 2.5))
+    ax.axis("off")
+    token = {"ha": "center", "va": "center", "family": "monospace", "fontsize": 14, "bbox": BOX}
+    ax.text(0.4, 0.4, source, **token)
+    ax.text(4, 0.4, destination, **token)
+    ax.text(4, 2.1, out, **token | {"color": "C0", "weight": "bold"})
+    ax.text(2.2, 0.4, "…", ha="center", va="center", fontsize=14)
+    for x, name in ((0.4, "source"), (4, "destination")):
+        ax.text(x, -0.2, name, ha="center", va="top", fontsize=11, color="0.3")
+    ax.text(4.75, 2.1, "out token", ha="left", va="center", fontsize=11, color="0.3")
+    _arrow(ax, (3.8, 0.1), (0.7, 0.1), color="0.4", connectionstyle="arc3,rad=-0.25", **THICK)
+    ax.text(2.2, -0.55, "QK: where to look", ha="center", va="top", color="0.4")
+    _arrow(ax, (0.6, 0.75), (3.5, 2.0), color="C0", connectionstyle="arc3,rad=-0.15", **THICK)
+    ax.text(1.5, 1.95, "OV: what it does", ha="center", va="bottom", color="C0")
+    return ax
 
 
 def _induction(ax: Axes) -> None:

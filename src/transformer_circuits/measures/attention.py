@@ -1,13 +1,14 @@
 """Scores that are read from attention patterns [..., head, destination, source], and the thresholds that name a head."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from transformer_circuits.measures.repeats import Repeated
 
 PREVIOUS_TOKEN_HEAD = 0.4  # mean attention to the previous token; uniform attention gives about 1%
-POSITIONAL_HEAD = 0.5  # fraction of the variance of its scores that distance explains; 0 without positions
+POSITIONAL_HEAD = 0.5  # mean attention to the current and the previous token together; uniform: about 2%
+# Held-out windows behind a head's mean attention: its standard error is at most one percentage point.
+PATTERN_WINDOWS = 16
 INDUCTION_HEAD = 0.3  # induction score; uniform attention gives about 0.3% at 512 tokens, a perfect head 1
 CURRENT_TOKEN_HEAD = 0.4  # mean attention to the current token; uniform: about 1%
 DUPLICATE_TOKEN_HEAD = 0.2  # mean attention to earlier occurrences of the current token, where there are any
@@ -28,26 +29,6 @@ def previous_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Te
 def start_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
     """Return the mean attention to the start token from the positions after it. A head at ATTENTION_SINK or above is a resting head."""
     return patterns[..., 1:, 0].mean(dim=-1)
-
-
-def distance_sums(scores: Float[Tensor, "row head pos pos"]) -> tuple[Tensor, Tensor]:
-    """Return how much of the variance of attention scores the distance between destination and source explains, and all of that variance.
-
-    Both are sums of squares, [row, head]; their ratio over all rows is a fraction (claim S5). Variance is that over the sources of one destination. What
-    explains it is one number for each distance and head, fitted to all rows by least squares. What is above the diagonal is not read.
-    """
-    n = scores.shape[-1]
-    place = torch.arange(n, device=scores.device)
-    sources = (place + 1).double()  # of each destination
-    mine = scores.tril().double()
-    mine = (mine - (mine.sum(-1) / sources)[..., None]).tril()
-    by_distance = torch.stack([mine.diagonal(-k, -2, -1).sum(-1) for k in range(n)], dim=-1)
-    # Inner products of two distances' indicators, each less its mean over the sources of a destination.
-    later = (1 / sources).flip(0).cumsum(0).flip(0)  # [place]: sum over this and all later destinations
-    products = torch.diag((n - place).double()) - later[torch.maximum(place, place[:, None])]
-    fitted = by_distance.mean(0) @ torch.linalg.pinv(products, hermitian=True)  # [head, distance]
-    explained = 2 * (by_distance * fitted).sum(-1) - (fitted @ products * fitted).sum(-1)
-    return explained, mine.square().sum((-2, -1))
 
 
 def induction_score(patterns: Float[Tensor, "row head dest src"], repeated: Repeated) -> Float[Tensor, " head"]:

@@ -237,10 +237,10 @@ def _start_tokens(tokenizer: Any, config: Any) -> list[int]:
     if tokenizer is None:
         tokens = by_config
     else:
-        # Values that the configuration's class puts there by itself are those of another model's tokenizer.
-        written = config.to_diff_dict() if hasattr(config, "to_diff_dict") else {}
         special = tokenizer.all_special_ids or [*tokenizer.get_vocab().values()]
-        by_config = [written[name] if written.get(name) in special else None for name in names]
+        by_config = [token if token in special else None for token in by_config]
+        if by_config[0] == tokenizer.pad_token_id and by_config[0] == getattr(type(config)(), names[0], None):
+            by_config[0] = None  # the configuration's class put it there, for another tokenizer
         by_tokenizer = [getattr(tokenizer, name) for name in names]
         tokens = [by_tokenizer[0], by_config[0], by_tokenizer[1], by_config[1]]
     return [token for token in tokens if isinstance(token, int)]

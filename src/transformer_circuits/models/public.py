@@ -179,8 +179,6 @@ def _dequantize(file: Path, out: Path, name: str) -> None:
         options = {"gguf_file": file.name}
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **options)
         model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **options)
-    except OSError:
-        raise
     except Exception as error:  # of an architecture that transformers does not read, or a file that is no GGUF file
         raise WeightsError(
             f"{name!r} is not a GGUF file of a language model that transformers reads: {said(error)}"

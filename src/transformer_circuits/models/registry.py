@@ -64,8 +64,8 @@ def load_model(
     config, old_layout = folder / "config.json", not local and name.startswith(TL_LEGACY_PREFIXES)
 
     if (folder / MANIFEST).is_file():
-        model, about = read_model(_fetched(name, "weights-*.safetensors"))
-        title, tokenizer = about["name"], _tokenizer(folder, model.config.d_vocab)
+        model, description = read_model(_fetched(name, "weights-*.safetensors"))
+        title, tokenizer = description["name"], _tokenizer(folder, model.config.d_vocab)
     elif not old_layout and config.is_file() and b'"model_type"' in config.read_bytes():  # transformers'
         return _of_transformers(str(folder) if local else name, device, dtype)
     elif local and (folder / "training.jsonl").is_file() and not list(folder.glob("weights-*-of-*.safetensors")):

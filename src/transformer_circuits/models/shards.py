@@ -154,8 +154,8 @@ def _shards(model: Transformer, manifest: dict[str, Any], quantized: bool = Fals
     for i, tensors in enumerate(shards, start=1):
         file = f"weights-{i:05}-of-{len(shards):05}.safetensors"
         content = files[file] = safetensors.torch.save(tensors)
-        about = {"file": file, "bytes": len(content), "sha256": sha256(content), "tensors": list(tensors)}
-        manifest["shards"].append(about)
+        shard = {"file": file, "bytes": len(content), "sha256": sha256(content), "tensors": list(tensors)}
+        manifest["shards"].append(shard)
     return files
 
 
@@ -262,8 +262,8 @@ def build(config: ModelConfig, tensors: dict[str, Tensor], where: str) -> Transf
                 module.bias = nn.Parameter(torch.empty(module.out_features, device="meta"))
         model.load_state_dict({COMPUTED: model.pos.weight} | tensors, assign=True)
     except RuntimeError as error:
-        found = " ".join(str(error).split())[:500]
-        raise WeightsError(f"the tensors in {where} do not fit its configuration: {found}") from error
+        reason = " ".join(str(error).split())[:500]
+        raise WeightsError(f"the tensors in {where} do not fit its configuration: {reason}") from error
     if broken := [key for key, tensor in tensors.items() if not tensor.isfinite().all()]:
         raise WeightsError(f"{broken[0]} in {where} contains NaN or infinity; fetch or export it again")
     # Old checkpoints bring theirs. The width is that of the tensors, so this fits into memory.
@@ -278,9 +278,9 @@ def verified(path: Path, expected: str) -> bytes:
         content = path.read_bytes()
     except OSError as error:
         raise WeightsError(f"{path} cannot be read ({error.strerror}); fetch it again") from error
-    if (found := sha256(content)) != expected:
+    if (actual := sha256(content)) != expected:
         raise WeightsError(
-            f"{path} is damaged: its SHA-256 is {found} ({len(content):,} bytes), expected {expected}; fetch it again"
+            f"{path} is damaged: its SHA-256 is {actual} ({len(content):,} bytes), expected {expected}; fetch it again"
         )
     return content
 

@@ -43,8 +43,8 @@ def write_parquet(dump: pd.DataFrame, names: Sequence[str], path: Path) -> None:
     dump.assign(**columns).to_parquet(path, engine="pyarrow", compression="zstd", index=False)
 
 
-def tokens(ids: Sequence[int], names: Sequence[str], marked: Collection[int] = ()) -> str:
-    return " ".join(as_code(names[i], " copy" * (i in marked)) for i in ids)
+def tokens(ids: Sequence[int], names: Sequence[str], marked: Collection[int] = (), kind: str = "copy") -> str:
+    return " ".join(as_code(names[i], f" {kind}" * (i in marked)) for i in ids)
 
 
 def table(rows: Any, tokens: Sequence[str] = (), markup: Sequence[str] = (), search: str = "", unit: str = "") -> str:
@@ -62,7 +62,10 @@ def head_table(rows: pd.DataFrame, names: Sequence[str], akin: Akin) -> str:
     columns = {
         "rank": rows["rank"],
         "source": [names[i] for i in rows["source"]],
-        "destinations": [tokens(ids, names) for ids in rows["destinations"]],
+        "destinations": [
+            tokens(ids, names, {i for i, both in zip(ids, in_row) if both}, kind="both")
+            for ids, in_row in zip(rows["destinations"], rows["in_row"])
+        ],
         "out tokens": [tokens(ids, names, {i, *akin[i]}) for i, ids in zip(rows["source"], rows["outs"])],
         "score": rows["score"],
         "QK": rows["destination_scores"].str[0],
@@ -108,6 +111,7 @@ def paper_table(listed: pd.DataFrame) -> str:
         "result": np.select(list(outcomes.values()), list(outcomes), "no"),
         "head": listed["head"],
         "above destination (%)": listed["above d (%)"],
+        "above source (%)": listed["above s (%)"],
         "above out token (%)": listed["above o (%)"],
     }
     return table(columns, ["in our tokens"])

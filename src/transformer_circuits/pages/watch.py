@@ -45,7 +45,9 @@ Film = Mapping[str, np.ndarray]
 # ---- what a film shows -----------------------------------------------------------------------------------------------------
 
 
-def roles(film: Film, log: pd.DataFrame, effects: AblationEffects, copying: float) -> Int[np.ndarray, "snapshot layer head"]:
+def roles(
+    film: Film, log: pd.DataFrame, effects: AblationEffects, copying: float
+) -> Int[np.ndarray, "snapshot layer head"]:
     """Return what each head does at each snapshot, as an index into ROLES; `copying`: the positivity above which it copies.
 
     `effects`: of the finished model, which decide the last snapshot, as they do in the chapters and on the page "Play".

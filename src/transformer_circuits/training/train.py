@@ -110,7 +110,7 @@ SECTIONS = {"model": ModelConfig, "training": TrainingConfig}
 def setting(change: str) -> tuple[str, Any]:
     """Return the name and the value of a setting such as lr=1e-3 or precision=no. Raises ValueError for anything else."""
     key, equals, value = change.partition("=")
-    for line in (change, f"{key}={json.dumps(value)}"):  # TOML, or text without its quotes
+    for line in (change, f"{key}={json.dumps(value)}") if equals else ():  # TOML, or text without its quotes
         with contextlib.suppress(ValueError):
             ((key, content),) = tomllib.loads(line).items()
             return key, content
