@@ -3,7 +3,7 @@
 PYTHON ?= python3
 RUN = .venv/bin/python
 
-.PHONY: ready book test lab exercises train corpus small-runs bench hub colab constraints stamp outputs strip accept clean
+.PHONY: ready book test pdf lab exercises train corpus small-runs bench hub colab constraints stamp outputs strip accept clean
 
 ready:
 	@sh .ci/venv "$(PYTHON)" "$(origin PYTHON)"
@@ -14,6 +14,9 @@ book: ready      ## the book, into _build/html/index.html
 test: ready      ## every test, on what the build made of the notebooks: code, identities, chapters, pages in a browser
 	@$(RUN) tests/book/browser.py
 	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+pdf: ready       ## the book as one file, _build/book.pdf, printed by the browser
+	$(RUN) .ci/pdf.py
 
 lab: ready       ## the notebooks in JupyterLab, from chapter 0 on
 	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab --ServerApp.root_dir=. notebooks/00_how_to_read.ipynb  # tqdm asks for ipywidgets, which nothing needs

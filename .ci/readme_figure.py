@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from matplotlib import pyplot as plt
+from PIL import Image
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.figures import plots
@@ -38,6 +39,9 @@ def main(out: Path) -> None:
     for text in dots.texts:
         text.set_fontsize(SMALLEST)
     fig.savefig(out, dpi=160)
+    Image.open(out).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(
+        out, optimize=True
+    )  # a quarter of the size
 
 
 if __name__ == "__main__":

@@ -8,12 +8,9 @@ from pathlib import Path
 from strip_outputs import stripped
 
 ROOT = Path(__file__).resolve().parents[1]
-WITH_ADDRESS = ("CITATION.cff", "README.md", "_config.yml")
-HIDDEN = {
-    "cellView": "form",
-    "jupyter": {"source_hidden": True},
-    "tags": ["remove-cell"],
-}  # on Colab, in JupyterLab, in the book
+WITH_ADDRESS = ("CITATION.cff", "README.md", "_config.yml", "pyproject.toml")
+# On Colab, in JupyterLab, in the book.
+HIDDEN = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["remove-cell"]}
 FIRST_CELL = """\
 try:
     import transformer_circuits  # the book's code
@@ -57,9 +54,8 @@ def differing(root: Path = ROOT) -> dict[Path, str]:
     """Return what each file that differs must contain."""
     address, cell = project(root)["urls"]["Repository"], first_cell(root)
     before = re.search(r"url: (https://github\.com/\S+)", (root / "_config.yml").read_text(encoding="utf-8"))[1]
-    new = {
-        path: with_first_cell(path.read_text(encoding="utf-8"), cell) for path in (root / "notebooks").glob("*.ipynb")
-    }
+    notebooks = sorted((root / "notebooks").glob("*.ipynb"))
+    new = {path: with_first_cell(path.read_text(encoding="utf-8"), cell) for path in notebooks}
     for path in (root / name for name in WITH_ADDRESS):
         new[path] = path.read_text(encoding="utf-8")
         for old, place in zip(places(before), places(address)):

@@ -7,8 +7,10 @@ import html
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,11 +22,13 @@ from sphinx.util import logging
 logger = logging.getLogger(__name__)
 
 PREVIEW = "book/_static/readme.png"
+GENERATED = re.compile(r"book/(scoreboard|figures|models|head_dump|every_head|play|watch|grow)(/|$)")
 LENGTH = 200  # characters of a description; search engines and messengers show about as many
 
 
 def make_sources(app, config) -> None:
     """Run the notebooks, and make the generated pages, that are not up to date. In `make book` that has been done."""
+    Path(app.outdir, ".complete").unlink(missing_ok=True)  # says that these are the pages of `make book`
     if os.environ.get("TRANSFORMER_CIRCUITS_BOOK") != "1":
         command = [sys.executable, "-m", "transformer_circuits.build", "--sources", "--root", app.srcdir]
         if subprocess.run(command).returncode:
@@ -48,6 +52,16 @@ def notebook_cells(app, doctree) -> Iterator[tuple[nodes.container, dict]]:
     for node in doctree.findall(nodes.container):
         if node.get("nb_element") == "cell_code":
             yield node, cells[node["cell_index"]]
+
+
+def name_pictures(app, doctree) -> None:
+    """Name the picture of a cell after it, as in 05_copying-eigenvalues.svg, by which other pages show it; myst-nb's name is a checksum."""
+    for node, cell in notebook_cells(app, doctree):
+        for number, image in enumerate(node.findall(nodes.image)):
+            drawn = Path(app.env.relfn2path(image["uri"], app.env.docname)[1])
+            name = f"{Path(app.env.docname).name}-{cell['id']}{f'-{number}' if number else ''}{drawn.suffix}"
+            shutil.copyfile(drawn, drawn.with_name(name))
+            image["uri"] = str(Path(image["uri"]).with_name(name))
 
 
 def add_anchors(app, doctree) -> None:
@@ -123,12 +137,9 @@ def number_by_page(app, env) -> None:
             numbers.update({id: (*prefix, i) for i, id in enumerate(outside, 1)})
 
 
-def use_two_processes(app) -> None:
-    """Read and write pages in two processes. jupyter-book has no option for this, and two of its extensions do not say that they allow it:
-    one numbers chapters, in the main process, when all pages have been read; the other is about LaTeX."""
-    app.parallel = 3  # of which one, when pages are written, only hands them out
-    for name in ("sphinx_multitoc_numbering", "sphinx_jupyterbook_latex"):
-        app.extensions[name].parallel_read_safe = True
+def write_in_two_processes(app, env) -> None:
+    """Write pages in two processes; jupyter-book has no option for it. (Not all of its extensions allow pages to be read so.)"""
+    app.parallel = 3  # of which one only hands pages out
 
 
 def description(doctree) -> str:
@@ -161,6 +172,22 @@ def add_metadata(app, pagename: str, templatename: str, context: dict, doctree) 
     context["metatags"] = "\n".join([context.get("metatags", ""), *tags])
 
 
+def add_footer(app, config) -> None:
+    """Say at the foot of each page which version it is, and how to cite it."""
+    project = tomllib.loads((Path(app.srcdir) / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    address = config.html_theme_options["repository_url"]
+    config.html_theme_options["extra_footer"] = (
+        f"<p>Version {project['version']}. Cite as: {config.author} ({config.copyright}). <i>{config.html_title}</i>, version "
+        f"{project['version']}. <a href='{address}'>{address.removeprefix('https://')}</a></p>"
+    )
+
+
+def offer_edits(app, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """Offer "suggest edit" only on pages whose text a person wrote."""
+    if GENERATED.match(pagename):
+        context["page_source_suffix"] = ""
+
+
 def drop_thebe(app, pagename: str, templatename: str, context: dict, doctree) -> None:
     def wanted(script) -> bool:
         return "thebe" not in f"{script.filename} {script.attributes.get('body')}".lower()
@@ -170,11 +197,14 @@ def drop_thebe(app, pagename: str, templatename: str, context: dict, doctree) ->
 
 def setup(app) -> dict[str, bool]:
     app.connect("config-inited", make_sources, priority=1)  # before the table of contents looks for pages
-    app.connect("builder-inited", use_two_processes)
     app.connect("source-read", with_outputs)
+    app.connect("doctree-read", name_pictures, priority=100)  # before Sphinx collects images
     for change in (add_anchors, name_folded_cells, lift_headline):
         app.connect("doctree-read", change)
     app.connect("env-check-consistency", number_by_page)
+    app.connect("env-check-consistency", write_in_two_processes)
+    app.connect("config-inited", add_footer)
+    app.connect("html-page-context", offer_edits, priority=100)  # before the theme makes its buttons
     app.connect("html-page-context", add_metadata)
     app.connect("html-page-context", drop_thebe, priority=999)  # after all others have added their scripts
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -24,39 +24,21 @@ const dom = (() => {
     }
   };
 
-  // Returns `ask(kind, rest)`, which promises the answer of `server()[kind](rest)`. It runs in a worker made from the source text of `functions`,
-  // since a page opened from disk may not load one from a file; or in the page itself where a worker is refused.
+  // Returns `ask(kind, rest)`, which promises the answer of `server()[kind](rest)`, in a worker made from the source text of `functions`: a page opened
+  // from disk may not load one from a file.
   function worker(functions, server) {
+    const after = `const answer = ${answer}, kinds = ${server.name}(); onmessage = (e) => postMessage(answer(kinds, e.data));`;
+    const thread = new Worker(URL.createObjectURL(new Blob([[...functions, server, after].join("\n")], { type: "text/javascript" })));
     const waiting = new Map();
-    let asked = 0;
-    function answered(data) {
+    thread.onmessage = ({ data }) => {
       const { resolve, reject } = waiting.get(data.id);
       waiting.delete(data.id);
       data.error ? reject(new Error(data.error)) : resolve(data);
-    }
-    const asking = (port) => (kind, rest = {}) => new Promise((resolve, reject) => {
-      const id = ++asked;
-      waiting.set(id, { resolve, reject });
-      port({ id, kind, ...rest });
-    });
-    const inPage = () => {
-      const kinds = server();
-      return asking((message) => setTimeout(() => answered(answer(kinds, message))));
     };
-    return new Promise((resolve) => {
-      try {
-        const after = `const answer = ${answer}, kinds = ${server.name}(); onmessage = (e) => postMessage(answer(kinds, e.data)); postMessage(null);`;
-        const address = URL.createObjectURL(new Blob([[...functions, server, after].join("\n")], { type: "text/javascript" }));
-        const thread = new Worker(address);
-        thread.onerror = () => resolve(inPage());
-        thread.onmessage = (event) => {
-          if (event.data) return answered(event.data);
-          URL.revokeObjectURL(address);
-          resolve(asking((message) => thread.postMessage(message)));
-        };
-      } catch {
-        resolve(inPage());
-      }
+    let asked = 0;
+    return (kind, rest = {}) => new Promise((resolve, reject) => {
+      waiting.set(++asked, { resolve, reject });
+      thread.postMessage({ id: asked, kind, ...rest });
     });
   }
 

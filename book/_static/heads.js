@@ -48,15 +48,15 @@ const heads = (() => {
     line.classList.toggle("watch-composes", ratio >= composes);
   }
 
-  // The list of tokens, of which one is chosen: by a click, or by arrow keys from the one `at()`. `further()`: more keys and where they lead.
-  function strip(at, choose, prefix = "watch", further = () => ({})) {
+  // The list of tokens, of which one is chosen: by a click, or by arrow keys from the one `at()`.
+  function strip(at, choose, prefix = "watch") {
     const list = make("div", { className: `${prefix}-strip`, role: "listbox", tabIndex: 0, "aria-label": "Tokens: arrow keys choose the one to look from" });
     list.addEventListener("click", (event) => {
       const i = event.target.closest?.("[data-i]")?.dataset.i;
       if (i !== undefined) choose(Number(i));
     });
     list.addEventListener("keydown", (event) => {
-      const last = list.querySelectorAll("[data-i]").length - 1, i = { ArrowLeft: at() - 1, ArrowRight: at() + 1, Home: 0, End: last, ...further() }[event.key];
+      const last = list.querySelectorAll("[data-i]").length - 1, i = { ArrowLeft: at() - 1, ArrowRight: at() + 1, Home: 0, End: last }[event.key];
       if (i === undefined) return;
       event.preventDefault();
       choose(i);
@@ -91,20 +91,24 @@ const heads = (() => {
     context.putImageData(image, 0, 0);
   }
 
-  // A pattern, with a ring around the token that followed last time, and a frame around the chosen row; a click chooses a row.
-  function pattern(choose) {
+  // A pattern, with a ring around the token that followed last time, and a frame around the chosen row. A click chooses a row; a mouse points at one.
+  function pattern(choose, prefix = "watch", point = () => {}) {
     const canvas = make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" }), rings = svg("g"), row = svg("rect", { x: 0, height: 1 });
-    const over = svg("svg", { "aria-hidden": "true" }, rings, row), square = make("div", { className: "watch-square" }, canvas, over);
-    let shown = null, size = 0;
-    square.addEventListener("click", (event) => {
+    const over = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, rings, row), square = make("div", { className: `${prefix}-square` }, canvas, over);
+    let painted, ringed, size = 0;
+    const rowAt = (event) => {
       const box = square.getBoundingClientRect();
-      choose(Math.floor(((event.clientY - box.top) / box.height) * size));
-    });
-    function draw(ids, alpha, ink, chosen) {
-      const key = ids.join(), n = size = ids.length, places = ids.map((_, i) => [i, lastTime(ids, i)]).filter(([, k]) => k >= 0);
-      paint(canvas, n, alpha, ink);
-      if (key !== shown) rings.replaceChildren(...places.map(([i, k]) => svg("circle", { cx: k + 0.5, cy: i + 0.5, r: 0.7 }))), over.setAttribute("viewBox", `0 0 ${n} ${n}`);
-      shown = key;
+      return Math.max(0, Math.min(size - 1, Math.floor(((event.clientY - box.top) / box.height) * size)));
+    };
+    square.addEventListener("click", (event) => choose(rowAt(event)));
+    square.addEventListener("pointermove", (event) => event.pointerType === "mouse" && point(rowAt(event)));
+    square.addEventListener("pointerleave", () => point(null));
+    // `key`: what the ink depends on; without one it is painted each time. Of a long text there are no rings.
+    function draw(ids, alpha, ink, chosen, key = {}) {
+      const n = size = ids.length, text = ids.join(), places = n > 160 ? [] : ids.map((_, i) => [i, lastTime(ids, i)]).filter(([, k]) => k >= 0);
+      if (key !== painted) paint(canvas, n, alpha, ink);
+      if (text !== ringed) rings.replaceChildren(...places.map(([i, k]) => svg("circle", { cx: k + 0.5, cy: i + 0.5, r: Math.max(0.7, n / 60) }))), over.setAttribute("viewBox", `0 0 ${n} ${n}`);
+      painted = key, ringed = text;
       row.setAttribute("y", chosen), row.setAttribute("width", chosen + 1);
     }
     return { square, draw };

@@ -16,15 +16,17 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from transformer_circuits.models.architecture import BOS
+from transformer_circuits.models.release import data_file
+from transformer_circuits.models.shards import full_precision
 from transformer_circuits.models.tokenizer import as_pretrained, narrow, pieces
-from transformer_circuits.paths import DATA
 
 D_VOCAB = 4096  # of the family's tokenizer
+SMALL_RUNS = "small_runs.safetensors"
 
 
 def load_tokenizer() -> PreTrainedTokenizerFast:
     """The family's tokenizer: byte-level BPE, 4,096 tokens, token 0 `<|start|>`, which it puts first."""
-    return as_pretrained(DATA / "tokenizer.json")
+    return as_pretrained(data_file("tokenizer.json"))
 
 
 @functools.cache
@@ -37,10 +39,10 @@ def vocabulary() -> tuple[str, ...]:
 @functools.cache
 def held_out_tokens(d_vocab: int = D_VOCAB) -> np.ndarray:
     """All held-out documents, one after another, each with the start token first; cut finer for a smaller vocabulary."""
-    tokens = np.load(DATA / "held_out.npz")["tokens"]
+    tokens = np.load(data_file("held_out.npz"))["tokens"]
     if d_vocab == D_VOCAB:
         return tokens
-    return narrow(tokens, pieces(json.loads((DATA / "tokenizer.json").read_text(encoding="utf8")), d_vocab))
+    return narrow(tokens, pieces(json.loads(data_file("tokenizer.json").read_text(encoding="utf8")), d_vocab))
 
 
 def held_out_windows(n: int, n_ctx: int, d_vocab: int = D_VOCAB) -> Int[Tensor, "window pos"]:
@@ -59,7 +61,7 @@ def held_out_windows(n: int, n_ctx: int, d_vocab: int = D_VOCAB) -> Int[Tensor, 
 
 def held_out_documents() -> list[tuple[dict[str, str | int], Int[Tensor, "pos"]]]:
     """Every held-out document with its source, kind, path and number of tokens; the start token comes first."""
-    listing = json.loads((DATA / "held_out_documents.json").read_text())
+    listing = json.loads(data_file("held_out_documents.json").read_text())
     parts = np.split(held_out_tokens(), np.cumsum([row["tokens"] for row in listing])[:-1])
     return [(row, torch.from_numpy(part.astype(np.int64))) for row, part in zip(listing, parts, strict=True)]
 
@@ -87,7 +89,7 @@ class BigramCounts:
 @functools.cache
 def bigram_counts() -> BigramCounts:
     """The complete table of the training text, every pair that occurs."""
-    stored = np.load(DATA / "bigrams.npz")
+    stored = np.load(data_file("bigrams.npz"))
     row_start = np.concatenate([[0], np.cumsum(stored["successors"], dtype=np.int64)])
     rows = np.split(stored["gap"].astype(np.int64), row_start[1:-1])
     following = np.concatenate([np.cumsum(row) for row in rows])
@@ -99,18 +101,18 @@ def small_run(name: str) -> tuple[np.ndarray, dict[str, Tensor]]:
 
     Stored by `make small-runs`; weights in 8 bits, as in `models.shards`. Raises ValueError that lists the names.
     """
-    stored = load_file(DATA / "small_runs.safetensors")
+    stored = load_file(data_file(SMALL_RUNS))
     names = [key.removesuffix("/log") for key in stored if key.endswith("/log")]
     if name not in names:
         raise ValueError(f"there is no stored training {name!r}; there are: {', '.join(names)}")
-    mine = {key.removeprefix(f"{name}/"): tensor for key, tensor in stored.items() if key.startswith(f"{name}/")}
-    weights = {key: tensor * mine[f"{key}.step"] for key, tensor in mine.items() if tensor.dtype == torch.int8}
-    return mine["log"].float().numpy(), weights
+    of_run = {key.removeprefix(f"{name}/"): tensor for key, tensor in stored.items() if key.startswith(f"{name}/")}
+    weights = full_precision(of_run)
+    return weights.pop("log").numpy(), weights
 
 
 def passage(name: str) -> str:
     """A short held-out text, by name. Raises ValueError that lists the names."""
-    passages = {path.stem: path for path in sorted((DATA / "passages").glob("*.txt"))}
+    passages = {path.stem: path for path in sorted(data_file("passages").glob("*.txt"))}
     if name not in passages:
         raise ValueError(f"there is no passage {name!r}; there are: {', '.join(passages)}")
     return passages[name].read_text(encoding="utf8").rstrip("\n")

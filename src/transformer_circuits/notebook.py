@@ -1,8 +1,11 @@
 """Prepare a notebook: what every chapter needs besides its subject."""
 
 import importlib.metadata
+import inspect
+from collections.abc import Callable
 
 import torch
+from IPython.display import Markdown
 
 from transformer_circuits.figures.style import use_style
 
@@ -18,3 +21,9 @@ def setup() -> None:
     if other:
         tested = ", ".join(f"{name} {version}" for name, version in TESTED.items())
         print(f"This book was tested with {tested}; here: {', '.join(other)}.")
+
+
+def source(*functions: Callable) -> Markdown:
+    """Return the source code of functions of a module, to show as the last value of a cell."""
+    code = "\n\n".join(map(inspect.getsource, functions))
+    return Markdown(f"```python\n{code}```")

@@ -1,24 +1,43 @@
-"""Where the repository's folders are. Everything that is read or written at run time goes through these names.
+"""Where the book's files are: in a clone of its repository, or else, for an installed package, in the user's cache (`models.release` fills it).
 
-ROOT is the repository. An editable install (what `make` does) finds it from this file's own place; others are told by the environment
-variable TRANSFORMER_CIRCUITS_ROOT, which wins where both are known.
+An editable install (what `make` does) finds the clone from this file's own place; others are told by the environment variable
+TRANSFORMER_CIRCUITS_ROOT, which wins where both are known.
 """
 
+import importlib.metadata
 import os
 from pathlib import Path
 
+import platformdirs
 
-def find_root() -> Path:
-    """The repository's folder; FileNotFoundError where there is none to be found."""
-    told = os.environ.get("TRANSFORMER_CIRCUITS_ROOT")
-    root = Path(told).expanduser().resolve() if told else Path(__file__).resolve().parents[2]
-    if not (root / "pyproject.toml").is_file():
-        advice = "set TRANSFORMER_CIRCUITS_ROOT to one, or install with `pip install -e` from one"
-        raise FileNotFoundError(f"{root} is not a clone of the book's repository (it has no pyproject.toml): {advice}.")
-    return root
+DISTRIBUTION = "transformer-circuits-reproduced"
 
 
-ROOT = find_root()
+def find_clone() -> Path | None:
+    """Return the repository's folder; None for a package without one.
+
+    Raises FileNotFoundError if TRANSFORMER_CIRCUITS_ROOT names another folder.
+    """
+    if told := os.environ.get("TRANSFORMER_CIRCUITS_ROOT"):
+        root = Path(told).expanduser().resolve()
+        if not (root / "pyproject.toml").is_file():
+            raise FileNotFoundError(
+                f"{root} is not a clone of the book's repository (it has no pyproject.toml): "
+                "set TRANSFORMER_CIRCUITS_ROOT to one, or unset it"
+            )
+        return root
+    package = Path(__file__).resolve().parent
+    root = package.parents[1]
+    return root if root / "src" / package.name == package and (root / "pyproject.toml").is_file() else None
+
+
+def cache() -> Path:
+    """Return the folder in the user's cache for the files of this release."""
+    return platformdirs.user_cache_path(DISTRIBUTION, appauthor=False, version=importlib.metadata.version(DISTRIBUTION))
+
+
+CLONE = find_clone()
+ROOT = CLONE or cache()
 WEIGHTS = ROOT / "weights"  # shipped models
 DATA = ROOT / "data"  # tokenizer, held-out sample, counts, passages
 BUILD = ROOT / "_build"  # made by `make book`, never committed

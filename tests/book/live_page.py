@@ -77,6 +77,11 @@ class LivePage(OnAPhone):
         expect(watched.page.locator("[role=status]").first).to_have_text(re.compile(self.says))
         watched.complaints.clear()
 
+    def test_a_browser_that_cannot_unpack_the_data_is_told_so(self, site, watched):
+        watched.page.add_init_script("delete window.DecompressionStream")
+        watched.page.goto(site.as_uri())
+        expect(watched.page.locator("[role=status]").first).to_contain_text("needs a newer browser")
+
     def test_without_scripts_there_is_a_picture(self, site, unscripted):
         unscripted.goto(site.as_uri())
         expect(unscripted.locator("noscript img")).to_be_visible()

@@ -42,7 +42,7 @@ def make(book, capfd, *options: str) -> tuple[int, str]:
 
 
 def ids(book) -> list[str]:
-    return [record.id for found in build.records(store.Store(book)).values() for record in found]
+    return [record.id for found in build.records(build.all_executed(store.Store(book))).values() for record in found]
 
 
 def text_of(book, name: str) -> str:
@@ -99,7 +99,9 @@ def test_the_headline_moves_below_the_first_paragraph_and_folded_cells_say_what_
     page = BeautifulSoup(text_of(book, "01_one"), "html.parser")
     top, cell = page.select_one(".tc-headline"), page.find(id="cell-cell-3")
     assert top.find_next_sibling()["id"] == "cell-cell-1", "before the first cell"
-    assert top.select_one("figure#fig-line").img["alt"] == "One line." and len(page.select("article img")) == 1
+    image = top.select_one("figure#fig-line").img
+    assert image["alt"] == "One line." and len(page.select("article img")) == 1
+    assert image["src"] == "../_images/01_one-cell-3.svg", "a name that other pages can know"
     assert "A line." in top.get_text() and page.get_text().count("It rises by") == 1
     assert "It rises by" in top.get_text() and cell.select_one(".cell_output a")["href"] == "#fig-line"
     assert cell.select_one(".cell_output a").get_text() == "Fig. 1.1"

@@ -6,14 +6,14 @@ import re
 import pytest
 from small_book import soup
 
-from transformer_circuits.build import Store, records
+from transformer_circuits.build import Store, all_executed, records
 from transformer_circuits.claims import Verdict, ledger, show
 from transformer_circuits.paths import ROOT
 
 
 @pytest.fixture(scope="module")
 def recorded(html):
-    return {record.id: record for found in records(Store(ROOT)).values() for record in found}
+    return {record.id: record for found in records(all_executed(Store(ROOT))).values() for record in found}
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +71,8 @@ def test_one_score_of_one_head_is_the_same_number_on_every_page(recorded, front,
     assert abs(value - int(shown) / 100) < 0.0056
 
 
-def test_claims_are_chosen_by_verdict_and_a_link_opens_its_card(html, reused, recorded):
+def test_a_link_to_a_claim_opens_its_card(html, reused):
     shown = reused.page
     shown.goto(f"{(html / 'book' / 'scoreboard.html').as_uri()}#claim-T8")
-    assert (
-        shown.locator("#claim-T8").get_attribute("open") is not None and shown.locator("#claim-T9[open]").count() == 0
-    )
-    wanted = next(claim for claim in map(ledger.claim_of, recorded) if claim.group == "question")
-    answer = wanted.words(recorded[wanted.id].verdict)
-    shown.get_by_label("Verdict").select_option(answer)
-    cards = shown.locator(".tc-scoreboard details.tc-claim:visible")
-    assert set(cards.evaluate_all("cards => cards.map(card => card.dataset.verdict)")) == {answer}
+    assert shown.locator("#claim-T8").get_attribute("open") is not None
+    assert shown.locator("#claim-T9[open]").count() == 0

@@ -31,7 +31,9 @@ def make(root, numbers):
     page = root / "follow.html"
     style = "<style>.bd-article { max-width: 1000px }</style>"
     body = '<div class="tc-follow-here" data-whole="1"></div><script src="_static/widgets.js"></script>'
-    page.write_text(f'<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">{style}<body class="bd-article">{body}')
+    page.write_text(
+        f'<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">{style}<body class="bd-article">{body}'
+    )
     return page
 
 
@@ -64,7 +66,10 @@ def test_the_numbers_are_those_of_a_run_with_hooks_of_our_own(numbers):
     data = numbers["sentences"]["A name"]
     model = load_model("attn-only-2l", device="cpu")
     ids = model.to_tokens(data["text"])
-    (layer, head), writer = map(int, numbers["heads"]["induction"].split(".")), int(numbers["heads"]["previous"].split(".")[1])
+    (layer, head), writer = (
+        map(int, numbers["heads"]["induction"].split(".")),
+        int(numbers["heads"]["previous"].split(".")[1]),
+    )
     written = {}
 
     def keep(z, hook):
@@ -83,7 +88,9 @@ def test_the_numbers_are_those_of_a_run_with_hooks_of_our_own(numbers):
     total = sum(value for _, value in data["paths"]) + data["others"][1]
     answer = ids[0, data["target"]]
     assert total == pytest.approx(float(logits[answer] - logits.mean()), abs=0.01)
-    assert sum(part[data["target"]] for part in data["parts"].values()) == pytest.approx(data["runs"]["intact"]["scores"][data["target"]], abs=0.01)
+    assert sum(part[data["target"]] for part in data["parts"].values()) == pytest.approx(
+        data["runs"]["intact"]["scores"][data["target"]], abs=0.01
+    )
 
 
 def test_arrow_keys_walk_through_the_steps_and_the_switches_change_the_numbers(page, numbers):

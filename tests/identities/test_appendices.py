@@ -1,5 +1,5 @@
-"""A1, A3, A4: convolution as attention, layer normalization folded into the weights, and biases as a dimension that is always one. The
-folds are those that the appendices write out. (A2, the residual connection as a head: in test_paths each layer of a path has this head too.)"""
+"""A1, A3, A4, A5: convolution as attention, layer normalization folded into the weights, biases as a dimension that is always one, and
+paths into an MLP. The functions are those that the appendices write out. (A2, the residual connection as a head: in test_paths each layer of a path has this head too.)"""
 
 import copy
 
@@ -13,7 +13,13 @@ from transformer_circuits.models.bridge import from_matrices, matrices
 
 BIASES = defined_in("a3_convolution_identity_biases", "with-one", "collect-biases", torch=torch)
 FOLDS = defined_in(
-    "a4_layer_normalization", "readers-writers", "fold-model", torch=torch, copy=copy, get_act_name=get_act_name
+    "a4_layer_normalization",
+    "readers-writers",
+    "fold-model",
+    "mlp-paths",
+    torch=torch,
+    copy=copy,
+    get_act_name=get_act_name,
 )
 
 
@@ -43,6 +49,31 @@ def test_a3_folded_models_give_the_same_logits_and_only_divide(n_layers, kind, s
         before = original[f"{norm}.hook_in"]
         same(stream, before - before.mean(-1, keepdim=True))
         same(scale, original[f"{norm}.hook_scale"])
+
+
+@identity(st.integers(1, 2), st.integers(0, 2**20))
+def test_a5_an_mlps_input_is_the_sum_of_its_paths(n_layers, seed):
+    """Up to a constant that depends on the scale alone: what the folded biases add. Without one head, its path is missing and no other changes."""
+    case = build(n_layers, normalization="LN", d_mlp=5, seed=seed)
+    folded = FOLDS.fold(case.model)
+    _, cache = folded.run_with_cache(case.tokens)
+    paths = FOLDS.mlp_paths(folded, cache, case.tokens)
+    read = getattr(folded.blocks[0].mlp, "in").original_component
+    moved = torch.einsum("hd,hdm->m", folded.b_V[0], folded.W_O[0]) @ read.weight.T
+    constant = moved / cache["blocks.0.ln2.hook_scale"] + read.bias
+    _, original = case.model.run_with_cache(case.tokens)
+    same(paths.sum(dim=0) + constant, original["blocks.0.mlp.hook_pre"])
+
+    def without_last(z, hook):
+        z[:, :, -1] = 0
+        return z
+
+    frozen = ("blocks.0.ln2.hook_scale", lambda scale, hook: cache[hook.name])
+    with folded.hooks(fwd_hooks=[("blocks.0.attn.hook_z", without_last), frozen]):
+        _, removed = folded.run_with_cache(case.tokens)
+    bias = torch.einsum("d,dm->m", folded.b_V[0, -1], folded.W_O[0, -1]) @ read.weight.T
+    lost = original["blocks.0.mlp.hook_pre"] - removed["blocks.0.mlp.hook_pre"]
+    same(lost, paths[-1] + bias / cache["blocks.0.ln2.hook_scale"])
 
 
 def with_biases(case: Case, seed: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

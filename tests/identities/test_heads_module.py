@@ -149,15 +149,15 @@ def test_chance_for_positivity_is_cached_for_embeddings_of_any_precision(tmp_pat
 
 def test_scores_are_measured_once_for_the_same_weights_code_and_no_hooks(case, tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "FOLDER", tmp_path)
-    made, draws = [], heads.measured_draws
-    monkeypatch.setattr(heads, "measured_draws", lambda model: made.append(1) or draws(model))
+    made, score = [], heads.induction_scores
+    monkeypatch.setattr(heads, "induction_scores", lambda *given: made.append(1) or score(*given))
     W = {name: weight.float() for name, weight in matrices(case.model).items()}
     model, other = from_matrices(**W), from_matrices(**W | {"W_K": W["W_K"] + 1e-3})
 
     def measured(model, anew: bool) -> torch.Tensor:
-        before, found = len(made), heads.measured_induction(model)
-        assert len(made) == before + anew
-        return torch.stack(found)
+        before, scores = len(made), heads.measured_induction(model)
+        assert (len(made) > before) == anew
+        return torch.stack(scores)
 
     first = measured(model, True)
     assert torch.equal(measured(from_matrices(**W), False), first) and (first[1] > 0).all()
@@ -171,7 +171,7 @@ def test_scores_are_measured_once_for_the_same_weights_code_and_no_hooks(case, t
     with monkeypatch.context() as changed:
         changed.setattr(cache.inspect, "getsource", lambda module: "another measure")
         measured(model, True)
-    model.cfg.start_token = 7
+    set_reading(model, start=7)
     differs(measured(model, True), first)
 
 
@@ -209,3 +209,28 @@ def test_relative_error():
     assert relative_error(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 4.0])) == 0.25
     with pytest.raises(ValueError, match="shapes must be equal"):  # broadcasting would hide it
         relative_error(torch.zeros(3), torch.zeros(3, 1))
+
+
+def test_ratios_between_white_circuits_are_the_same_in_all_coordinates():
+    case = build(n_layers=2, d_vocab=90, seed=5)
+    W = matrices(case.model)
+
+    def ratios(model):
+        OV, QK = zip(*(weights.white_circuits(model.OV[layer], model.QK[layer], model.W_E) for layer in (0, 1)))
+        return weights.composition_ratios(OV[0], QK[1], OV[1])
+
+    M = torch.randn(case.model.cfg.d_model, case.model.cfg.d_model, generator=torch.Generator().manual_seed(0)).double()
+    rewritten = from_matrices(
+        **{name: W[name] @ M for name in ("W_E", "W_pos", "W_O")},
+        **{name: torch.linalg.solve(M, W[name]) for name in ("W_Q", "W_K", "W_V", "W_U")},
+    )
+    same(rewritten(case.tokens), case.model(case.tokens), 1e-8)
+    same(ratios(rewritten), ratios(case.model), 1e-8)
+    stored = [weights.composition_ratios(model.OV[0], model.QK[1], model.OV[1]) for model in (rewritten, case.model)]
+    differs(*stored)
+
+
+def test_embeddings_that_do_not_fill_the_stream_cannot_be_made_white():
+    case = build(n_layers=1, d_vocab=90, seed=5)
+    with pytest.raises(ValueError, match="the embeddings must fill the residual stream"):
+        weights.white_circuits(case.model.OV[0], case.model.QK[0], case.model.W_E[:3])

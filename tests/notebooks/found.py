@@ -73,7 +73,7 @@ def unfounded(notebook: NotebookNode) -> list[tuple[str, str]]:
 
 
 def unfounded_on_the_page_of_failures(page: str, notebooks: dict[str, NotebookNode]) -> list[tuple[str, str]]:
-    """Return what no output of the chapters that an entry links to has, nor its claim's criterion and paper value. An entry begins with its anchor."""
+    """Return what no output of the chapters that an entry links to has, nor its claim's criterion and paper value."""
     found = []
     for id, entry in entries(page).items():
         claim = load_claims()[id]
@@ -84,6 +84,8 @@ def unfounded_on_the_page_of_failures(page: str, notebooks: dict[str, NotebookNo
 
 
 def entries(page: str) -> dict[str, str]:
-    """Return the entries of the page of failures by claim: `(why-t8)=`, a heading, and its lines."""
+    """Return what the page of failures has on each claim: its details, below `(why-t8)=`, and its row of the table."""
     parts = re.split(r"^\(why-(\w+)\)=$", page, flags=re.MULTILINE)
-    return {id.upper(): text.partition("\n## ")[0] for id, text in zip(parts[1::2], parts[2::2])}
+    details = {id.upper(): text.partition("\n</details>")[0] for id, text in zip(parts[1::2], parts[2::2])}
+    rows = {id.upper(): row for row, id in re.findall(r"^(\| \[[^]]+\]\(#why-(\w+)\).*)$", page, re.MULTILINE)}
+    return {id: f"{text}\n\n{rows.get(id, '')}" for id, text in details.items()}

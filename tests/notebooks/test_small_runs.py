@@ -1,39 +1,32 @@
 """The stored trainings of chapter 15 are those of its code."""
 
-import runpy
-
 import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
 
-from transformer_circuits import data, notebook
-from transformer_circuits.paths import ROOT
+from transformer_circuits import data
+from transformer_circuits.models.release import data_file
+from transformer_circuits.training import small_runs
 
-SMALL_RUNS = runpy.run_path(str(ROOT / ".ci" / "small_runs.py"))
 
-
-def test_the_stored_trainings_belong_to_the_chapters_code():
-    with safe_open(SMALL_RUNS["STORED"], "pt") as file:
-        assert file.metadata()["code"] == SMALL_RUNS["digest"](), (
-            "chapter 15's trainings changed: run `make small-runs`"
-        )
+def test_the_stored_trainings_belong_to_the_code():
+    with safe_open(data_file(data.SMALL_RUNS), "pt") as file:
+        assert file.metadata()["code"] == small_runs.digest(), "chapter 15's trainings changed: run `make small-runs`"
 
 
 def test_training_again_gives_the_stored_log_and_model(monkeypatch):
-    monkeypatch.setattr(notebook, "setup", lambda: None)  # it switches gradients off for the whole process
-    names = SMALL_RUNS["definitions"]()
-    model, how = names["experiments"]["always 16 apart"]
+    monkeypatch.setattr(small_runs, "trange", range)
+    model, how = small_runs.experiments()["always 16 apart"]
     log, weights = data.small_run("always 16 apart")
-    names["trange"] = range
-    history = names["train"](model, **how)
+    history = small_runs.train(model, **how)
     # Rounding grows from step to step; elsewhere it may be another's.
     assert history[:30, 0] == pytest.approx(log[:30, 0], rel=0.01)
     assert len(history) == pytest.approx(len(log), abs=20) and log[-20:, 1].mean() > 0.95
-    rows, known = names["draw_rows"](torch.Generator().manual_seed(1), n_rows=256, distance=16)
+    rows, known = small_runs.draw_rows(torch.Generator().manual_seed(1), n_rows=256, distance=16)
     with torch.no_grad():
         model.load_state_dict(weights, strict=False)
-        assert names["first_guesses"](model(rows)[:, :-1], rows, known) > 0.95
+        assert small_runs.first_guesses(model(rows)[:, :-1], rows, known) > 0.95
 
 
 def test_a_log_has_a_name():

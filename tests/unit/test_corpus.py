@@ -54,6 +54,19 @@ def test_split_keeps_documents_whole_and_apart_for_every_kind():
     assert split(documents(2) + one_each[1:])[0][-1] == one_each[1], "the only one of its kind is for training"
 
 
+def test_the_held_out_share_is_bounded_whatever_the_files():
+    """Reported elsewhere: of a book and a note, the book was held out, or both."""
+    book, note = 240_000, 2_400
+    for draw in range(40):
+        for sizes in ((book, note), (book, note, note), (book,) * 3, (19_000, 2_000), (5_000,) * 9 + (book,)):
+            texts = [Document("test", "prose", f"{i}", f"{draw} {i} " * (size // 8)) for i, size in enumerate(sizes)]
+            training, held_out = split(texts)
+            share = sum(len(d.text) for d in held_out) / sum(len(d.text) for d in texts)
+            assert training and 0 < share <= 0.5
+            if sizes[0] == book:
+                assert share < 0.36 and (len(sizes) == 3 == sizes.count(book) or share < 0.03)
+
+
 def test_the_shortest_of_many_long_documents_is_held_out():
     novels = [Document("test", "prose", f"{i}", sentences(i, 500)) for i in range(12)]
     novels[5] = novels[5]._replace(text=novels[5].text[:-100])
@@ -71,8 +84,8 @@ def test_recalled_runs_against_a_plain_search():
     random = np.random.default_rng(0)
     train, own = (random.integers(0, 50, n).astype(np.uint16) for n in (500, 40))
     held_out = np.concatenate([train[100:130], own])
-    found = corpus.recalled(held_out, train, n=14, block=64)
-    assert found.tolist() == [i <= 16 for i in range(len(held_out) - 13)]
+    known = corpus.recalled(held_out, train, n=14, block=64)
+    assert known.tolist() == [i <= 16 for i in range(len(held_out) - 13)]
 
 
 def test_repeated_runs_against_a_plain_search():
@@ -139,16 +152,22 @@ def test_a_start_token_written_in_a_text_is_text_and_links_and_binaries_stay_out
     (tmp_path / "secret.txt").write_text(sentences(60), encoding="utf8")
     (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
     (folder / "loop.txt").symlink_to("loop.txt")
-    found = list(read_folder(folder, tmp_path / "out"))
-    assert "link.txt" not in {d.path for d in found} and "left out 1 files" in capsys.readouterr().err
+    (folder / "archive.tar").write_bytes(sentences(61).encode() + bytes(512))
+    (folder / "wide.txt").write_text(sentences(62), encoding="utf-16-le")
+    (folder / "marked_utf8.txt").write_text(sentences(63), encoding="utf-8-sig")
+    texts = {d.path: d.text for d in read_folder(folder, tmp_path / "out")}
+    assert "link.txt" not in texts and texts["marked_utf8.txt"] == sentences(63)
+    said = capsys.readouterr().err
+    assert "left out 3 files that are not UTF-8 text" in said and "archive.tar" in said and "wide.txt" in said
     make(folder, tmp_path / "out")
     tokens = np.concatenate([np.load(tmp_path / "out" / f"{side}.npy") for side in ("train", "held_out")])
-    assert (tokens == 0).sum() == len(found) == 31
+    assert (tokens == 0).sum() == len(texts) == 32
 
 
 @pytest.mark.parametrize("files, options, sentence", [
     ({}, [], "at least two different documents, got 0"),
     ({"a.bin": b"\xff\xfe\x00", "b.bin": b"\xff"}, [], "documents, got 0; add UTF-8 text files"),
+    ({"a.tar": b"one text\0\0", "b.txt": "two".encode("utf-16-le")}, [], "documents, got 0; add UTF-8 text files"),
     ({"a.txt": b"one text"}, [], "documents, got 1; add UTF-8 text files, or cut a long one in two"),
     ({"a.txt": b"one", "b.py": b"two"}, ["--d-vocab", "10"], ""),
     ({"a.txt": b"one text", "b.py": b"two"}, ["--d-vocab", "300"], None),
@@ -188,9 +207,9 @@ def test_a_dataset_without_a_text_column_is_named_in_one_sentence(tmp_path):
 
 
 def test_a_package_is_read_by_kind_up_to_its_limit_and_only_if_it_is_the_listed_one(tmp_path):
-    found = list(corpus.read_sources([package(tmp_path)], tmp_path))
+    read = corpus.read_sources([package(tmp_path)], tmp_path)
     expected = {("a.py", "python", sentences(1)), ("b.rst", "docs", sentences(2))}
-    assert {(d.path, d.kind, d.text) for d in found} == expected
+    assert {(d.path, d.kind, d.text) for d in read} == expected
     limited = package(tmp_path, megabytes={"docs": 1})
     assert [d.path for d in corpus.read_sources([limited], tmp_path)] == ["b.rst"]
     other = package(tmp_path, sha256="0" * 64)

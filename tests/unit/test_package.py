@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import stamp
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from transformer_circuits import paths
 from transformer_circuits.paths import ROOT
@@ -63,9 +65,9 @@ def undeclared(names: set[str], extras: list[str]) -> list[str]:
     """Return what of these imports is neither Python's, nor the package's, nor of its dependencies with these extras."""
     about, providers = stamp.project(), importlib.metadata.packages_distributions()
     requirements = [*about["dependencies"], *sum((about["optional-dependencies"][e] for e in extras), [])]
-    direct = {stamp.normal(stamp.NAME.match(r)[0]) for r in requirements} | PARTS
+    direct = {canonicalize_name(Requirement(requirement).name) for requirement in requirements} | PARTS
     third = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"transformer_circuits"}
-    return [name for name in third if not direct & set(map(stamp.normal, providers.get(name, [name])))]
+    return [name for name in third if not direct & set(map(canonicalize_name, providers.get(name, [name])))]
 
 
 def test_every_import_is_a_direct_dependency_and_modules_load_without_extras_but_for_those_that_make_pages():
@@ -102,10 +104,13 @@ def test_workflows_fit_the_official_schema_and_run_what_exists():
         assert set(re.findall(r"run: .*?make (\w+)", path.read_text())) <= targets
 
 
-def test_the_root_is_the_repository_or_what_the_environment_says(tmp_path, monkeypatch):
+def test_the_root_is_the_clone_or_what_the_environment_says_or_the_users_cache(tmp_path, monkeypatch):
     assert ROOT / "src" / "transformer_circuits" / "paths.py" in FILES
     monkeypatch.setenv("TRANSFORMER_CIRCUITS_ROOT", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="TRANSFORMER_CIRCUITS_ROOT"):
-        paths.find_root()
-    (tmp_path / "pyproject.toml").touch()
-    assert paths.find_root() == tmp_path
+        paths.find_clone()
+    (tmp_path / "pyproject.toml").touch()  # of any project, in which the package may be installed
+    assert paths.find_clone() == tmp_path
+    monkeypatch.delenv("TRANSFORMER_CIRCUITS_ROOT")
+    monkeypatch.setattr(paths, "__file__", str(tmp_path / "lib" / "transformer_circuits" / "paths.py"))
+    assert paths.find_clone() is None

@@ -18,7 +18,7 @@ FAMILY = ["attn-only-0l", "attn-only-1l", "attn-only-2l"]
 SEEDS = [f"attn-only-2l-seed-{seed}" for seed in range(3)]
 PLANTED = "attn-only-2l-planted"
 OTHER_SHAPES = {
-    "small-1l-smeared-keys": {"n_layers": 1, "smeared_keys": True},
+    "attn-only-1l-smeared-keys": {"n_layers": 1, "smeared_keys": True},
     "small-2l-standard-positions": {"n_layers": 2, "standard_positions": True},
     "small-2l-mlp": {"n_layers": 2, "normalization": "LN", "d_mlp": 768},
 }

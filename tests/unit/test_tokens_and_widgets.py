@@ -24,6 +24,17 @@ def test_what_cannot_be_seen_is_made_visible_and_the_rest_stays():
     assert [show_token(f"a{chr(code)} b") for code in UNSEEN] == [f"a<U+{code:04X}>·b" for code in UNSEEN]
 
 
+@pytest.mark.filterwarnings("error")
+def test_figures_show_tokens_literally():
+    """`$$` and `$x^` are mathematics to matplotlib, and its font lacks some tokens."""
+    names = ["$$", " $x^", "x^2$$", "日", "plain"]
+    for ax in (plots.heatmap(torch.eye(5), x=names, label="attention"), plots.bars(names, range(5), label="logit")):
+        ax.figure.canvas.draw()
+        labels = [text.get_text() for text in ax.get_xticklabels()]
+        assert labels == [r"\$\$", r"·\$x^", r"x^2\$\$", "<U+65E5>", "plain"]
+        plt.close(ax.figure)
+
+
 def test_tables_show_tokens_literally_and_take_lists_missing_values_and_chosen_columns():
     nan = float("nan")
     rows = [

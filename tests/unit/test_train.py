@@ -17,12 +17,13 @@ import filelock
 import numpy as np
 import psutil
 import pytest
+import safetensors
 import torch
 import torch.nn.functional as F
 
 from transformer_circuits.models import load_model, shards
 from transformer_circuits.models.registry import training_film
-from transformer_circuits.training import train
+from transformer_circuits.training import checkpoints, train
 from transformer_circuits.training.evaluation import attention_patterns
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.train import TrainingConfig, read_config
@@ -42,6 +43,7 @@ batch = 4
 snapshots = 12
 evaluate_windows = 4
 repeats = 4
+precision = "no"
 without_start = 0.1
 planted = 0.25
 """
@@ -150,7 +152,7 @@ def test_learning_rate_rises_stays_and_falls():
 # ---- what is written -----------------------------------------------------------------------------------------------------
 
 
-def test_ten_kills_at_random_moments_change_nothing(data):
+def test_kills_at_random_moments_change_nothing(data):
     run(data, "whole")
     log = rows(data, "whole")
     assert log[-1]["held_out"] < log[1]["held_out"] - 0.5  # it learned something
@@ -164,7 +166,7 @@ def test_ten_kills_at_random_moments_change_nothing(data):
     check.start()
     check.join()
     assert check.exitcode == 0
-    for _ in range(10):
+    for _ in range(3):
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
         trainer = forks.Process(target=train.main, args=(line,))
         trainer.start()
@@ -173,7 +175,7 @@ def test_ten_kills_at_random_moments_change_nothing(data):
         time.sleep(moments.uniform(0, 0.05))
         trainer.kill()
         trainer.join()
-        assert trainer.exitcode == -signal.SIGKILL  # otherwise the run ended before it was killed ten times
+        assert trainer.exitcode == -signal.SIGKILL  # otherwise the run ended before it was killed
     train.main(line)
     assert rows(data, "killed")[1:] == log[1:]
     assert (data / "killed" / SHARD).read_bytes() == (data / "whole" / SHARD).read_bytes()
@@ -199,17 +201,6 @@ def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte
     assert np.abs(arrays["pattern_1"][-1] / 255 - expected.numpy()).max() < 0.01
     shown = model(tokens)[0].softmax(-1).gather(-1, torch.from_numpy(arrays["top_token_1"][-1].astype(int)))
     assert np.abs(shown.detach().numpy() - arrays["top_probability_1"][-1] / 255).max() < 0.01
-
-    path = data / "parts" / "model" / "film.npz"
-    path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(shards.WeightsError, match="film.npz is damaged.*; fetch it again"):
-        training_film(str(data / "parts" / "model"))
-    about = json.loads((path.parent / shards.MANIFEST).read_text())
-    about["film"]["sha256"] = shards.sha256(path.read_bytes())
-    (path.parent / shards.MANIFEST).write_text(json.dumps(about))
-    with pytest.raises(shards.WeightsError, match="is not a readable film .*; fetch it again"):
-        training_film(str(data / "parts" / "model"))
-    assert training_film("melodies-1l") is None
 
 
 def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_tokenizer(data, tiny_tokenizer_file):
@@ -249,13 +240,6 @@ def free_port():
 
 def test_two_processes_stop_together_and_give_the_losses_of_one(data):
     setting = "precision='no'"
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
-    both = [start(data, "two", setting, RANK=rank, LOCAL_RANK=rank, **place) for rank in "01"]
-    wait_for_rows(data, "two", 2, both[0])
-    both[1].kill()
-    printed = ["".join(process.communicate(timeout=120)) for process in both]
-    assert "a process was lost after step" in printed[0] and both[0].returncode == 1
-
     launch = f"-m accelerate.commands.launch --multi_gpu --num_processes=2 --main_process_port={free_port()}"
     launcher = start(data, "two", setting, launch=launch)
     wait_for_rows(data, "two", 5, launcher)
@@ -275,19 +259,15 @@ def test_two_processes_stop_together_and_give_the_losses_of_one(data):
 # ---- what cannot be used -------------------------------------------------------------------------------------------------
 
 SETTINGS = [
-    ("lr", "a setting must be a line of TOML such as lr=1e-3, got 'lr'"),
+    ("lr", "a setting must be name=value, such as lr=1e-3, got 'lr'"),
+    ("lr=fast", "lr must be a valid number, got 'fast'"),
     ("rate=1", "unknown setting 'rate'; there are: n_layers, "),
-    ("normalization='RMS'", "normalization must be 'LN', got 'RMS'"),
     ("batch=2.5", "batch must be a valid integer, got 2.5"),
     ("lr=nan", "lr must be a finite number"),
     ("betas=[0.9,1.0]", "betas.1 must be less than 1, got 1.0"),
-    ("betas=[0.9]", "betas must have at least 2 items .*, got .0.9"),
-    ("n_ctx=4 planted=0", "n_ctx must be at least 5, got 4"),
     ("n_ctx=8", "n_ctx must be at least 16 to plant passages, got 8; set planted=0"),
     ("n_ctx=4_000", "npy must have at least one window of 4000 tokens, got 2000"),
     ("n_ctx=1_500", "held_out.npy must have at least two windows of 1500 tokens, got one; lower n_ctx"),
-    ("few_windows=1", "few_windows must be greater than or equal to 2, got 1"),
-    ("d_vocab=2", "d_vocab must be at least 3, .*, got 2"),
     ("d_vocab=40", "token ids must be 0 to 39, got 1 to 49 in .*train.npy"),
     ("film=true n_layers=0", "film must be false for a model without layers"),
 ]
@@ -300,17 +280,13 @@ def test_settings_that_cannot_be_are_named(data, settings, sentence):
 
 
 def test_files_that_cannot_be_used_are_named(data):
-    for name in ("big", "nope.toml"):
-        with pytest.raises(
-            ValueError, match=f"there is no configuration {name}; pass a TOML file, or one of attn-only-0l, "
-        ):
-            read_config(name)
-    assert read_config("small-2l", ["tokens=1e6", "lr=1"])[2].tokens == 1_000_000
+    with pytest.raises(ValueError, match="there is no configuration big; pass a TOML file, or one of attn-only-0l, "):
+        read_config("big")
+    assert read_config("small-2l", ["tokens=1e6", "lr=1", "precision=no"])[2].tokens == 1_000_000
     for text, sentence in (
         (CONFIG.replace("[model]", "[model]\nlayers = 2"), "layers Unexpected keyword argument, got 2"),
         (CONFIG.replace("tokens = 40_000", ""), "^tokens is missing$"),
         ("model = 5", "wrong.toml must have the sections .model. and .training. and nothing else, got {'model': 5}"),
-        ("tokens = 5", "nothing else, got {'tokens': 5}"),
     ):
         (data / "wrong.toml").write_text(text)
         with pytest.raises(ValueError, match=sentence):
@@ -327,28 +303,25 @@ def test_files_that_cannot_be_used_are_named(data):
     rejected("out", "train.npy is not a readable array of tokens")
     (data / "train.npy").unlink()
     rejected("out", "train.npy is missing; make it with")
-    for damaged in ('{"model"', "{}"):
-        (data / "tokenizer.json").write_text(damaged)
-        rejected("out", "tokenizer.json is not a readable tokenizer .*; make the corpus again")
+    (data / "tokenizer.json").write_text("{}")
+    rejected("out", "tokenizer.json is not a readable tokenizer .*; make the corpus again")
 
 
-def test_a_stop_during_an_evaluation_takes_effect_within_two_steps_and_the_run_resumes(data, monkeypatch, capsys):
+def test_a_stop_during_an_evaluation_takes_effect_and_the_run_resumes(data, monkeypatch, capsys):
     run(data, "whole")
-    log, evaluate = rows(data, "whole"), train.Evaluation.__call__
-    for at in (0, 2, len(log) - 2):  # at the start, in between, and after the last step
-        numbers = itertools.count(len(rows(data, "parts")) - 1 if at else 0)
+    log, evaluate, at = rows(data, "whole"), train.Evaluation.__call__, 2
+    numbers = itertools.count()
 
-        def interrupted(self, model):
-            if next(numbers) == at:
-                os.kill(os.getpid(), signal.SIGINT)
-            return evaluate(self, model)
+    def interrupted(self, model):
+        if next(numbers) == at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return evaluate(self, model)
 
-        with monkeypatch.context() as patched:
-            patched.setattr(train.Evaluation, "__call__", interrupted)
-            with pytest.raises(SystemExit, match="130"):
-                run(data, "parts")
-        assert len(rows(data, "parts")) == 1 + at
-        assert ("the same command resumes from" if at else "starts over") in capsys.readouterr().out
+    with monkeypatch.context() as patched:
+        patched.setattr(train.Evaluation, "__call__", interrupted)
+        with pytest.raises(SystemExit, match="130"):
+            run(data, "parts")
+    assert len(rows(data, "parts")) == 1 + at and "the same command resumes from" in capsys.readouterr().out
     run(data, "parts")
     assert rows(data, "parts")[1:] == log[1:]
     assert (data / "parts" / SHARD).read_bytes() == (data / "whole" / SHARD).read_bytes()
@@ -373,35 +346,74 @@ def test_a_second_trainer_with_the_same_folder_is_rejected(data):
 
 
 def test_what_changed_since_the_checkpoint_is_noticed(data):
-    film = "film=true"
-    run(data, "out", film, stop_after=40)
-    out = data / "out"
-    checkpoint, log = out / "checkpoint.safetensors", out / "training.jsonl"
-    frame = out / "film" / "000000000.npz"
-    whole, lines, first = checkpoint.read_bytes(), log.read_text(), frame.read_bytes()
+    run(data, "out", stop_after=40)
+    checkpoint, log = data / "out" / "checkpoint.safetensors", data / "out" / "training.jsonl"
+    whole, lines = checkpoint.read_bytes(), log.read_text()
 
     def rejected(sentence, *settings):
         with pytest.raises(ValueError, match=sentence):
-            run(data, "out", film, *settings)
+            run(data, "out", *settings)
 
     log.write_text(lines[:-40])  # a kill cut off the last row, which was written before the checkpoint
     rejected("is missing the snapshot at step .*; restore it, or delete the checkpoint to start over")
     log.write_text(lines + '{"step": 99, "hel')  # cut off behind the checkpoint: written again
-    run(data, "out", film, stop_after=1)
+    run(data, "out", stop_after=1)
     assert all(json.loads(line) for line in log.read_text().splitlines())
-    frame.write_bytes(first[:100])
-    rejected("000000000.npz cannot be read .*; restore it, or delete the checkpoint to start over")
-    frame.unlink()
-    rejected("000000000.npz cannot be read .*; restore it, or delete the checkpoint to start over")
-    frame.write_bytes(first)
-    flipped = bytearray(whole)
-    flipped[-1000] ^= 1
-    checkpoint.write_bytes(flipped)
-    rejected("damaged.*checksum.*delete it to start over")
-    checkpoint.write_bytes(whole[:1000])
-    rejected("damaged.*delete it to start over")
+    for damaged in (whole[:1000], whole[:-1000] + bytes([whole[-1000] ^ 1]) + whole[-999:]):
+        checkpoint.write_bytes(damaged)
+        rejected("damaged.*delete it to start over")
     checkpoint.write_bytes(whole)
-    for setting in ("lr=1e-4", "d_model=32", "n_layers=2"):
-        rejected("belongs to another configuration", setting)
+    rejected("belongs to another configuration", "lr=1e-4")
     np.save(data / "train.npy", np.load(data / "train.npy")[::-1])
     rejected("belongs to another configuration or corpus")
+
+
+# ---- precision -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("emulated", [True, False])
+def test_the_faster_precision_is_chosen_said_and_kept_on_resuming(data, monkeypatch, capsys, emulated):
+    """Without bf16 units a processor emulates them, 20 to 500 times slower; every configuration used bf16."""
+    speed = {"bf16": 100.0 if emulated else 0.5, "no": 1.0}
+    monkeypatch.setattr(train.Run, "seconds", lambda self, loss, precision, windows, n_ctx: speed[precision])
+    run(data, "out", "precision=auto", stop_after=3)
+    said, chosen = capsys.readouterr().out, "no" if emulated else "bf16"
+    assert said.index("precision: float32, 100.0 times" if emulated else "precision: bf16, 2.0 times") < said.index(
+        "expected: "
+    )
+    assert rows(data, "out")[0]["training"]["precision"] == chosen
+    speed["bf16"], speed["no"] = speed["no"], speed["bf16"]
+    run(data, "out", "precision=auto", stop_after=1)  # another trial would choose the other one
+    assert rows(data, "out")[0]["training"]["precision"] == chosen
+
+
+def test_the_expected_time_is_that_of_a_step(data, monkeypatch, capsys):
+    monkeypatch.setattr(train.Run, "seconds", lambda self, loss, precision, windows, n_ctx: 0.5)
+    run(data, "out", stop_after=1)  # 312 steps of 128 tokens
+    assert "expected: 256 tokens/s in float32, 3 minutes for 39,936 tokens, plus evaluations" in capsys.readouterr().out
+
+
+def test_help_lists_every_setting_with_its_default(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        train.main(["--help"])
+    said = capsys.readouterr().out
+    assert "batch=4: windows per step" in said and 'precision="auto": bf16, no (float32), or auto' in said
+    for kind in train.SECTIONS.values():
+        assert all(f"\n  {field.name}" in said for field in dataclasses.fields(kind))
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_what_was_there(data, monkeypatch):
+    run(data, "out", stop_after=5)
+    checkpoint = data / "out" / "checkpoint.safetensors"
+    before = checkpoint.read_bytes()
+
+    def full(tensors, path, metadata):
+        path.write_bytes(b"half")
+        raise safetensors.SafetensorError("Error while serializing: No space left on device (os error 28)")
+
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    with pytest.raises(
+        SystemExit, match="^error: .*checkpoint.safetensors could not be written .*No space left.*; make room"
+    ):
+        train.main(command(data, "out", "seed=0"))
+    assert checkpoint.read_bytes() == before and not list((data / "out").glob(".*partial"))

@@ -240,7 +240,7 @@
   // ---- from here ---------------------------------------------------------------------------------------------------------------
 
   async function open() {
-    ask = await dom.worker([forwardMemory, forwardPlaces, forwardPass, growRandom, growRows, growTrainer], growServer);
+    ask = dom.worker([forwardMemory, forwardPlaces, forwardPass, growRandom, growRows, growTrainer], growServer);
     const linked = () => inTurn(() => begin(fromAddress()));
     await linked();
     heads.linked(linked);

@@ -7,7 +7,7 @@
   const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(Math.abs(x) < 9.95 ? 1 : 0)}`;
   const nats = (x) => x.toFixed(2);
   const headName = ([layer, head]) => `${layer}.${head}`;
-  const LAYERS = ["First layer", "Second layer"];
+  const aloud = (text) => make("span", { className: "play-aloud" }, text); // for those who listen
   const LARGEST_LOSS = 12; // nats at which a bar is full; the chart says so if there are more
 
   // ---- the model, in a worker ------------------------------------------------------------------------------------------------
@@ -27,12 +27,12 @@
   const isOff = (layer, head) => state.edits.off.some(([l, h]) => l === layer && h === head);
   const at = () => Math.min(preview ?? state.at, result.n - 1);
 
-  const ui = {};
+  const ui = Object.fromEntries(Array.from(root.querySelectorAll("[data-ui]"), (element) => [element.dataset.ui, element]));
   const { app, say } = heads.page(root, "play", () => result && (draw(), shown && drawNext()));
 
   // ---- running: at most one question at a time, and always the latest ----------------------------------------------------------
 
-  let running = false, again = false;
+  let running = false, again = false, noted;
 
   async function run(since = performance.now()) {
     if (running) return void (again = true);
@@ -42,7 +42,7 @@
         again = false;
         const found = await ask("run", { text: state.text, edits: state.edits });
         const same = result && found.n === result.n && found.ids.every((id, i) => id === result.ids[i]);
-        result = found;
+        result = Object.assign(found, { number: 1 + (result?.number ?? 0) });
         state.at = Math.min(state.at, found.n - 1);
         if (!same) {
           preview = null;
@@ -52,6 +52,8 @@
         await look();
         root.dataset.milliseconds = Math.round(performance.now() - since);
         root.dataset.runs = 1 + Number(root.dataset.runs ?? 0);
+        clearTimeout(noted); // the address has what the reader did: it comes back with the page
+        noted = setTimeout(() => history.replaceState(null, "", `#${address()}`), 300);
         ui.time.textContent = `${result.n} ${result.n > 1 ? "tokens" : "token"}, ${root.dataset.milliseconds} ms`;
         since = performance.now();
       } while (again);
@@ -122,7 +124,6 @@
   }
 
   const inkColor = () => heads.ink(root, "--play-ink");
-  const paint = (canvas, values, most) => heads.paint(canvas, result.n, (i, j) => 255 * values[i * result.n + j], inkColor(), most);
 
   // ---- drawing -----------------------------------------------------------------------------------------------------------------
 
@@ -143,8 +144,8 @@
 
   function draw() {
     drawHeads();
-    drawAttention();
     drawLosses();
+    drawAttention();
     drawSummary();
   }
 
@@ -161,7 +162,7 @@
       : [name(next), ` (${next}) followed last time: ${percent(values[next])}${edited() ? `, intact ${intact()}` : ""}.`];
     ui.where.replaceChildren("From ", name(i), ` (${i}), head ${headName(state.head)} ${state.weighted ? "moves most from" : "attends to"} `,
       ...(list.length ? list : ["no token with 1% or more"]), ". ", ...then);
-    drawPattern(i, next);
+    drawPattern(i);
     drawMark();
   }
 
@@ -187,39 +188,29 @@
     return false;
   }
 
-  function drawPattern(i, next) {
-    const { n } = result, [layer, head] = state.head, before = layer === 1 && changed(head);
-    ui.patternBefore.hidden = !before;
-    ui.patternNow.querySelector("figcaption").textContent = before ? "now" : isOff(layer, head) ? "where it would attend" : "";
-    for (const [figure, intact] of [[ui.patternNow, false], [ui.patternBefore, true]]) {
-      if (figure.hidden) continue;
-      const key = `${state.head}|${state.weighted}|${inkColor()}`;
-      if (figure.key !== key || figure.result !== result) {
-        paint(figure.querySelector("canvas"), attention(state.head, intact), 256);
-        figure.key = key, figure.result = result;
-      }
-      const marks = figure.querySelector("svg");
-      marks.setAttribute("viewBox", `0 0 ${n} ${n}`);
-      const radius = Math.max(0.7, n / 60);
-      const rings = n > 160 ? [] : Array.from({ length: n }, (_, q) => [q, lastTime(q)]).filter(([, k]) => k >= 0);
-      marks.replaceChildren(
-        svg("rect", { x: 0, y: i, width: i + 1, height: 1, class: "play-row" }),
-        ...rings.map(([q, k]) => svg("circle", { cx: k + 0.5, cy: q + 0.5, r: radius, class: q === i ? "play-ring play-here" : "play-ring" })),
-      );
+  function drawPattern(i) {
+    const { n, number } = result, [layer, head] = state.head, before = layer === 1 && changed(head), off = isOff(layer, head);
+    const role = facts.roles[headName(state.head)], key = [number, state.head, state.weighted, inkColor()].join();
+    ui.before.hidden = !before;
+    ui.caption.textContent = before ? "now" : off ? "where it would attend" : "";
+    for (const [pattern, intact] of before ? [[ui.pattern, false], [ui.patternBefore, true]] : [[ui.pattern, false]]) {
+      const values = attention(state.head, intact);
+      pattern.draw(result.ids, (q, k) => 255 * values[q * n + k], inkColor(), i, key);
     }
-    const role = facts.roles[headName(state.head)];
-    ui.patternTitle.textContent = `Head ${headName(state.head)}${role ? `, ${role}` : ""}${isOff(layer, head) ? ", off" : ""}`;
+    ui.patternTitle.textContent = `Head ${headName(state.head)}${role ? `, ${role}` : ""}${off ? ", off" : ""}`;
   }
 
   function drawHeads() {
     for (const tile of ui.tiles) {
       const { layer, head } = tile, off = isOff(layer, head), chosen = state.head[0] === layer && state.head[1] === head;
-      paint(tile.canvas, attention([layer, head]), 56);
+      const values = attention([layer, head]);
+      heads.paint(tile.canvas, result.n, (i, j) => 255 * values[i * result.n + j], inkColor(), 56);
       tile.box.classList.toggle("play-off", off);
       tile.pick.setAttribute("aria-checked", chosen);
       tile.pick.tabIndex = chosen ? 0 : -1;
       tile.power.setAttribute("aria-pressed", !off);
-      tile.power.textContent = off ? "off" : "on";
+      tile.power.lastChild.data = off ? "off" : "on";
+      tile.power.tabIndex = chosen ? 0 : -1; // as its head: arrow keys lead there
     }
   }
 
@@ -237,7 +228,7 @@
       if (changed) cells.push(make("td", { className: "play-was" }, percent(row.intact)));
       return make("tr", { className: `${row.id === target ? "play-target" : ""} ${row.id === next ? "play-true" : ""}` }, ...cells);
     });
-    const titles = ["token", "", changed ? "now" : "probability", ...(changed ? ["intact"] : [])].map((text) => make("th", { scope: "col" }, text));
+    const titles = ["token", aloud("bar"), changed ? "now" : "probability", ...(changed ? ["intact"] : [])].map((title) => make("th", { scope: "col" }, title));
     ui.next.replaceChildren(make("thead", {}, make("tr", {}, ...titles)), make("tbody", {}, ...body));
     const most = Math.max(1, ...adds.flat().map(Math.abs));
     for (const tile of ui.tiles) {
@@ -249,41 +240,27 @@
       "Below each head: what it adds to the logit of ", make("code", { className: "play-word" }, name), " after ",
         make("code", { className: "play-word" }, result.names[i]),
       ` (${i}), minus its mean over all tokens. The largest numbers are underlined. The embedding alone adds ${signed(direct)}. `,
-      "Click a head to see where it attends, or a prediction to see another token.",
+      "Click a head to see where it attends, or a prediction to see another token. Keys: arrows choose a head, x turns it off or on.",
     );
     const loss = i < result.losses.length ? ` Loss ${nats(result.losses[i])} nats${changed ? `, intact ${nats(result.intactLosses[i])}` : ""}.` : "";
     ui.loss.textContent = next === null ? "The text ends here." : loss;
     drawMark();
   }
 
+  // A bar for each token with a loss, in front of a line where the intact model's would end.
   function drawLosses() {
-    const { losses, intactLosses, n } = result, canvas = ui.chart, wide = Math.max(ui.chartBox.clientWidth, 3 * n), high = 90;
-    const scale = window.devicePixelRatio || 1, most = Math.max(LARGEST_LOSS, ...losses, ...intactLosses);
-    canvas.style.width = `${wide}px`, canvas.style.height = `${high}px`;
-    canvas.width = wide * scale, canvas.height = high * scale;
-    const context = canvas.getContext("2d"), style = getComputedStyle(root), step = wide / n;
-    context.scale(scale, scale);
-    losses.forEach((loss, i) => {
-      const x = (i + 1) * step, y = (value) => high - (value / most) * high;
-      context.fillStyle = style.getPropertyValue("--play-loss");
-      context.fillRect(x, y(loss), Math.max(1, step - 1), high - y(loss));
-      if (!edited()) return;
-      context.fillStyle = style.getPropertyValue("--play-was");
-      context.fillRect(x, y(intactLosses[i]) - 1, Math.max(1, step - 1), 2);
-    });
+    const { losses, intactLosses } = result, most = Math.max(LARGEST_LOSS, ...losses, ...intactLosses);
+    ui.bars = Array.from(losses, (loss, i) =>
+      make("i", { style: `--now: ${loss / most}; --was: ${edited() ? intactLosses[i] / most : -1}`, data: { i } }));
+    ui.chart.replaceChildren(...ui.bars);
     ui.tokens.forEach((token, i) => token.style.setProperty("--l", i ? Math.min(1, losses[i - 1] / LARGEST_LOSS).toFixed(3) : 0));
-    canvas.setAttribute("aria-label", `Loss of each token in nats, 0 to ${most.toFixed(0)}.`);
     ui.most.textContent = `${most.toFixed(0)} nats`;
   }
 
   function drawMark() { // the token that the prediction is about, in the chart
-    if (!result || result.n < 2) return void (ui.mark.hidden = true, ui.lossOf.textContent = "");
-    const wide = parseFloat(ui.chart.style.width), step = wide / result.n, j = Math.min(at() + 1, result.n - 1);
-    ui.mark.hidden = false;
-    ui.mark.style.left = `${j * step}px`;
-    ui.mark.style.width = `${Math.max(2, step - 1)}px`;
-    const i = j - 1;
-    ui.lossOf.textContent = `${result.names[j]} (${j}): ${nats(result.losses[i])} nats${edited() ? `, intact ${nats(result.intactLosses[i])}` : ""}`;
+    const i = Math.min(at(), result.n - 2);
+    ui.bars.forEach((bar, k) => bar.classList.toggle("play-mark", k === i));
+    ui.lossOf.textContent = i < 0 ? "" : `${result.names[i + 1]} (${i + 1}): ${nats(result.losses[i])} nats${edited() ? `, intact ${nats(result.intactLosses[i])}` : ""}`;
   }
 
   function drawSummary() {
@@ -306,7 +283,7 @@
 
   function drawSwitches() {
     const { edits } = state;
-    for (const side of "QKV") ui.sides[side].checked = !edits.cut.includes(side), ui.sides[side].disabled = edits.frozen && side !== "V";
+    for (const side of "QKV") ui[side].checked = !edits.cut.includes(side), ui[side].disabled = edits.frozen && side !== "V";
     ui.frozen.checked = edits.frozen, ui.mean.value = edits.mean ? "mean" : "", ui.from.value = edits.from;
     ui.weighted.checked = state.weighted;
     ui.reset.disabled = !edited() && !edits.frozen;
@@ -320,115 +297,53 @@
 
   // ---- the page ----------------------------------------------------------------------------------------------------------------
 
+  // A mouse on what stands for a token shows what is predicted after it; a click chooses it.
+  function points(box) {
+    const place = (event) => event.target.closest?.("[data-i]")?.dataset.i;
+    box.addEventListener("pointerover", (event) => event.pointerType === "mouse" && place(event) && hover(Number(place(event))));
+    box.addEventListener("pointerleave", () => hover(null));
+    box.addEventListener("click", (event) => place(event) && select(Number(place(event))));
+  }
+
+  // Fill in the page's own markup (templates/play.md).
   function build() {
-    ui.box = make("textarea", { rows: 3, id: "play-text", spellcheck: false, autocomplete: "off", "aria-describedby": "play-cut" });
+    app.hidden = false;
     ui.box.addEventListener("input", () => {
-      state.text = ui.box.value, state.target = undefined, state.at = Infinity;
+      state.text = ui.typed = ui.box.value, state.target = undefined, state.at = Infinity;
       say("");
       ui.note.textContent = "";
       run();
     });
-    ui.time = make("span", { className: "play-time" });
-    ui.cut = make("p", { id: "play-cut", className: "play-trouble", hidden: true },
-      `This text is longer than the model's context. The model reads only its first ${facts.n_ctx - 1} tokens.`);
-    ui.note = make("p", { className: "play-note" });
-    ui.note.setAttribute("aria-live", "polite");
-    const texts = make("div", { className: "play-texts", role: "group", "aria-label": "Prepared texts" },
-      ...facts.texts.map((text, i) => make("button", { type: "button", onclick: () => prepared(i), data: { text: i } }, text.label)));
-
-    const listed = root.querySelectorAll("li button[data-do]"); // none on the twin's page
-    const steps = make("div", { className: "play-texts", role: "group", "aria-label": "Steps to try", hidden: !listed.length }, make("span", {}, "Try"),
-      ...Array.from(listed, (button, i) =>
-        make("button", { type: "button", onclick: () => does(button) }, `${i + 1}. ${button.textContent}`)));
+    const button = (text, onclick, rest = {}) => make("button", { type: "button", onclick, ...rest }, text);
+    ui.texts.prepend(...facts.texts.map((text, i) => button(text.label, () => prepared(i), { data: { text: i } })));
+    ui.back.onclick = () => set({ ...state, text: ui.typed, at: Infinity, edits: {} });
+    const listed = [...root.querySelectorAll("li button[data-do]")]; // none on the twin's page
+    ui.steps.hidden = !listed.length;
+    ui.steps.append(...listed.map((step) => button(`${step.dataset.step}. ${step.textContent}`, () => does(step))));
+    for (const step of listed) step.onclick = () => does(step);
 
     ui.arcs = svg("svg", { class: "play-arcs", "aria-hidden": "true" });
-    const chosen = (i) => (select(i), ui.tokens[state.at].scrollIntoView({ block: "nearest" }));
-    ui.strip = heads.strip(() => state.at, chosen, "play", () => ({ ArrowUp: lineUp(-1), ArrowDown: lineUp(1) }));
-    const tokenAt = (event) => event.target.closest?.(".play-token")?.dataset.i;
-    ui.strip.addEventListener("pointerover", (event) => event.pointerType === "mouse" && tokenAt(event) && hover(Number(tokenAt(event))));
-    ui.strip.addEventListener("pointerleave", () => preview !== null && hover(null));
-    ui.where = make("p", { className: "play-where", role: "status" });
+    const strip = heads.strip(() => state.at, (i) => (select(i), ui.tokens[state.at].scrollIntoView({ block: "nearest" })), "play");
+    ui.strip.replaceWith(strip), ui.strip = strip;
+    points(ui.strip), points(ui.chart);
 
     ui.tiles = [0, 1].flatMap((layer) => Array.from({ length: facts.n_heads }, (_, head) => tile(layer, head)));
-    const rows = [0, 1].map((layer) => make("div", { className: "play-layer" },
-      make("div", { className: "play-layer-name" }, LAYERS[layer],
-        make("button", { type: "button", className: "play-small", onclick: () => wholeLayer(layer),
-          "aria-label": `${LAYERS[layer]}: all heads off or on` }, "all off / on")),
-      make("div", { className: "play-tiles", role: "radiogroup",
-        "aria-label": `${LAYERS[layer]}: arrow keys choose a head, x turns it off or on` },
-        ...ui.tiles.filter((t) => t.layer === layer).map((t) => t.box))));
-    ui.target = make("p", { className: "play-small" });
+    app.querySelectorAll(".play-tiles").forEach((box, layer) => box.append(...ui.tiles.filter((tile) => tile.layer === layer).map((tile) => tile.box)));
+    for (const all of app.querySelectorAll("[data-layer]")) all.onclick = () => wholeLayer(Number(all.dataset.layer));
+    for (const side of "QKV") ui[side].onchange = () => edit({ cut: [..."QKV"].filter((each) => !ui[each].checked).join("") });
+    ui.frozen.onchange = () => edit({ frozen: ui.frozen.checked });
+    ui.mean.onchange = () => edit({ mean: ui.mean.value === "mean" });
+    ui.from.onchange = () => edit({ from: ui.from.value });
+    ui.weighted.onchange = () => (state.weighted = ui.weighted.checked, draw());
+    ui.reset.onclick = () => (state.edits = none(), edit({}));
+    ui.reset.after(heads.link("Link to this", address));
+    ui.pattern = heads.pattern(select, "play", hover), ui.patternBefore = heads.pattern(select, "play", hover);
+    ui.after.append(ui.pattern.square), ui.before.append(ui.patternBefore.square);
 
-    const check = (text, change) => {
-      const box = make("input", { type: "checkbox", onchange: change });
-      return [box, make("label", {}, box, ` ${text}`)];
-    };
-    const cut = () => edit({ cut: [..."QKV"].filter((side) => !ui.sides[side].checked).join("") });
-    const [Q, K, V] = ["queries", "keys", "values"].map((text) => check(text, cut));
-    ui.sides = { Q: Q[0], K: K[0], V: V[0] };
-    const [frozen, frozenLabel] = check("freeze patterns: all heads attend as in the intact model",
-      () => edit({ frozen: frozen.checked }));
-    const [weighted, weightedLabel] = check("value-weighted: attention times the length of the value vector", () => {
-      state.weighted = weighted.checked;
-      draw();
-    });
-    const options = (list) => list.map(([value, text]) => make("option", { value }, text));
-    ui.frozen = frozen, ui.weighted = weighted;
-    ui.mean = make("select", { onchange: () => edit({ mean: ui.mean.value === "mean" }) },
-      ...options([["", "adds nothing"], ["mean", "adds its mean on held-out text"]]));
-    ui.from = make("select", { onchange: () => edit({ from: ui.from.value }) },
-      ...options([["", "everything after it"], ["Q", "the queries of the second layer only"],
-        ["K", "the keys of the second layer only"], ["V", "the values of the second layer only"]]));
-    ui.reset = make("button", { type: "button", onclick: () => { state.edits = none(); edit({}); } }, "Reset");
-    ui.edits = make("span", { className: "play-edits", role: "status" });
-    const switches = make("div", { className: "play-switches" },
-      make("fieldset", {}, make("legend", {}, "Composition: the second layer reads what the first layer wrote with its"), Q[1], K[1], V[1]),
-      make("div", {}, make("label", {}, "A head that is off ", ui.mean), make("label", {}, " and, in the first layer, is hidden from ", ui.from)),
-      make("div", {}, frozenLabel), make("div", {}, weightedLabel),
-      make("div", {}, ui.reset, heads.link("Link to this", address), ui.edits));
-
-    const picture = (caption) => make("figure", {}, make("figcaption", {}, caption), make("div", { className: "play-square" },
-      make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" }),
-        svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true" })));
-    ui.patternNow = picture(""), ui.patternBefore = picture("intact");
-    for (const figure of [ui.patternNow, ui.patternBefore]) {
-      const square = figure.querySelector(".play-square"), rowAt = (event) => {
-        const box = square.getBoundingClientRect();
-        return Math.max(0, Math.min(result.n - 1, Math.floor(((event.clientY - box.top) / box.height) * result.n)));
-      };
-      square.addEventListener("pointermove", (event) => event.pointerType === "mouse" && hover(rowAt(event)));
-      square.addEventListener("pointerleave", () => preview !== null && hover(null));
-      square.addEventListener("click", (event) => select(rowAt(event)));
-    }
-    ui.patternTitle = make("h3"), ui.nextTitle = make("h3"), ui.next = make("table", { className: "play-next" }),
-      ui.loss = make("p", { className: "play-small" });
-    ui.chart = make("canvas", { role: "img" }), ui.mark = make("div", { className: "play-mark" }),
-      ui.summary = make("table", { className: "play-summary" });
-    ui.chartBox = make("div", { className: "play-chart" }, make("div", {}, ui.chart, ui.mark));
-    const losses = make("section", {}, make("h3", {}, "Loss of each token"),
-      make("p", { className: "play-small" }, "Bars: now", make("span", { className: "play-if-edited" }, "; lines: intact"),
-        "; full height: ", ui.most = make("span"), ". ", ui.lossOf = make("span")),
-      ui.chartBox, ui.summary);
-    const main = make("div", { className: "play-main" }, make("section", {}, ui.nextTitle, ui.next, ui.loss),
-      make("div", {}, ...rows, ui.target, switches));
-    const details = make("div", { className: "play-details" },
-      make("section", {}, ui.patternTitle, make("div", { className: "play-patterns" }, ui.patternBefore, ui.patternNow),
-        make("p", { className: "play-small" }, "Rows attend to columns. Rings: the token that followed last time.")), losses);
-
-    const barAt = (event) => Math.max(0, Math.floor((event.offsetX / ui.chart.clientWidth) * result.n) - 1);
-    ui.chart.addEventListener("click", (event) => select(barAt(event)));
-    ui.chart.addEventListener("pointermove", (event) => event.pointerType === "mouse" && hover(barAt(event)));
-    ui.chart.addEventListener("pointerleave", () => preview !== null && hover(null));
-
-    app.replaceChildren(
-      texts, steps, make("label", { htmlFor: "play-text", className: "play-label" }, "Your text "), ui.time, ui.box, ui.cut, ui.note,
-      ui.strip, ui.where, main, details,
-    );
-    for (const button of root.querySelectorAll("button[data-do]")) button.addEventListener("click", () => does(button));
     heads.belowHeader(root, "--play-top"); // on a phone the line of attention stays in view
     let width = 0;
     new ResizeObserver(([entry]) => {
-      if (result && entry.contentRect.width !== width) drawArc(at(), lastTime(at())), drawLosses(), drawMark();
+      if (result && entry.contentRect.width !== width) drawArc(at(), lastTime(at()));
       width = entry.contentRect.width;
     }).observe(root);
   }
@@ -438,13 +353,11 @@
     const canvas = make("canvas", { "aria-hidden": "true" }), adds = make("span", { className: "play-adds" });
     const pick = make("button", { type: "button", className: "play-pick", role: "radio", onclick: () => chooseHead(layer, head),
       title: `Head ${name}: ${facts.scores[layer][head]}` },
-      canvas, make("span", { className: "play-name" }, name), ...(role ? [make("span", { className: "play-role", data: { role } }, role.replace("without", "no").split(/-| head/)[0])] : []), adds);
-    pick.setAttribute("aria-label", `Head ${name}${role ? `, ${role}` : ""}`);
+      canvas, make("span", { className: "play-name" }, aloud("Head "), name, aloud(" ")), ...(role ? [make("span", { className: "play-role", data: { role } }, role.replace("without", "no").split(/-| head/)[0])] : []), adds);
     const here = layer * facts.n_heads + head, picks = () => ui.tiles.map((tile) => tile.pick); // the first layer is above
     heads.moves(pick, picks, here, -facts.n_heads, (other) => chooseHead(ui.tiles[other].layer, ui.tiles[other].head));
     pick.addEventListener("keydown", (event) => event.key === "x" && toggle(layer, head));
-    const power = make("button", { type: "button", className: "play-power", tabIndex: -1, onclick: () => toggle(layer, head),
-      "aria-label": `Head ${name}` });
+    const power = make("button", { type: "button", className: "play-power", onclick: () => toggle(layer, head) }, aloud(`Head ${name} `), "on");
     return { layer, head, canvas, adds, pick, power, box: make("div", { className: "play-tile" }, pick, power) };
   }
 
@@ -457,14 +370,6 @@
   function wholeLayer(layer) {
     const rest = state.edits.off.filter(([l]) => l !== layer), all = Array.from({ length: facts.n_heads }, (_, head) => [layer, head]);
     edit({ off: all.every(([l, h]) => isOff(l, h)) ? rest : [...rest, ...all] });
-  }
-
-  // The token in the line above or below that is nearest.
-  function lineUp(direction) {
-    const here = ui.tokens[state.at], tops = [...new Set(ui.tokens.map((token) => token.offsetTop))];
-    const top = tops[tops.indexOf(here.offsetTop) + direction], middle = here.offsetLeft + here.offsetWidth / 2;
-    const line = ui.tokens.filter((token) => token.offsetTop === top), away = (token) => Math.abs(token.offsetLeft + token.offsetWidth / 2 - middle);
-    return line.length ? Number(line.reduce((a, b) => (away(a) <= away(b) ? a : b)).dataset.i) : state.at;
   }
 
   // ---- prepared texts, steps, links ------------------------------------------------------------------------------------------
@@ -484,6 +389,7 @@
 
   function set({ text, head, at, edits }) {
     ui.box.value = text;
+    ui.back.hidden = ui.typed === undefined || ui.typed === text;
     Object.assign(state, { text, head, at, target: undefined, edits: { ...none(), ...edits } });
     root.classList.toggle("play-edited", Boolean(edited()));
     drawSwitches();
@@ -493,7 +399,7 @@
   // A step of the instructions, from the first text. Its sentence appears above the tokens, and these come into view.
   function does(button) {
     prepared(0, JSON.parse(button.dataset.do));
-    ui.note.replaceChildren(button.previousSibling.cloneNode(true));
+    ui.note.replaceChildren(button.closest("li").firstChild.cloneNode(true));
     ui.note.scrollIntoView({ block: "nearest" });
     if (ui.where.getBoundingClientRect().bottom > innerHeight) ui.note.scrollIntoView({ block: "start" });
   }
@@ -507,19 +413,8 @@
     return new URLSearchParams(values);
   }
 
-  // What the reader left comes back on the way back, and when the page is loaded again; a link to the page shows what it says.
-  const left = () => stored((all) => performance.getEntriesByType("navigation")[0].type !== "navigate" && all.getItem(location.href));
-
-  function stored(use) {
-    try {
-      return use(sessionStorage);
-    } catch {
-      return null; // the browser stores nothing
-    }
-  }
-
-  function fromAddress(kept) {
-    const values = new URLSearchParams(kept || location.hash.slice(1));
+  function fromAddress() {
+    const values = new URLSearchParams(location.hash.slice(1));
     const pair = (name) => {
       const found = /^([01])\.(\d+)$/.exec(name);
       return found && Number(found[2]) < facts.n_heads ? [Number(found[1]), Number(found[2])] : null;
@@ -545,7 +440,7 @@
     try {
       const { facts, bytes } = await dom.load(file, folder);
       model = facts;
-      ask = await dom.worker([playTokenizer, forwardMemory, forwardPlaces, forwardPass, playEngine], playServer);
+      ask = dom.worker([playTokenizer, forwardMemory, forwardPlaces, forwardPass, playEngine], playServer);
       memory = await ask("load", { model, bytes: new Uint8Array(bytes) });
     } catch (error) {
       return say(error.message, true);
@@ -556,12 +451,11 @@
     build();
     say("");
     app.inert = true;
-    await fromAddress(left());
+    await fromAddress();
     app.inert = false;
     for (const button of root.querySelectorAll("button[data-do]")) button.disabled = false;
     root.dataset.ready = "yes";
     heads.linked(fromAddress);
-    addEventListener("pagehide", () => stored((all) => all.setItem(location.href, address())));
     // The text stays when the model is switched.
     for (const link of root.querySelectorAll(".play-models a")) link.addEventListener("click", () => (link.hash = address()));
     // For the console: `await play.run("some text", { off: [[0, 6]] })` has patterns, losses and logits.

@@ -3,7 +3,7 @@
 (() => {
   const root = document.getElementById("watch");
   const folder = new URL(".", document.currentScript.src);
-  const { films } = JSON.parse(root.dataset.films);
+  const { films } = JSON.parse(root.dataset.films), names = films.map(({ name }) => name);
   const { make, svg } = dom, { choices, section } = heads; // of dom.js and heads.js
   const percent = (p) => (p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : `${(100 * p).toFixed(1)}%`);
   const fixed = (x, digits = 2) => x.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−");
@@ -78,9 +78,8 @@
       dot.style.left = `${100 * x}%`, dot.style.top = `${y(values[at])}%`;
       value.textContent = format(values[at]);
     }
-    for (const cursor of ui.cursors) cursor.style.left = `${100 * x}%`;
+    ui.cursor.style.left = `${100 * x}%`;
     for (const mark of ui.marks) mark.button.classList.toggle("watch-past", mark.at <= at);
-    for (const { line, since } of ui.findings) line.classList.toggle("watch-true", since !== null && since <= at);
   }
 
   function drawHeads() {
@@ -101,7 +100,7 @@
     const of = (name) => film[name][all + state.head], role = roleOf(state.head);
     ui.about.replaceChildren(make("b", {}, `Head ${headName(state.head)}${role ? `: ${role}` : ""}. `),
       `Attention to the previous token ${percent(of("previous_token"))}, to the start token ${percent(of("rest"))}; ` +
-      `induction score ${percent(of("induction"))}; positivity ${fixed(of("positivity"))}.`);
+      `induction score ${percent(of("induction"))}; direct positivity ${fixed(of("positivity"))}.`);
   }
 
   function drawAttention() {
@@ -137,8 +136,8 @@
       dot.classList.toggle("watch-below", re < 0);
     });
     ui.planeTitle.textContent = `Eigenvalues of the OV circuit of head ${headName(state.head)}`;
-    ui.plane.setAttribute("aria-label", `${d} eigenvalues in the complex plane, positivity ${fixed(film.positivity[state.at * film.heads + state.head])}`);
-    ui.scale.textContent = `Positivity ${fixed(film.positivity[state.at * film.heads + state.head])}. ` +
+    ui.plane.setAttribute("aria-label", `${d} eigenvalues in the complex plane, direct positivity ${fixed(film.positivity[state.at * film.heads + state.head])}`);
+    ui.scale.textContent = `Direct positivity ${fixed(film.positivity[state.at * film.heads + state.head])}. ` +
       `The circle's radius is the largest absolute value, ${+scale.toPrecision(3)}.`;
   }
 
@@ -202,14 +201,6 @@
 
   // ---- the page ----------------------------------------------------------------------------------------------------------------
 
-  const button = (label, onclick, rest = {}) => make("button", { type: "button", onclick, ...rest }, label);
-
-  const cursor = () => {
-    const line = make("div", { className: "watch-cursor" });
-    ui.cursors.push(line);
-    return line;
-  };
-
   function timeline() {
     ui.slider = make("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": "Tokens seen", className: "watch-slider" });
     ui.slider.addEventListener("input", () => {
@@ -217,7 +208,7 @@
       go(nearest(ui.slider.value));
     });
     ui.slider.addEventListener("keydown", keyed);
-    ui.play = button("▶ Play", play, { className: "watch-play" });
+    ui.play = make("button", { type: "button", onclick: play, className: "watch-play" }, "▶ Play");
     ui.now = make("b", { className: "watch-now" }), ui.of = make("span", { className: "watch-small" });
     return make("div", { className: "watch-bar" },
       make("div", { className: "watch-row" }, ui.play, ui.now, ui.of), make("div", { className: "watch-track" }, ui.slider));
@@ -239,14 +230,14 @@
           make("div", { className: "watch-chart" }, chart, dot)) };
     });
     const flags = film.marks.map(({ tokens, kind }) => make("i", { className: "watch-flag", style: `left: ${100 * film.x(tokens)}%`, data: { kind } }));
-    const area = make("div", { className: "watch-area" }, ...ui.curves.map(({ box }) => box), ...flags, cursor());
+    const area = make("div", { className: "watch-area" }, ...ui.curves.map(({ box }) => box), ...flags, ui.cursor = make("div", { className: "watch-cursor" }));
     const axis = make("div", { className: "watch-axis" }, ...ticks.map((t) => make("span", { style: `left: ${100 * film.x(t)}%` }, short(t))));
     area.addEventListener("pointerdown", (event) => {
       const box = area.getBoundingClientRect();
       ui.slider.value = (event.clientX - box.left) / box.width;
       ui.slider.dispatchEvent(new Event("input"));
     });
-    ui.marks = film.marks.map(({ at, kind, text }) => ({ at, button: button("", () => (stop(), go(at)), { data: { kind } }), text }));
+    ui.marks = film.marks.map(({ at, kind, text }) => ({ at, button: make("button", { type: "button", onclick: () => (stop(), go(at)), data: { kind } }), text }));
     for (const mark of ui.marks) mark.button.append(make("i"), mark.text);
     return make("section", {}, area, axis, make("div", { className: "watch-marks", role: "group", "aria-label": "Moments to go to" },
       ...ui.marks.map((mark) => mark.button), heads.link("Link to this moment", address, { className: "watch-link" })));
@@ -294,27 +285,10 @@
     return section(ui.planeTitle, ui.plane, ui.scale, make("p", { className: "watch-small" }, "In a copying head, most of the dots move to the right of the vertical axis."));
   }
 
-  function findings() {
-    ui.findings = film.findings.map(({ claim, finding, tokens, before, law }) => {
-      const since = tokens === null ? null : film.tokens.findIndex((t) => t >= tokens);
-      const bar = make("div", { className: "watch-bar-of" });
-      if (since !== null) bar.append(make("i", { style: `left: ${100 * film.x(before)}%; right: 0`, className: "watch-maybe" }),
-        make("i", { style: `left: ${100 * film.x(tokens)}%; right: 0` }));
-      if (law !== null && film.x(law) <= 1) bar.append(make("b", { style: `left: ${100 * film.x(law)}%` }));
-      const when = `${since === null ? "not by the end of this run" : short(tokens)}${law === null ? "" : ` (predicted ${short(law)})`}`;
-      return { since, line: make("div", { className: "watch-finding" }, make("p", {}, `${claim ? `${claim}: ` : ""}${finding} `, make("span", {}, when)), bar) };
-    });
-    return section("When each finding becomes true", make("p", { className: "watch-small" },
-      "A bar starts at the first snapshot from which the criterion holds until the end. The pale part reaches back to the snapshot before." +
-      (film.findings.some(({ law }) => law !== null && film.x(law) <= 1) ? " The red mark is a published prediction, explained below." : "")),
-      make("div", { className: "watch-area" }, ...ui.findings.map(({ line }) => line), cursor()));
-  }
-
   function build() {
-    ui.cursors = [];
-    const models = films.length > 1 ? [choices("Model", films, films.indexOf(film.name), (k) => open(films[k]))] : [];
+    const models = films.length > 1 ? [choices("Model", films.map(({ label }) => label), names.indexOf(film.name), (k) => open(names[k]))] : [];
     app.replaceChildren(...models, timeline(), make("div", { className: "watch-panels" },
-      curves(), graph(), attention(), eigenvalues(), findings()));
+      curves(), graph(), attention(), eigenvalues()));
     drawTokens();
     heads.belowHeader(root, "--watch-top");
   }
@@ -345,7 +319,7 @@
     root.dataset.ready = film.name;
   }
 
-  const first = () => (films.includes(asked().get("model")) ? asked().get("model") : films[0]);
+  const first = () => (names.includes(asked().get("model")) ? asked().get("model") : names[0]);
   heads.linked(() => open(first(), true));
   open(first(), true);
 })();

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,6 @@ GENERATED = {  # pages that depend on code, weights and data alone, and the modu
     "book/watch": "transformer_circuits.pages.watch",
     "book/grow": "transformer_circuits.pages.grow",
 }
-SCOREBOARD = "book/scoreboard"  # made from the records, as is what the front page includes
-HEADLINES = "book/headlines"
-FIGURES = "book/figures"  # made from the executed notebooks, the records and book/figures.yml
 FAILED = "_build/failed"  # notebooks in which a cell failed in the last run, with outputs up to there
 TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared
 WORKERS = 2  # notebooks and pages that are made at the same time: more would need more than 6 GB
@@ -260,34 +257,36 @@ def store_outputs(store: Store) -> None:
 # ---- what jupyter-book reads --------------------------------------------------------------------------------------------
 
 
-def records(store: Store) -> dict[str, list[ledger.Record]]:
+def records(executed: Mapping[Path, NotebookNode]) -> dict[str, list[ledger.Record]]:
     """Return the records of claims in the executed notebooks, by notebook. Raises BuildError if a claim is recorded twice."""
-    found = {path.stem: list(show.records_in(notebook)) for path, notebook in all_executed(store).items()}
+    found = {path.stem: list(show.records_in(notebook)) for path, notebook in executed.items()}
     if wrong := ledger.problems(found):
         raise BuildError(" ".join(wrong))
     return found
 
 
-def write_results(store: Store) -> None:
+def write_results(root: Path, executed: Mapping[Path, NotebookNode]) -> None:
     """Write the pages made from records, and list verdicts that are not the accepted ones. Raises BuildError if a claim was not recorded."""
-    root, recorded = store.root, records(store)
-    owner = {record.id: notebook for notebook, found in recorded.items() for record in found}
-    if missing := ledger.missing(owner):
+    recorded = records(executed)
+    chapters = {record.id: notebook for notebook, found in recorded.items() for record in found}
+    if missing := ledger.missing(chapters):
         claims = ", ".join(f"{claim.id} (chapter {claim.chapter})" for claim in missing)
         raise BuildError(f"No notebook shows the verdict on {claims}.")
-    now = {record.id: record.verdict for found in recorded.values() for record in found}
-    write_whole(root / "_build" / "verdicts.yml", ledger.as_file(now))  # for `make accept`
-    for id, old, new in ledger.changed(now, root / "book" / "verdicts.yml"):
-        notebook = owner.get(id, "…")
-        print(f"{id} is now '{new}', accepted was '{old}': read notebooks/{notebook}.ipynb again", flush=True)
+    verdicts = {record.id: record.verdict for found in recorded.values() for record in found}
+    write_whole(root / "_build" / "verdicts.yml", ledger.as_file(verdicts))  # for `make accept`
+    for id, old, new in ledger.changed(verdicts, root / "book" / "verdicts.yml"):
+        print(
+            f"{id} is now '{new}', accepted was '{old}': read notebooks/{chapters.get(id, '…')}.ipynb again", flush=True
+        )
     titles = {Path(entry["file"]).name: entry.get("title", "") for entry in contents(root)}
-    cells = paper_figures.Cells({path.stem: notebook for path, notebook in all_executed(store).items()}, titles)
-    listed = paper_figures.load(root / f"{FIGURES}.yml")
-    shown = {id: (cells.link(place), cells.what(place)) for id, place in listed.places().items()}
-    results = scoreboard.Results(recorded, shown)
-    write_whole(root / f"{FIGURES}.md", paper_figures.page(listed, cells, results))
-    write_whole(root / f"{SCOREBOARD}.md", scoreboard.page(results))
-    write_whole(root / f"{HEADLINES}.md", scoreboard.headlines(results))
+    cells = paper_figures.Cells({path.stem: notebook for path, notebook in executed.items()}, titles)
+    listed = paper_figures.load(root / "book" / "figures.yml")
+    results = scoreboard.Results(
+        recorded, {id: (cells.link(place), cells.what(place)) for id, place in listed.places().items()}
+    )
+    write_whole(root / "book" / "figures.md", paper_figures.page(listed, cells, results))
+    write_whole(root / "book" / "scoreboard.md", scoreboard.page(results))
+    write_whole(root / "book" / "headlines.md", scoreboard.headlines(results))
 
 
 def copy_generated(store: Store) -> None:
@@ -315,11 +314,12 @@ def copy_scripts(root: Path) -> None:
 def make_sources(root: Path) -> Store:
     """Bring up to date what jupyter-book reads besides files in git. Returns the results; raises BuildError if anything is wrong."""
     store = run(root, pages=True)
-    for path, notebook in all_executed(store).items():
+    executed = all_executed(store)
+    for path, notebook in executed.items():
         write_whole(root / "_build" / "executed" / path.name, nbformat.writes(notebook))
-    print(f"{sum(map(len, records(store).values()))} claims recorded", flush=True)
-    if SCOREBOARD in files(root):
-        write_results(store)
+    print(f"{sum(map(len, records(executed).values()))} claims recorded", flush=True)
+    if "book/scoreboard" in files(root):
+        write_results(root, executed)
     copy_generated(store)
     copy_scripts(root)
     return store
@@ -332,7 +332,7 @@ def build(root: Path) -> Path:
     """Write the pages, unless those of the present sources are there. Returns the first page; raises BuildError if anything is wrong."""
     store, html = make_sources(root), root / "_build" / "html"
     sources = files_in(root, "book", "notebooks", "_build/executed", "_config.yml", CONTENTS)
-    key, stamp = sha256(store.environment, digest(root, sources)), html / ".complete"
+    key, stamp = sha256(store.of_pages, digest(root, sources)), html / ".complete"
     if stamp.is_file() and stamp.read_text() == key:
         print("the pages are up to date", flush=True)
         return html / "index.html"
@@ -383,7 +383,6 @@ def main(arguments: list[str] | None = None) -> int:
                 store_outputs(run(root))
             elif options.sources:
                 make_sources(root)
-                (root / "_build" / "html" / ".complete").unlink(missing_ok=True)  # jupyter-book now changes these
             else:
                 print(f"The book: {build(root)}")
     except (BuildError, KeyboardInterrupt) as error:

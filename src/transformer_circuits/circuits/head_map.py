@@ -36,7 +36,7 @@ SEQUENCES = (
 def windows_of(model: Any) -> Int[Tensor, "row pos"]:
     """Return the text of the map: two windows of 256 tokens of each of the KINDS of held-out text, in order; for a model with a shorter
     context, or another vocabulary than the book's, ten windows of `survey.text`."""
-    ours = survey.reads_text(model) and model.tokenizer.get_vocab() == load_tokenizer().get_vocab()
+    ours = bridge.reading(model).reads_text and model.tokenizer.get_vocab() == load_tokenizer().get_vocab()
     if not ours or model.cfg.n_ctx < 256:
         return survey.text(model, 2 * len(KINDS))[:, :257]
     rows, documents = [], held_out_documents()
@@ -85,7 +85,7 @@ def _attended(model: Any, text: Int[Tensor, "row pos"]) -> Float[Tensor, "place=
 def successors(model: Any) -> list[tuple[int, int, list[int]]]:
     """Return (token, its successor, the other tokens of its sequence) for the digits, letters, and words of SEQUENCES that are single tokens."""
     found = []
-    for words, space in itertools.product(SEQUENCES, ("", " ")) if survey.reads_text(model) else ():
+    for words, space in itertools.product(SEQUENCES, ("", " ")) if bridge.reading(model).reads_text else ():
         ids = [model.tokenizer.encode(space + word, add_special_tokens=False) for word in words.split()]
         whole = {i[0] for i in ids if len(i) == 1}
         for one, two in itertools.pairwise(ids):
@@ -174,7 +174,7 @@ def head_map(
     if None. `induction`: their induction scores, measured if None. Raises WeightsError for models that `survey.check` does not accept,
     ValueError for fewer than two windows.
     """
-    survey.check(model, getattr(model.cfg, "start_token", None))
+    survey.check(model)
     windows = windows_of(model) if windows is None else windows
     _check(windows)
     if ablated is None:

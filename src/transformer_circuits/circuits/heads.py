@@ -95,20 +95,27 @@ class Scores(NamedTuple):
 
 
 def measured_draws(model: Any) -> list[repeats.Repeated]:
-    """Return the draws of repeated random tokens behind every reported induction score, with the model's own start token in front."""
-    n_ctx, start = repeats.row_length(model.cfg.n_ctx), bridge.start_token(model)
-    draw = partial(repeats.repeated_random_tokens, model.cfg.d_vocab, n_ctx)
-    return [draw(seed=seed).with_start(start).to(model.W_E.device) for seed in range(repeats.DRAWS)]
+    """Return the draws of repeated random tokens behind every reported induction score: ids that the model's tokenizer has, behind its start token."""
+    reading, start = bridge.reading(model), bridge.start_token(model)
+    draw = partial(
+        repeats.repeated_random_tokens,
+        model.cfg.d_vocab,
+        repeats.row_length(model.cfg.n_ctx),
+        frequency=reading.frequency,
+        start=start,
+    )
+    return [draw(seed=seed).to(model.W_E.device) for seed in range(repeats.DRAWS)]
 
 
 def measured_induction(model: Any) -> Scores:
     """Return the induction scores that the book reports, over `measured_draws`; they are `cached`, so that a head has one score everywhere."""
+    draws = measured_draws(model)
 
     def measure() -> tuple[Tensor, Tensor]:
-        return estimates.mean(torch.stack([induction_scores(model, draw) for draw in measured_draws(model)]))
+        return estimates.mean(torch.stack([induction_scores(model, draw) for draw in draws]))
 
     code = (sys.modules[__name__], architecture, attention, bridge, estimates, prediction, repeats)
-    return Scores(*cached(model, measure, code))
+    return Scores(*cached(model, measure, code, torch.stack([draw.tokens for draw in draws])))
 
 
 def previous_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from transformer_circuits.circuits.heads import activation
 from transformer_circuits.measures import prediction
 from transformer_circuits.measures.ablation import AblationEffects
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
@@ -34,22 +35,37 @@ def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-
     return torch.stack(kinds)
 
 
-def in_context_scores(model: Any, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
-    """Return the in-context score of each window, in nats (claim W1): `prediction.in_context_score` window by window, and `cached`.
+def logits_at(
+    model: Any, tokens: Int[Tensor, "row pos"], places: Int[Tensor, " place"]
+) -> Float[Tensor, "row place d_vocab"]:
+    """Return the logits of an attention-only model at a few positions alone: its last layer asks from nowhere else.
 
-    Only the positions that the score needs are unembedded, and no token after them is run.
+    With 40 of 512 positions this takes half of the time of two layers, and a quarter of that of one. Raises ValueError for other models.
     """
+    config, last = model.original_model.config, model.cfg.n_layers - 1
+    if config.beyond or last < 0:
+        raise ValueError("the model must be attention-only, of this book's kind, and have a layer")
+    stream = activation(model, tokens, "resid_pre", last)
+    with_positions = stream + model.W_pos[: tokens.shape[1]]
+    keys = torch.einsum("rpm,hmd->rhpd", with_positions, model.W_K[last])
+    queries = torch.einsum("rpm,hmd->rhpd", with_positions[:, places], model.W_Q[last])
+    ahead = torch.arange(tokens.shape[1], device=tokens.device) > places[:, None]
+    scores = (queries @ keys.mT / model.cfg.d_head**0.5).masked_fill(ahead, -torch.inf)
+    values = torch.einsum("rpm,hmd->rhpd", stream, model.W_V[last])
+    written = torch.einsum("rhpd,hdm->rpm", scores.softmax(dim=-1) @ values, model.W_O[last])
+    return (stream[:, places] + written) @ model.W_U
+
+
+def in_context_scores(model: Any, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
+    """Return the in-context score of each window, in nats (claim W1): `prediction.in_context_score` window by window, and `cached`."""
     early, late = prediction.in_context_places(windows.shape[1] - 1)
     places = torch.cat([early, late]).to(windows.device)
-
-    def read(stream: Float[Tensor, "window pos d_model"], hook: Any) -> Tensor:
-        return stream[:, places]
 
     def measure() -> list[Tensor]:
         scores = []
         for rows in windows.split(prediction.batch_size(windows.device)):
-            logits = model.run_with_hooks(rows[:, : late[-1] + 1], fwd_hooks=[("unembed.hook_in", read)])
-            losses = -logits.log_softmax(dim=-1).gather(-1, rows[:, places + 1, None])[..., 0]
+            log_probs = logits_at(model, rows[:, : late[-1] + 1], places).log_softmax(dim=-1)
+            losses = -log_probs.gather(-1, rows[:, places + 1, None])[..., 0]
             scores.append(losses[:, len(early) :].mean(dim=1) - losses[:, : len(early)].mean(dim=1))
         return [torch.cat(scores)]
 
@@ -91,9 +107,6 @@ def working(log: pd.DataFrame) -> Bool[np.ndarray, "snapshot layer head"]:
     return AblationEffects(cost, error).working.numpy()
 
 
-INDUCES = "The best head is an induction head"  # the finding that the law is about
-
-
 def when_true(
     log: pd.DataFrame, one_layer: pd.DataFrame | None = None, *, d_vocab: int, copying: float
 ) -> pd.DataFrame:
@@ -133,7 +146,7 @@ def when_true(
         judge(two, "T10", "weights", "The best head's keys match what an earlier head copies", matches)
         judge(two, "T10", "weights", "The best head copies what it attends to", reader >= CORNER)
         best = two["induction"].map(np.max)
-        judge(two, "T8", "attention", INDUCES, best >= INDUCTION_HEAD)
+        judge(two, "T8", "attention", "The best head is an induction head", best >= INDUCTION_HEAD)
         judge(two, "T8", "attention", "The best head puts half of its attention on the right token", best >= HALF)
         low = two["copies"].str[1] <= (1 - HALF) * np.log(d_vocab)
         judge(two, "T8", "loss", "The loss in the second copy is at most half the loss of a uniform guess", low)
@@ -146,8 +159,3 @@ def when_true(
         alone = np.interp(two.index, one.index, one["in_context"])  # after as many tokens, or at its end
         judge(two, "W1", "loss", "A longer context helps two layers more than one", alone - two["in_context"] >= HELPS)
     return pd.DataFrame(rows, columns=["claim", "about", "finding", "tokens", "before"])
-
-
-def predicted_emergence(windows_per_step: int, n_ctx: int) -> float:
-    """Return after how many tokens induction heads emerge by the law of Aoyama and Wilcox (arXiv 2511.16893): 10^5.7 sqrt(windows * context)."""
-    return 10**5.7 * (windows_per_step * n_ctx) ** 0.5

@@ -1,41 +1,64 @@
-"""Drawings: the residual stream (after the paper's figure of the high-level architecture), and how heads of two layers compose."""
+"""Drawings: the residual stream (after the paper's figure of the high-level architecture), concatenated heads, and how heads compose."""
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 
 BOX = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": "0.3"}
 THICK = {"lw": 2, "shrinkA": 4, "shrinkB": 4}  # arrows
 
 
 def residual_stream(n_layers: int, n_heads: int) -> Axes:
-    """A vertical channel: the embedding below, layers of heads that read from it and add to it, the unembedding above."""
+    """Draw the stream of one token: a channel from embedding to unembedding, and layers of heads that read from it and add to it."""
     top = 1.6 * n_layers + 1.4
     _, ax = plt.subplots(figsize=(6.4, 0.6 * top + 0.7))
     ax.set(xlim=(-2.6, 6.4), ylim=(-0.6, top + 0.4))
     ax.axis("off")
-    _arrow(ax, (0, 0), (0, top), color="C0", lw=5, arrowstyle="-|>,head_width=0.6,head_length=0.9")
+    _arrow(ax, (0, 0), (0, top), color="0.7", lw=5, arrowstyle="-|>,head_width=0.6,head_length=0.9")
     ax.text(0, -0.2, "$W_E$: token embedding", ha="center", va="center", bbox=BOX)
     ax.text(0, top + 0.2, "$W_U$: logits", ha="center", va="center", bbox=BOX)
-    shown = [f"head {head}" for head in range(n_heads)]
+    names = [f"head {head}" for head in range(n_heads)]
     if n_heads > 3:
-        shown[2:-1] = ["…"]
+        names[2:-1] = ["…"]
     for layer in range(n_layers):
-        low, middle = 0.7 + 1.6 * layer, 1.25 + 1.6 * layer
-        for y, color, says in ((low, "C2", "heads read"), (low + 1.1, "C1", "heads add")):
-            ax.plot([0, 1.4 * len(shown)], [y, y], color=color, ls="-", lw=1.5)
-            ax.text(-0.3, y, says, ha="right", va="center")
-        name = ("first layer", "second layer")[layer] if layer < 2 else f"layer {layer}"
-        ax.text(-0.3, middle, name, ha="right", va="center", weight="bold")
-        for i, name in enumerate(shown):
+        low, color = 0.7 + 1.6 * layer, ("C1", "C0")[layer % 2]
+        for y, action in ((low, "heads read"), (low + 1.1, "heads add")):
+            ax.plot([0, 1.4 * len(names)], [y, y], color=color, ls="-", lw=1.5)
+            ax.text(-0.3, y, action, ha="right", va="center")
+        title = ("first layer", "second layer")[layer] if layer < 2 else f"layer {layer}"
+        ax.text(-0.3, low + 0.55, title, ha="right", va="center", weight="bold")
+        for i, name in enumerate(names):
             x = 1.4 * (i + 1) - 0.2
-            box = None if name == "…" else BOX
-            ax.text(x, middle, name, ha="center", va="center", fontsize=11, bbox=box)
+            ax.text(x, low + 0.55, name, ha="center", va="center", fontsize=11, bbox=None if name == "…" else BOX)
             if name != "…":
-                _arrow(ax, (x, low), (x, low + 0.33), color="C2")
-                _arrow(ax, (x, low + 0.77), (x, low + 1.1), color="C1")
+                _arrow(ax, (x, low), (x, low + 0.33), color=color)
+                _arrow(ax, (x, low + 0.77), (x, low + 1.1), color=color)
     return ax
+
+
+def concatenation() -> Axes:
+    """Draw why concatenating the results of heads and projecting them is a sum: W_O has a block of columns for each head."""
+    _, ax = plt.subplots(figsize=(6.4, 2.3))
+    ax.set(xlim=(0, 12.8), ylim=(0.4, 5.0), aspect="equal")
+    ax.axis("off")
+    colors = ("C1", "C0", "C4")
+    for i, color in enumerate(colors):
+        _block(ax, (0.2 + 1.2 * i, 1.2), (1.2, 2.4), color, f"$W_O^{i}$")
+        _block(ax, (4.2, 3.0 - 1.2 * i), (0.8, 1.2), color, f"$r^{i}$")
+        x = 6.0 + 2.4 * i
+        _block(ax, (x, 1.2), (1.2, 2.4), color, f"$W_O^{i}$")
+        _block(ax, (x + 1.25, 1.8), (0.6, 1.2), color, f"$r^{i}$")
+        ax.text(x - 0.3, 2.4, "+" if i else "=", ha="center", va="center", fontsize=14)
+    for x, words in ((2.0, "$W_O$, one matrix"), (4.6, "concatenated"), (9.0, "each head writes on its own")):
+        ax.text(x, 4.6, words, ha="center", va="center", fontsize=11)
+    return ax
+
+
+def _block(ax: Axes, corner: tuple[float, float], size: tuple[float, float], color: str, label: str) -> None:
+    ax.add_patch(Rectangle(corner, *size, facecolor=color, edgecolor="white", lw=2, alpha=0.35))
+    ax.text(corner[0] + size[0] / 2, corner[1] + size[1] / 2, label, ha="center", va="center", fontsize=12)
 
 
 def two_layers() -> Figure:

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformer_circuits.measures.weights import COMPOSES
 
 # Kinds of heads: a mark and a color each. The first two are as on the page "Watch it learn".
-MARKS = {"previous token": ("D", "#2b7d4f"), "induction": ("^", "C2"), "last several tokens": ("s", "C1")}
+MARKS = {"previous token": ("D", "#2b7d4f"), "induction": ("^", "C2"), "last several tokens": ("s", "C4")}
 
 
 def network(

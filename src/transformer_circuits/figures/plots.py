@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import LogLocator, NullLocator
 from numpy.typing import ArrayLike
 
@@ -16,8 +17,15 @@ ACCENT = "C1"  # what a figure is about; everything else is in the first color
 
 
 def label_of(name: str) -> str:
-    """A name as it is; a token with a space at an end, or with characters that cannot be seen, as `show_token` shows it."""
-    return name if name == name.strip() and name.isprintable() and name else show_token(name)
+    """Return a name as matplotlib draws it literally: no mathematics between dollars, and code points of characters that its font lacks.
+
+    A token with a space at an end, or with characters that cannot be seen, is shown as by `show_token`.
+    """
+    if name != name.strip() or not name.isprintable() or not name:
+        name = show_token(name)
+    font = get_font(findfont(FontProperties()))
+    drawn = (c if font.get_char_index(ord(c)) else f"<U+{ord(c):04X}>" for c in name)
+    return "".join(drawn).replace("$", r"\$")
 
 
 def heatmap(

@@ -25,12 +25,11 @@ def cached(
 ) -> list[Tensor]:
     """Return what `measure` returns for a bridge, measured before if weights and `tokens` were the same (`cached_for`).
 
-    Cached for our own transformer in single precision, without hooks and without a start token of the reader's; any
-    other is measured each time.
+    Cached for our own transformer in single precision, without hooks; any other is measured each time.
     """
     inner, hooked = model.original_model, any(point.fwd_hooks for point in model.hook_dict.values())
     ours = isinstance(inner, Transformer) and model.W_E.dtype == torch.float32
-    if not ours or hooked or getattr(model.cfg, "start_token", None) is not None:
+    if not ours or hooked:
         return list(measure())
     inputs = {} if tokens is None else {"tokens": tokens}
     return cached_for(dict(inner.named_parameters()) | inputs, measure, code, str(inner.config))

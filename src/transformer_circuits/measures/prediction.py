@@ -16,7 +16,9 @@ VIRTUAL = 0.15  # T11: what virtual heads reduce the loss by, as a fraction of w
 HELPS = 0.2  # W1: nats by which the in-context scores of one and two layers differ
 
 # Windows of held-out text that a measure reads, by the standard error that they give.
-IN_CONTEXT_WINDOWS = 1768  # all there are: 0.03 nats for an in-context score (W1), 0.02 for the difference of two models
+IN_CONTEXT_WINDOWS = (
+    1768  # all there are: 0.03 nats for an in-context score (W1), 0.02 for the difference of two models
+)
 LENS_WINDOWS = 32  # every fourth position: 0.05 nats for the fall of the loss from one layer to the next (W9)
 
 # Token ids [row, pos] -> logits [row, pos, d_vocab]: a plain transformer or a hooked one.

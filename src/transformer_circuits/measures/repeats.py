@@ -66,11 +66,6 @@ class Repeated(NamedTuple):
         """Return some of the rows."""
         return Repeated(*(part[rows] for part in self))
 
-    def with_start(self, start: int) -> Repeated:
-        """Return the same rows for a model whose start token is `start`, which changes places with BOS: it comes first and nowhere else."""
-        tokens = torch.where(self.tokens == start, BOS, torch.where(self.tokens == BOS, start, self.tokens))
-        return self._replace(tokens=tokens)
-
     def to(self, device: torch.device | str) -> Repeated:
         return Repeated(*(part.to(device) for part in self))
 
@@ -82,14 +77,16 @@ def repeated_random_tokens(
     shortest: int | None = None,
     seed: int = 0,
     frequency: Float[Tensor, " d_vocab"] | None = None,
+    start: int = BOS,
 ) -> Repeated:
     """Draw segments of `shortest` to (n_ctx - 1) / 2 tokens, uniformly and without replacement, and write each twice in a row of n_ctx tokens.
 
-    `shortest`: SHORTEST if None, or less in a small context or vocabulary. `frequency`: draw tokens in these proportions instead. The start
+    `shortest`: SHORTEST if None, or less in a small context or vocabulary. `frequency`: draw tokens in these proportions instead. The `start`
     token comes first and is never drawn. Raises ValueError if the context or the vocabulary is too small for two copies.
     """
     weights = torch.ones(d_vocab) if frequency is None else frequency.float().cpu().clone()
-    weights[BOS] = 0
+    if start < len(weights):
+        weights[start] = 0
     different = int((weights > 0).sum())
     longest = min((n_ctx - 1) // 2, different)
     lower = "" if shortest is None else "; lower `shortest`"
@@ -101,7 +98,7 @@ def repeated_random_tokens(
     generator = torch.Generator().manual_seed(seed)
     # Noise alone at first; the copies follow below.
     tokens = torch.multinomial(weights.expand(rows, -1), n_ctx, replacement=True, generator=generator)
-    tokens[:, 0] = BOS
+    tokens[:, 0] = start
     places = []  # of each row: where the first copy begins, and its length
     for row in tokens:
         length = int(torch.randint(shortest, longest + 1, (), generator=generator))

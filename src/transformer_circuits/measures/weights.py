@@ -14,13 +14,16 @@ from transformer_circuits.measures.cache import cached_for
 
 COPYING_DEVIATIONS = 5  # of random heads; a normal variable exceeds five of them once in three million
 COMPOSES = 2.0  # composition ratio from which a pair of heads composes; 1 is what random matrices give
+KIND_WINDOWS = 16  # held-out windows behind the kinds of heads that T3 names: their attention is known within 0.02
 NEAR_CHANCE = 1.5  # composition ratio below which a pair is near chance (T14): halfway to COMPOSES
 CORNER = 0.5  # positivity at which figures of training draw a line; claim T10 itself compares with random heads
 # Distance from a half of a joint component's part: above, it serves one of the two matrices; below, both (claim O7).
 ONE_SIDED, MIXED = 0.4, 0.25
 # Attention to the current token from which, and positivity up to which, a head deletes or may delete (claim O8).
 DELETES, MAY_DELETE = (0.5, -0.5), (0.25, -0.2)
-RANDOM_HEADS = 400
+DELETES_WINDOWS = 4  # of 256 tokens: mean attention to the current token is known within 0.02
+RESAMPLED = 1000  # draws of heads behind the error of a correlation over pairs, known within 3% (claim T4)
+RANDOM_HEADS = 400  # their standard deviation, and so the threshold for a copying head, is known within 4%
 MOST = 8 / 12  # of the working heads: "most heads copy" (claim E1)
 
 SIDES = ("Q", "K", "V")  # what a later head can read with: queries, keys, values
@@ -92,6 +95,21 @@ def composition_ratios(
         product = _norm(writer_OV.A[None], middle @ B[:, None])
         sides.append(product / (_norm(A, B)[:, None] * _norm(writer_OV.A, writer_OV.B)[None]))
     return torch.stack(sides) * writer_OV.B.shape[-1] ** 0.5
+
+
+def white_circuits(OV: Product, QK: Product, W_E: Embedding) -> tuple[Product, Product]:
+    """Return OV and QK circuits in coordinates of the residual stream in which the embeddings of all tokens are white (claim T3).
+
+    There W_E^T W_E, with one row of W_E per token, is the identity. What is written to the stream is multiplied by an invertible matrix, and what is
+    read by its inverse. The model computes the same, and `composition_ratios` no longer depend on the coordinates in which it is stored.
+    Raises ValueError if the embeddings do not fill the stream.
+    """
+    values, vectors = torch.linalg.eigh(W_E.double().mT @ W_E.double())
+    if values[0] <= 1e-10 * values[-1]:
+        raise ValueError("the embeddings must fill the residual stream, or no coordinates make them white")
+    writes = (vectors / values.sqrt() @ vectors.mT).to(W_E)
+    reads = (vectors * values.sqrt() @ vectors.mT).to(W_E)  # symmetric, like its inverse
+    return Product(reads @ OV.A, OV.B @ writes), Product(reads @ QK.A, QK.B @ reads)
 
 
 def _norm(A: Tensor, B: Tensor) -> Tensor:

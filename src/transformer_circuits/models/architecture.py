@@ -34,17 +34,19 @@ BEYOND = {
 class ModelConfig:
     """Shape of a model; by default the paper's main model, but for vocabulary and context. Raises ValueError for what no model has."""
 
-    # No stored tensor has these two sizes, so they have limits: a manifest could make a model endless.
-    n_layers: Annotated[int, Field(ge=0, le=1_000)]
-    d_model: PositiveInt = 768
-    n_heads: PositiveInt = 12
-    d_head: PositiveInt = 64
-    d_vocab: PositiveInt = 8192
-    n_ctx: Annotated[int, Field(gt=0, le=1 << 17)] = 512
-    normalization: Literal["LN"] | None = None
-    d_mlp: NonNegativeInt | None = None  # None or 0: attention only
-    smeared_keys: bool = False  # each head mixes into a key the key of the previous token
-    standard_positions: bool = False  # added to the embedding, as in most transformers: heads move them
+    # No stored tensor has the first and the last size, so they have limits: a manifest could make a model endless.
+    n_layers: Annotated[int, Field(ge=0, le=1_000)] = Field(description="layers")
+    d_model: PositiveInt = Field(768, description="width of the residual stream")
+    n_heads: PositiveInt = Field(12, description="heads per layer")
+    d_head: PositiveInt = Field(64, description="width of a head")
+    d_vocab: PositiveInt = Field(8192, description="tokens of the vocabulary")
+    n_ctx: Annotated[int, Field(gt=0, le=1 << 17)] = Field(512, description="tokens of a window, the context")
+    normalization: Literal["LN"] | None = Field(None, description="layer normalization (LN), or none")
+    d_mlp: NonNegativeInt | None = Field(None, description="width of the MLPs; none or 0: attention only")
+    smeared_keys: bool = Field(False, description="each head mixes into a key the key of the previous token")
+    standard_positions: bool = Field(
+        False, description="positions are added to the embedding, as in most transformers: heads move them"
+    )
 
     @property
     def beyond(self) -> list[str]:

@@ -18,10 +18,11 @@ attention-only models). On a model without layers, `accumulated_resid` raises Ke
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
@@ -31,7 +32,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import PreTrainedTokenizerFast
 
 from .architecture import BOS, ModelConfig, Transformer
-from .shards import WeightsError
+from .shards import WeightsError, said
 
 SIZES = ("n_layers", "d_model", "n_heads", "d_head", "d_vocab", "n_ctx", "d_mlp")
 MATRICES = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_U")
@@ -66,8 +67,8 @@ def matrices(model: TransformerBridge) -> dict[str, Tensor]:
     """Return all weights of an attention-only model, under TransformerLens's names, for `from_matrices`. Raises ValueError if it has more."""
     config, parameters = model.original_model.config, dict(model.original_model.named_parameters())
     biased = any(name.endswith("bias") and (".attn." in name or "head." in name) for name in parameters)
-    if found := ["biases"] * biased + config.beyond:
-        raise ValueError(f"this model has {' and '.join(found)}: it is more than its matrices")
+    if more := ["biases"] * biased + config.beyond:
+        raise ValueError(f"this model has {' and '.join(more)}: it is more than its matrices")
     if config.n_layers:
         return {name: getattr(model, name).detach() for name in MATRICES}
     # A bridge without layers has no attributes W_Q, W_K, W_V, W_O.
@@ -94,8 +95,8 @@ def from_matrices(
     sizes: dict[str, int] = {}
     for (name, axes), W in zip(AXES.items(), (W_E, W_pos, W_Q, W_K, W_V, W_O, W_U)):
         if W.ndim != len(axes) or list(W.shape) != [sizes.setdefault(*axis) for axis in zip(axes, W.shape)]:
-            wanted = ", ".join(f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in axes)
-            raise ValueError(f"{name} must be [{wanted}], got {list(W.shape)}")
+            shape = ", ".join(f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in axes)
+            raise ValueError(f"{name} must be [{shape}], got {list(W.shape)}")
         if not W.isfinite().all():
             raise ValueError(f"{name} contains NaN or infinity")
     (d_vocab, d_model), (n_layers, n_heads, _, d_head) = W_E.shape, W_Q.shape
@@ -168,21 +169,162 @@ def _adapt(adapter: ArchitectureAdapter) -> None:
     adapter.supports_compatibility_mode = False  # its centering changes logits if there is no normalization
 
 
-def start_token(model: TransformerBridge) -> int:
-    """Return the token that the model's texts begin with: `model.cfg.start_token` if it was set, 0 for our own, 50256 for GPT-2.
+SAMPLE = "It was a bright cold day in April, and the clocks were striking thirteen."
+MOSTLY = 0.5  # fraction of unknown tokens from which on a tokenizer does not read a text
 
-    Others name it, or the end token that separates their texts, in the model's own configuration or else the tokenizer's (transformers
-    gives a GPT-2 folder without a tokenizer an empty one, whose start token is 0). Raises WeightsError if the vocabulary has neither.
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model is given to read, decided once, from its tokenizer as it was published and its configuration together."""
+
+    start: int | None  # the token that texts begin with; None if neither names one
+    drawn: Int[Tensor, " id"]  # the ids that random tokens are drawn from, ascending
+    reads_text: bool  # in the tokens of its own tokenizer; otherwise it is given random tokens
+    words: str  # all of this, to print
+
+    @property
+    def frequency(self) -> Float[Tensor, " d_vocab"]:
+        """Return one for each id that random tokens are drawn from and zero for the others, up to the last one that is drawn."""
+        return torch.zeros(int(self.drawn.max()) + 1).index_fill(0, self.drawn, 1.0)
+
+
+def decide(d_vocab: int, tokenizer: Any = None, config: Any = None, start: int | None = None) -> Reading:
+    """Return what a model with `d_vocab` rows of W_E is given to read.
+
+    `tokenizer`: as it was published, before TransformerLens adds tokens to it. `start`: a start token that the reader chose. Otherwise the start
+    token is the one that the tokenizer names, else the configuration's, if it is a special token of the tokenizer, else an end token. Random
+    tokens are drawn from the ids that the tokenizer has, without special and added tokens.
     """
-    if (chosen := getattr(model.cfg, "start_token", None)) is not None:
-        return chosen
-    if isinstance(model.original_model, Transformer):
-        return BOS
-    for name in ("bos_token_id", "eos_token_id"):
-        for source in (getattr(model.original_model, "config", None), model.tokenizer):
-            token = getattr(source, name, None)
-            if isinstance(token, int) and 0 <= token < model.cfg.d_vocab:
-                return token
-    raise WeightsError(
-        f"{model.cfg.model_name!r} names no start token; set model.cfg.start_token (START in chapter 19)"
-    )
+    ids, why_random = range(d_vocab), "it has no tokenizer"
+    if tokenizer is not None:
+        apart = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+        ordinary = sorted({*tokenizer.get_vocab().values()} - apart)
+        if ordinary and ordinary[-1] >= d_vocab:
+            why_random = f"its tokenizer has {len(tokenizer):,} tokens and its vocabulary {d_vocab:,}"
+            tokenizer = None
+        else:
+            ids, why_random = ordinary or ids, _cannot_read(tokenizer)
+    if start is None:
+        start = next((token for token in _start_tokens(tokenizer, config) if token in range(d_vocab)), None)
+    drawn = [token for token in ids if token != start]
+    words = [f"random tokens from {drawn[0]:,} to {drawn[-1]:,}"]
+    if missing := drawn[-1] - drawn[0] + 1 - len({*drawn, start} & {*range(drawn[0], drawn[-1] + 1)}):
+        words[0] += f" ({missing:,} left out)"
+    if start is not None:
+        text = "" if tokenizer is None else tokenizer.convert_ids_to_tokens(start)
+        words.insert(0, f"starts with {text} ({start:,})" if text else f"starts with token {start:,}")
+    words.append(f"reads random tokens, because {why_random}" if why_random else "reads text with its own tokenizer")
+    return Reading(start, torch.tensor(drawn), not why_random, "; ".join(words))
+
+
+def _cannot_read(tokenizer: Any) -> str:
+    """Return why a tokenizer cannot read English text; nothing if it can."""
+    try:
+        ids = tokenizer(SAMPLE, add_special_tokens=False)["input_ids"]
+    except Exception:  # the library raises nothing more particular for a word that it does not have
+        ids = []
+    if not ids:
+        return "its tokenizer gives no tokens for English text"
+    if ids.count(tokenizer.unk_token_id) > MOSTLY * len(ids):
+        return f"its tokenizer gives mostly {tokenizer.unk_token} for English text"
+    return ""
+
+
+def _start_tokens(tokenizer: Any, config: Any) -> list[int]:
+    """Return the ids that may be the start token, the likeliest first."""
+    names = ("bos_token_id", "eos_token_id")
+    by_config = [getattr(config, name, None) for name in names]
+    if tokenizer is None:
+        tokens = by_config
+    else:
+        special = tokenizer.all_special_ids or [*tokenizer.get_vocab().values()]
+        by_config = [token if token in special else None for token in by_config]
+        if by_config[0] == tokenizer.pad_token_id and by_config[0] == getattr(type(config)(), names[0], None):
+            by_config[0] = None  # the configuration's class put it there, for another tokenizer
+        by_tokenizer = [getattr(tokenizer, name) for name in names]
+        tokens = [by_tokenizer[0], by_config[0], by_tokenizer[1], by_config[1]]
+    return [token for token in tokens if isinstance(token, int)]
+
+
+def reading(model: TransformerBridge) -> Reading:
+    """Return what a model is given to read, as it was decided when it was loaded; for a bridge that was made or changed by hand, now."""
+    tokenizer, decided = getattr(model, "reading", (None, None))
+    if decided is None or tokenizer is not model.tokenizer:
+        original = model.original_model
+        ours = BOS if isinstance(original, Transformer) else None
+        decided = decide(model.cfg.d_vocab, model.tokenizer, getattr(original, "config", None), ours)
+        model.reading = model.tokenizer, decided
+    return decided
+
+
+def set_reading(model: TransformerBridge, tokenizer: Any = None, start: int | None = None) -> None:
+    """Decide what a model is given to read. `tokenizer`: as it was published, if that is not the bridge's. `start`: a start token to use.
+
+    Raises WeightsError unless the start token is in the vocabulary.
+    """
+    if start is not None and start not in range(model.cfg.d_vocab):
+        raise WeightsError(f"the start token must be 0 to {model.cfg.d_vocab - 1}, got {start}")
+    config = getattr(model.original_model, "config", None)
+    decided = decide(model.cfg.d_vocab, tokenizer or model.tokenizer, config, start)
+    model.reading = model.tokenizer, decided
+
+
+def start_token(model: TransformerBridge) -> int:
+    """Return the token that the model's texts begin with (`reading`). Raises WeightsError if neither tokenizer nor configuration names one."""
+    if (start := reading(model).start) is None:
+        raise WeightsError(
+            f"{model.cfg.model_name!r} names no start token; pass one to models.bridge.set_reading (START in chapter 19)"
+        )
+    return start
+
+
+# How far the logits (as a fraction of the largest) and patterns of a bridge may be from those of transformers: a hundred times what rounding makes.
+ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+COMPARED = 16  # tokens of each of two rows
+
+
+class Computed(NamedTuple):
+    """What the transformers library computes for a few tokens."""
+
+    tokens: Int[Tensor, "row pos"]
+    logits: Float[Tensor, "row pos d_vocab"]
+    patterns: list[Float[Tensor, "row head dest src"]]  # of each layer; empty where the library does not give them
+
+
+@torch.no_grad()
+def computed(model: Any) -> Computed | None:
+    """Return what a model of the transformers library computes, before it becomes a bridge; None for an encoder with a decoder."""
+    config = model.config.get_text_config()
+    if config.is_encoder_decoder:
+        return None
+    positions = getattr(config, "max_position_embeddings", None) or COMPARED
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(config.vocab_size, (2, min(COMPARED, positions)), generator=generator).to(model.device)
+    out = model.eval()(tokens, output_attentions=True)
+    patterns = [pattern for pattern in getattr(out, "attentions", None) or () if pattern is not None]
+    return Computed(tokens, out.logits, patterns)
+
+
+@torch.no_grad()
+def check_against(model: TransformerBridge, expected: Computed) -> None:
+    """Raise WeightsError, in one sentence, unless a bridge computes the logits and patterns that transformers computes."""
+    names = [name for name in model.hook_dict if name.endswith("attn.hook_pattern")]
+    try:
+        logits, cache = model.run_with_cache(expected.tokens, names_filter=names)
+    except Exception as error:  # of a part that this model lacks and the bridge expects
+        raise WeightsError(
+            f"{model.cfg.model_name!r} cannot be run by TransformerLens ({said(error)}); choose another model"
+        ) from None
+    scale = (expected.logits.float() - expected.logits.float().mean()).abs().max()
+    differences = {"logits": (logits.float() - expected.logits.float()).abs().max() / scale}
+    if names and len(names) == len(expected.patterns):
+        patterns = zip(names, expected.patterns)
+        differences["attention patterns"] = torch.stack([(cache[name] - A).abs().max() for name, A in patterns]).max()
+    limit = ROUNDING[expected.logits.dtype]
+    for what, difference in differences.items():
+        if not difference <= limit:  # nor NaN
+            raise WeightsError(
+                f"{model.cfg.model_name!r} is not computed as the transformers library computes it: on {expected.tokens.numel()} tokens its "
+                f"{what} differ by {difference:.2g} (at most {limit:g} is rounding), so TransformerLens does not support a setting of its "
+                "config.json; choose another model"
+            )

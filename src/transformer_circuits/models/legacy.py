@@ -60,6 +60,7 @@ def read_legacy(folder: Path, normalization: str | None) -> Transformer:
             state = safetensors.torch.load_file(file)
         else:
             state = torch.load(file, map_location="cpu", weights_only=True)
+        state = {key.removeprefix("_orig_mod."): tensor for key, tensor in state.items()}  # of a compiled model
         (d_vocab, d_model), n_ctx = state["embed.W_E"].shape, len(state["pos_embed.W_pos"])
         n_layers = len({key.split(".")[1] for key in state if key.startswith("blocks.")})
         n_heads, _, d_head = state["blocks.0.attn.W_Q"].shape if n_layers else (1, d_model, 1)
@@ -115,5 +116,5 @@ def read_settings(folder: Path, name: str) -> dict[str, Any]:
 def state_dicts(folder: Path) -> list[Path]:
     """Return the state dicts in a folder: the final one if a training run left others beside it; not the shards of our format."""
     ours = set(folder.glob("weights-*-of-*.safetensors"))
-    found = sorted(path for path in folder.glob("*") if path.suffix in SUFFIXES and path not in ours)
-    return [path for path in found if path.stem.endswith("_final")] or found
+    files = sorted(path for path in folder.glob("*") if path.suffix in SUFFIXES and path not in ours)
+    return [path for path in files if path.stem.endswith("_final")] or files

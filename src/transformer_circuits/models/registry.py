@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from .. import paths
-from . import legacy
+from . import legacy, public, release
 from .shards import FILM, MANIFEST, TOKENIZER, WeightsError, read_manifest, read_model, said, sha256, verified
 from .tokenizer import as_pretrained
 
@@ -24,9 +25,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
+# Buffers of old checkpoints that hold no weights: causal masks, the value of what is masked, rotations and numbers of positions.
+CONSTANT = re.compile(
+    r"\.(attn|attention)\.(bias|masked_bias)$|\.rotary_emb\.(inv_freq|cos_cached|sin_cached)$|\.position_ids$"
+)
+
+
 def list_models() -> list[str]:
     """Return the names of the shipped models."""
-    return sorted(path.parent.name for path in paths.WEIGHTS.glob(f"*/{MANIFEST}"))
+    return sorted({path.parent.name for path in paths.WEIGHTS.glob(f"*/{MANIFEST}")} | set(release.released()))
 
 
 def load_model(
@@ -34,7 +41,8 @@ def load_model(
 ) -> TransformerBridge:
     """Return the model called `name` as a TransformerBridge with tokenizer, in eval mode, without gradients; weights are as published.
 
-    `name`: a model in `weights/`, a folder, or a name on the Hugging Face hub ("gpt2", "owner/name"), with a manifest and shards (`shards`),
+    `name`: a model in `weights/` (without a clone, that of the release, fetched once), a public one (`public.MODELS`: fetched once), a GGUF file, a folder,
+    or a name on the Hugging Face hub ("gpt2", "owner/name"), with a manifest and shards (`shards`),
     an old TransformerLens checkpoint (Shortformer ones: `legacy`), or a model of the transformers library. `device`: None takes CUDA where
     there is one. The tokenizer of our own formats is the model's or else the repository's; None where neither fits (set `bridge.tokenizer`).
 
@@ -47,20 +55,29 @@ def load_model(
     from .bridge import wrap
 
     name, device = str(name), device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if (made := public.folder_of(name)) is not None:
+        model = _of_transformers(str(made), device, dtype)
+        model.cfg.model_name = name
+        return model
     local = _folder(name).is_dir()
     folder = _fetched(name, MANIFEST, "config.json", TOKENIZER)  # weights follow once it is known how to load them
     config, old_layout = folder / "config.json", not local and name.startswith(TL_LEGACY_PREFIXES)
 
     if (folder / MANIFEST).is_file():
-        model, about = read_model(_fetched(name, "weights-*.safetensors"))
-        title, tokenizer = about["name"], _tokenizer(folder, model.config.d_vocab)
+        model, description = read_model(_fetched(name, "weights-*.safetensors"))
+        title, tokenizer = description["name"], _tokenizer(folder, model.config.d_vocab)
     elif not old_layout and config.is_file() and b'"model_type"' in config.read_bytes():  # transformers'
         return _of_transformers(str(folder) if local else name, device, dtype)
     elif local and (folder / "training.jsonl").is_file() and not list(folder.glob("weights-*-of-*.safetensors")):
         own = folder / "model"
         todo = f"load {own}" if own.is_dir() else f"{own} is written at the end of the training: let it end"
         raise WeightsError(f"{folder} is the folder of a training, not of its model; {todo}")
+    elif local and (folder / "adapter_config.json").is_file():
+        todo = "merge it into its base model (PEFT: merge_and_unload), save that, and load its folder"
+        raise WeightsError(f"{folder} has only an adapter (adapter_config.json); {todo}")
     elif local and not legacy.state_dicts(folder):
+        if files := sorted(folder.glob("*.gguf")):
+            raise WeightsError(f"{folder} has a GGUF file; load it by its path, {files[0]}")
         raise WeightsError(
             f"{folder} has no model (a {MANIFEST} with its shards, or a state dict with config.json); fetch that folder again"
         )
@@ -109,8 +126,10 @@ def training_film(name: str) -> dict[str, np.ndarray] | None:
 
 
 def _folder(name: str) -> Path:
-    """Return the folder in `weights/` called `name`, or else the folder `name`, which may not exist."""
+    """Return the folder in `weights/` called `name`, fetched if need be, or else the folder `name`, which may not exist."""
     shipped = paths.WEIGHTS / name
+    if name in release.released() and not shipped.is_dir():
+        release.fetch(name, shipped)
     inside = shipped.parent == paths.WEIGHTS and shipped.name != ".."  # by name: it may be a link to another place
     return shipped if inside and shipped.is_dir() else Path(name).expanduser()
 
@@ -125,7 +144,7 @@ def _fetched(name: str, *patterns: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
     except Exception as error:  # the hub's client raises its own, the HTTP library's and OSErrors
         raise WeightsError(
-            f"unknown model {name!r}: it is not one of {', '.join(list_models())}, not a folder, and could not be fetched from the "
+            f"unknown model {name!r}: it is not one of {', '.join([*list_models(), *public.MODELS])}, not a folder, and could not be fetched from the "
             f"Hugging Face hub: {said(error)}"
         ) from None
 
@@ -151,35 +170,51 @@ def _of_transformers(name: str, device: str | torch.device, dtype: torch.dtype) 
     """Return a model of the transformers library. Raises WeightsError if the file's tensors are not exactly the model's."""
     from transformer_lens.model_bridge import TransformerBridge
     from transformer_lens.model_bridge.sources import transformers as source
+    from transformers import AutoTokenizer
+
+    from .bridge import check_against, computed, set_reading
+
+    expected = None
 
     def read(name: str, **options: Any) -> Any:
+        nonlocal expected
         kind = source.determine_architecture_from_hf_config(options["config"])
         loader = source.get_hf_model_class_for_architecture(kind)
         model, report = loader.from_pretrained(name, output_loading_info=True, ignore_mismatched_sizes=True, **options)
         report["mismatched_keys"] = {key for key, *_ in report["mismatched_keys"]}
+        report["unexpected_keys"] = {key for key in report["unexpected_keys"] if not CONSTANT.search(key)}
+        if any(key.startswith("_orig_mod.") for key in report["unexpected_keys"]):
+            raise WeightsError(
+                f"the weights of {name} are those of a compiled model, named _orig_mod.*; save model._orig_mod instead"
+            )
         for what in ("missing", "unexpected", "mismatched"):
             if keys := sorted(report[f"{what}_keys"]):
                 more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
                 raise WeightsError(
                     f"the weights of {name} do not fit its configuration: {what} {', '.join(keys[:3])}{more}; fetch or export it again"
                 )
+        expected = computed(model.to(device))
         return model
 
     folder = Path(name)
     bare = folder.is_dir() and not [*folder.glob("*token*"), *folder.glob("vocab*"), *folder.glob("*.model")]
     # transformers would make an empty tokenizer, or fail
-    options = {"tokenizer": as_pretrained(paths.DATA / TOKENIZER)} if bare else {}
+    options = {"tokenizer": as_pretrained(release.data_file(TOKENIZER))} if bare else {}
     loader = SimpleNamespace(from_pretrained=read)
     model = _booted(TransformerBridge.boot_transformers, name, device, dtype, model_class=loader, **options)
     if bare:
         model.tokenizer = None
+    # TransformerLens gives its own copy of the tokenizer more tokens.
+    set_reading(model, None if bare else AutoTokenizer.from_pretrained(name))
+    if expected is not None:
+        check_against(model, expected)
     return model
 
 
 def _tokenizer(source: Path, d_vocab: int) -> PreTrainedTokenizerFast | None:
     """Return the tokenizer in the model's folder, else the repository's; None if it is another family's, or of another size."""
     own = (source / TOKENIZER).is_file()
-    file = (source if own else paths.DATA) / TOKENIZER
+    file = source / TOKENIZER if own else release.data_file(TOKENIZER)
     try:
         tokenizer = as_pretrained(file)
     except ValueError:  # another family's tokenizer, which starts texts in its own way

@@ -8,18 +8,20 @@ the model's `tokenizer.json`, which is in the folder or is the repository's, and
 `Transformer.state_dict()` without `pos.weight`, which is computed.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import re
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
+from jaxtyping import Float
 from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor, nn
 
@@ -89,7 +91,8 @@ def save_model(
     if tokenizer is not None:
         content = tokenizer.encode()
         manifest[TOKENIZER] = {"sha256": sha256(content)}
-        if content != (paths.DATA / TOKENIZER).read_bytes():
+        shipped = paths.DATA / TOKENIZER
+        if not (shipped.is_file() and content == shipped.read_bytes()):
             files[TOKENIZER] = content
     if film is not None:
         manifest["film"] = {"sha256": sha256(film)}
@@ -101,13 +104,33 @@ def save_model(
 def shrink(folder: str | Path) -> None:
     """Rewrite the model in `folder` in 8 bits a weight, with the same guarantees: for models that others are only compared with.
 
-    Each row of a matrix becomes whole numbers from -127 to 127 and the step between them. Vectors stay in float16.
+    Vectors stay in float16.
     """
     model, manifest = read_model(folder)
-    _write(Path(folder), _shards(model, manifest, eight_bits=True), manifest)
+    _write(Path(folder), _shards(model, manifest, quantized=True), manifest)
 
 
-def _shards(model: Transformer, manifest: dict[str, Any], eight_bits: bool = False) -> dict[str, bytes]:
+def eight_bits(matrices: dict[str, Float[Tensor, "row column"]]) -> dict[str, Tensor]:
+    """Return matrices in 8 bits a weight: whole numbers from -127 to 127, and beside each, as `KEY.step`, what 1 stands for in each row."""
+    stored = {}
+    for key, matrix in matrices.items():
+        step = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
+        stored |= {key: (matrix / step).round().to("cpu", torch.int8), key + STEP: step.cpu()}
+    return stored
+
+
+def full_precision(stored: dict[str, Tensor]) -> dict[str, Float[Tensor, "..."]]:
+    """Return stored tensors in float32, those in 8 bits as well. Raises ValueError where one of these has no step for each row."""
+    tensors = {key: tensor for key, tensor in stored.items() if not key.endswith(STEP)}
+    for key in [key for key in tensors if tensors[key].dtype == torch.int8]:
+        step = stored.get(key + STEP, torch.empty(0))
+        if step.shape != (*tensors[key].shape[:1], 1):
+            raise ValueError(f"{key} without a {key}{STEP} for each row")
+        tensors[key] = tensors[key] * step
+    return {key: tensor.float() for key, tensor in tensors.items()}
+
+
+def _shards(model: Transformer, manifest: dict[str, Any], quantized: bool = False) -> dict[str, bytes]:
     """Return the content of a model's shards by file name, and describe them in its manifest."""
     shards: list[dict[str, Tensor]] = []
     free = 0
@@ -117,9 +140,8 @@ def _shards(model: Transformer, manifest: dict[str, Any], eight_bits: bool = Fal
         tensors = {key: weight.to("cpu", torch.float16).contiguous()}
         if not tensors[key].isfinite().all():
             raise ValueError(f"{key} has values that float16 cannot hold: infinite, NaN, or beyond 65,504")
-        if eight_bits and weight.ndim == 2:
-            step = weight.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
-            tensors = {key: (weight / step).round().to("cpu", torch.int8), key + STEP: step.cpu()}
+        if quantized and weight.ndim == 2:
+            tensors = eight_bits({key: weight})
         size = sum(tensor.nbytes for tensor in tensors.values())
         if size > free:
             shards.append({})
@@ -127,37 +149,69 @@ def _shards(model: Transformer, manifest: dict[str, Any], eight_bits: bool = Fal
         shards[-1] |= tensors
         free -= size
 
-    manifest |= {"dtype": "int8" if eight_bits else "float16", "shards": []}
+    manifest |= {"dtype": "int8" if quantized else "float16", "shards": []}
     files: dict[str, bytes] = {}
     for i, tensors in enumerate(shards, start=1):
         file = f"weights-{i:05}-of-{len(shards):05}.safetensors"
         content = files[file] = safetensors.torch.save(tensors)
-        about = {"file": file, "bytes": len(content), "sha256": sha256(content), "tensors": list(tensors)}
-        manifest["shards"].append(about)
+        shard = {"file": file, "bytes": len(content), "sha256": sha256(content), "tensors": list(tensors)}
+        manifest["shards"].append(shard)
     return files
 
 
 def _write(folder: Path, files: dict[str, bytes], manifest: dict[str, Any]) -> None:
     files = files | {MANIFEST: (json.dumps(manifest, indent=1, allow_nan=False) + "\n").encode()}
-    folder.mkdir(parents=True, exist_ok=True)
-    # The manifest leaves first and arrives last, so that no mixture can be loaded.
-    for path in [folder / MANIFEST, *folder.glob("weights-*-of-*.safetensors")]:
-        path.unlink(missing_ok=True)
-    for file, expected in ((TOKENIZER, manifest.get(TOKENIZER)), (FILM, manifest.get("film"))):
-        path = folder / file
-        if path.is_file() and (expected is None or sha256(path.read_bytes()) != expected["sha256"]):
-            path.unlink()  # of another model, which was here before
-    for file, content in files.items():
-        write_atomically(folder / file, lambda partial: partial.write_bytes(content))
+    # All of the new model first: a disk that is full then leaves the old one as it is.
+    partials = {file: _partial(folder / file) for file in files}
+    with _written(folder, *partials.values()):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, content in files.items():
+            _write_to_disk(partials[file], lambda path: path.write_bytes(content))
+        # The manifest leaves first and arrives last, so that no mixture can be loaded.
+        for path in [folder / MANIFEST, *folder.glob("weights-*-of-*.safetensors")]:
+            path.unlink(missing_ok=True)
+        for file, expected in ((TOKENIZER, manifest.get(TOKENIZER)), (FILM, manifest.get("film"))):
+            path = folder / file
+            if path.is_file() and (expected is None or sha256(path.read_bytes()) != expected["sha256"]):
+                path.unlink()  # of another model, which was here before
+        for file, partial in partials.items():
+            partial.replace(folder / file)
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Replace a file by what `write` writes. After a kill it is the old file or the new one."""
-    partial = path.with_name(f".{path.name}.partial")
+    """Replace a file by what `write` writes. After a kill it is the old file or the new one.
+
+    Raises OSError, in one sentence, on a full disk and in a folder that cannot be written; the old file is then as it was.
+    """
+    partial = _partial(path)
+    with _written(path, partial):
+        _write_to_disk(partial, write)
+        partial.replace(path)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
+
+
+def _write_to_disk(partial: Path, write: Callable[[Path], Any]) -> None:
     write(partial)
     with open(partial, "rb+") as file:
         os.fsync(file.fileno())
-    partial.replace(path)
+
+
+@contextlib.contextmanager
+def _written(path: Path, *partials: Path) -> Iterator[None]:
+    """Delete these files and raise OSError in one sentence if `path` cannot be written."""
+    try:
+        yield
+    except (OSError, safetensors.SafetensorError) as error:
+        with contextlib.suppress(OSError):
+            for partial in partials:
+                partial.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or said(error)
+        raise OSError(
+            f"{path} could not be written ({reason}); make room on its disk, or choose a folder of your own"
+        ) from None
 
 
 def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
@@ -174,12 +228,10 @@ def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
             tensors |= safetensors.torch.load(content)
         except safetensors.SafetensorError as error:  # exported like this: its SHA-256 is right
             raise WeightsError(f"{folder / file} has no tensors ({said(error)}); fetch or export it again") from error
-    steps = {}
-    for key in [key for key in tensors if tensors[key].dtype == torch.int8 and not key.endswith(STEP)]:
-        steps[key] = tensors.pop(key + STEP, torch.empty(0))
-        if steps[key].shape != (*tensors[key].shape[:1], 1):
-            raise WeightsError(f"{folder} has {key} without a {key}{STEP} for each row; fetch or export it again")
-    weights = {key: tensor.float() * steps.get(key, 1) for key, tensor in tensors.items()}
+    try:
+        weights = full_precision(tensors)
+    except ValueError as error:
+        raise WeightsError(f"{folder} has {error}; fetch or export it again") from None
     return build(ModelConfig(**manifest["config"]), weights, str(folder)), manifest
 
 
@@ -210,8 +262,8 @@ def build(config: ModelConfig, tensors: dict[str, Tensor], where: str) -> Transf
                 module.bias = nn.Parameter(torch.empty(module.out_features, device="meta"))
         model.load_state_dict({COMPUTED: model.pos.weight} | tensors, assign=True)
     except RuntimeError as error:
-        found = " ".join(str(error).split())[:500]
-        raise WeightsError(f"the tensors in {where} do not fit its configuration: {found}") from error
+        reason = " ".join(str(error).split())[:500]
+        raise WeightsError(f"the tensors in {where} do not fit its configuration: {reason}") from error
     if broken := [key for key, tensor in tensors.items() if not tensor.isfinite().all()]:
         raise WeightsError(f"{broken[0]} in {where} contains NaN or infinity; fetch or export it again")
     # Old checkpoints bring theirs. The width is that of the tensors, so this fits into memory.
@@ -226,9 +278,9 @@ def verified(path: Path, expected: str) -> bytes:
         content = path.read_bytes()
     except OSError as error:
         raise WeightsError(f"{path} cannot be read ({error.strerror}); fetch it again") from error
-    if (found := sha256(content)) != expected:
+    if (actual := sha256(content)) != expected:
         raise WeightsError(
-            f"{path} is damaged: its SHA-256 is {found} ({len(content):,} bytes), expected {expected}; fetch it again"
+            f"{path} is damaged: its SHA-256 is {actual} ({len(content):,} bytes), expected {expected}; fetch it again"
         )
     return content
 

@@ -3,7 +3,6 @@
 Pictures and tables are the cells' own: the page links to the files that the chapters show.
 """
 
-import hashlib
 import html
 from collections.abc import Mapping
 from pathlib import Path
@@ -81,10 +80,8 @@ class Cells:
         return found | ({figure.page.replace("_", " "): f"{figure.page}.html"} if figure.page else {})
 
     def picture(self, place: str) -> str | None:
-        """Return the file name that myst-nb gives the cell's picture, which is its checksum; None if there is no picture."""
-        for drawing in self.outputs(place, "image/svg+xml"):
-            return hashlib.sha256("\n".join(drawing.splitlines()).encode()).hexdigest() + ".svg"
-        return None
+        """Return the name that book/_ext/pages.py gives the file of the cell's picture; None if there is no picture."""
+        return f"{place.replace('/', '-')}.svg" if self.outputs(place, "image/svg+xml") else None
 
     def what(self, place: str) -> str:
         """Return what the cell shows, in a word."""

@@ -140,6 +140,22 @@ def percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.0995 else f"{share:.1%}" if share >= 0.001 else "&lt;0.1%"
 
 
+def adds(model: TransformerBridge, shown: Scene) -> tuple[float, float]:
+    """Return what the induction head adds to the logit of its target at the place that is shown, above the mean logit.
+
+    First what it moves from the embedding alone, then with what first-layer heads wrote (its virtual heads).
+    """
+    (layer, head), at = shown.induction, shown.at
+    cache = model.run_with_cache(shown.ids)[1]
+    up = model.W_U[:, shown.ids[0, shown.target]] - model.W_U.mean(dim=1)
+    pattern = cache["pattern", layer][0, head, at]
+    streams = (cache["embed"][0], cache["resid_pre", layer][0])
+    alone, whole = (
+        float(pattern @ stream @ model.W_V[layer, head] @ model.W_O[layer, head] @ up) for stream in streams
+    )
+    return alone, whole
+
+
 def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:
     """Return the page: what to do, what to look for, and what this changes at the shown token."""
     off, at, (layer, head) = [shown.previous], shown.at, shown.induction
@@ -158,10 +174,12 @@ def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:
         attended[name] = percent(float(pattern[at, shown.target]))
         chance[name] = percent(float(predicted[shown.ids[0, at + 1]]))
     names = [html.escape(name) for name in model.to_str_tokens(shown.ids[0])]
+    alone, whole = adds(model, shown)
     return render(
         "play.md",
         attribute=lambda edits: html.escape(json.dumps(edits)),
         n_heads=model.cfg.n_heads,
+        n_ctx=model.cfg.n_ctx,
         megabytes=f"{megabytes:.0f}",
         induces=head_name(shown.induction),
         previous=head_name(shown.previous),
@@ -171,6 +189,9 @@ def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:
         target=names[shown.target],
         attention=attended,
         chance=chance,
+        whole=f"{whole:+.1f}",
+        alone=f"{alone:.1f}",
+        through=f"{whole - alone:z.1f}",
         induction_head=INDUCTION_HEAD,
         previous_token_head=f"{PREVIOUS_TOKEN_HEAD:.0%}",
         works=ablation.WORKS,

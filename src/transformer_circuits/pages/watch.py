@@ -1,7 +1,7 @@
 """The page "Watch it learn": the films that the trainer recorded, from the first step to the last.
 
 The page is `book/_static/watch/`: watch.js draws. This module writes its data: what each head does at each snapshot, by the thresholds of
-`measures`, where the marks on the time axis are, and when each finding becomes true. Films go to _static/watch/films beside the page.
+`measures`, where the marks on the time axis are. Films go to _static/watch/films beside the page.
 """
 
 import functools
@@ -22,7 +22,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformer_circuits.circuits import in_context
 from transformer_circuits.figures.style import use_style
 from transformer_circuits.figures.tokens import show_token
-from transformer_circuits.measures.ablation import WORKS
+from transformer_circuits.measures.ablation import WORKS, AblationEffects, recorded_effects
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
 from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.measures.weights import COMPOSES, copying_threshold
@@ -34,16 +34,28 @@ TEXTS = ("Made-up names", "Random tokens, twice")
 ROLES = ("", "copying head", "previous-token head", "induction head", "without effect")
 FLOATS = ("eigenvalue_scale", "previous_token", "rest", "induction", "positivity", "composition")
 STILLS = 6
+LABELS = {  # models as people call them
+    "attn-only-1l": "one layer",
+    "attn-only-2l": "two layers",
+    "attn-only-2l-planted": "two layers, repeats planted in the text",
+}
 Film = Mapping[str, np.ndarray]
 
 
 # ---- what a film shows -----------------------------------------------------------------------------------------------------
 
 
-def roles(film: Film, log: pd.DataFrame, copying: float) -> Int[np.ndarray, "snapshot layer head"]:
-    """Return what each head does at each snapshot, as an index into ROLES; `copying`: the positivity above which it copies."""
+def roles(
+    film: Film, log: pd.DataFrame, effects: AblationEffects, copying: float
+) -> Int[np.ndarray, "snapshot layer head"]:
+    """Return what each head does at each snapshot, as an index into ROLES; `copying`: the positivity above which it copies.
+
+    `effects`: of the finished model, which decide the last snapshot, as they do in the chapters and on the page "Play".
+    """
+    working = in_context.working(log)
+    working[-1] = effects.working.numpy()
     holds = [
-        ~in_context.working(log),
+        ~working,
         film["induction"] >= INDUCTION_HEAD,
         film["previous_token"] >= PREVIOUS_TOKEN_HEAD,
         film["positivity"] > copying,
@@ -128,7 +140,7 @@ def script(name: str, film: Film) -> str:
     texts = [film[f"text_{k}"].tolist() for k in range(len(TEXTS))]
     shown = [film[f"{part}_{k}"].ravel() for part in ("text", "top_token") for k in range(len(TEXTS))]
     names = {token: token_name(tokenizer, token) for token in np.unique(np.concatenate(shown)).tolist()}
-    arrays, content = packed(film, roles(film, log, copying(name)))
+    arrays, content = packed(film, roles(film, log, recorded_effects(name), copying(name)))
     curves = [
         {"title": "Held-out loss, nats per token", "values": log["held_out"].tolist()},
         {"title": "In-context score, nats", "values": log["in_context"].tolist()},
@@ -140,7 +152,7 @@ def script(name: str, film: Film) -> str:
         "curves": curves, "marks": marks(film, log), "start": start(film, log),
         "texts": [{"label": label, "ids": ids, "names": [names[i] for i in ids]} for label, ids in zip(TEXTS, texts)],
         "composes": COMPOSES, "widest": float(film["composition"].max()) if "composition" in film else None,
-        "findings": json.loads(findings(name, log).to_json(orient="records")), "arrays": arrays,
+        "arrays": arrays,
     }  # fmt: skip
     return as_script(facts, content)
 
@@ -150,24 +162,6 @@ def copying(name: str) -> float:
     """Return the positivity above which a head of a shipped model is a copying head."""
     model = load_model(name, device="cpu")
     return copying_threshold(model.W_E, model.W_U, model.cfg.d_head)
-
-
-def findings(name: str, log: pd.DataFrame) -> pd.DataFrame:
-    """Return `in_context.when_true` of a shipped model, earliest first, compared with the one-layer model of its family if there is one.
-
-    `law`: the tokens after which an induction head should form by the law.
-    """
-    one_layer, about = name.replace("2l", "1l"), manifest(name)
-    if one_layer not in list_models():
-        one_layer = name
-    alone, threshold = training_log(one_layer), copying(one_layer)
-    found = in_context.when_true(log, alone, d_vocab=about["config"]["d_vocab"], copying=threshold)
-    run = about["training"]["run"]
-    law = in_context.predicted_emergence(run["training"]["batch"], run["model"]["n_ctx"])
-    found["law"] = np.where(found["finding"] == in_context.INDUCES, law, np.nan)
-    if name != one_layer:  # E1 is about the other film
-        found = found[found["claim"] != "E1"]
-    return found.sort_values("tokens", kind="stable")
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------------
@@ -203,7 +197,7 @@ def main(out: Path) -> None:
     page = render(
         "watch.md",
         snapshots=" or ".join(map(str, sorted({len(film["tokens"]) for film in films.values()}))),
-        films=html.escape(json.dumps({"films": list(films)})),
+        films=html.escape(json.dumps({"films": [{"name": name, "label": LABELS.get(name, name)} for name in films]})),
         alt=f"Six attention patterns of head {layer}.{head}, from the first snapshot to the last. In the last ones, a diagonal is bright: the token that followed last time.",
         previous=f"{PREVIOUS_TOKEN_HEAD:.0%}",
         induction=f"{INDUCTION_HEAD:.0%}",

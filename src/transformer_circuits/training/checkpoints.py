@@ -22,10 +22,10 @@ def digest(path: Path) -> str:
 
 
 def checksum(tensors: dict[str, Tensor]) -> str:
-    found = hashlib.sha256()
+    total = hashlib.sha256()
     for name in sorted(tensors):
-        found.update(name.encode() + tensors[name].numpy(force=True).tobytes())
-    return found.hexdigest()
+        total.update(name.encode() + tensors[name].numpy(force=True).tobytes())
+    return total.hexdigest()
 
 
 def owners(optimizers: Sequence[Optimizer]) -> dict[Tensor, Optimizer]:
@@ -43,6 +43,15 @@ def save_checkpoint(
         tensors |= {f"{key}.{names[parameter]}": value for key, value in content.items()}
     metadata = {"about": json.dumps({"about": about, **done}), "sha256": checksum(tensors)}
     write_atomically(path, lambda partial: save_file(tensors, partial, metadata=metadata))
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    """Return the `about` of a checkpoint; nothing if there is none, or none that can be read."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            return json.loads(file.metadata()["about"])["about"]
+    except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError):
+        return {}
 
 
 def load_checkpoint(

@@ -43,6 +43,7 @@ WRITTEN = ("tokenizer.json", "train.npy", "held_out.npy", "held_out_documents.js
 KINDS = {".md": "docs", ".rst": "docs", ".txt": "docs", ".py": "python", ".html": "html", ".tex": "latex"}
 DATA_LIKE = 0.35  # share of characters other than letters and space from which a file is a table, not a text
 HELD_OUT_SHARE = 0.015  # of the characters of each kind
+HELD_OUT_MOST = 0.25  # of the characters of a kind: a longer document is held out only if all of its kind are
 HELD_OUT_KNOWN = 0.05  # share of a held-out document's runs of words that may also occur in other documents
 COPY_WINDOW = 512
 RUNS = (2, 7, 30)  # tokens of a run that occurs before in its window
@@ -62,16 +63,16 @@ def shingles(text: str, words: int = 8) -> set[int]:
     """Return checksums of runs of words, one run in eight, the same wherever lines break."""
     parts = text.split()
     starts = range(max(1, len(parts) - words + 1))
-    found = {zlib.crc32(" ".join(parts[i : i + words]).encode()) for i in starts}
-    return {run for run in found if run % 8 == 0} or {min(found)}
+    checksums = {zlib.crc32(" ".join(parts[i : i + words]).encode()) for i in starts}
+    return {checksum for checksum in checksums if checksum % 8 == 0} or {min(checksums)}
 
 
 def is_copy(text: str, seen: set[int]) -> bool:
     """Return whether more than half of a text's runs of words are in `seen` (edited or rewrapped); those of other texts are added."""
-    found = shingles(text)
-    is_known = len(found & seen) > len(found) / 2
+    checksums = shingles(text)
+    is_known = len(checksums & seen) > len(checksums) / 2
     if not is_known:
-        seen |= found
+        seen |= checksums
     return is_known
 
 
@@ -123,11 +124,11 @@ def read_package(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
 
         requirement = f"{source['package']}=={source['version']}"
         find = [sys.executable, "-m", "unearth", "--no-binary", "--link-only", requirement]
-        found = subprocess.run(find, check=True, capture_output=True, text=True).stdout.split()[0]
-        url = found.partition("#")[0]
+        link = subprocess.run(find, check=True, capture_output=True, text=True).stdout.split()[0]
+        url = link.partition("#")[0]
         pooch.retrieve(url, known_hash=source["sha256"], path=cache, fname=archive.name, progressbar=True)
-    if (found := sha256(archive.read_bytes())) != source["sha256"]:
-        raise ValueError(f"{archive} must have SHA-256 {source['sha256']}, got {found}; delete it")
+    if (checksum := sha256(archive.read_bytes())) != source["sha256"]:
+        raise ValueError(f"{archive} must have SHA-256 {source['sha256']}, got {checksum}; delete it")
     yield from members(archive)
 
 
@@ -167,8 +168,10 @@ def read_folder(folder: Path, out: Path) -> Iterator[Document]:
         if not place.is_relative_to(folder.resolve()) or place in written:
             continue
         try:
-            text = path.read_text(encoding="utf8")
-        except (UnicodeDecodeError, OSError):
+            text = path.read_text(encoding="utf-8-sig")
+            if "\x00" in text:  # an archive, or UTF-16
+                raise ValueError
+        except (ValueError, OSError):
             unread.append(path.name)
             continue
         if text.strip() and not is_copy(text, seen):
@@ -196,15 +199,15 @@ def read_dataset(name: str, characters: int) -> Iterator[Document]:
 def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     """Return (training, held out): whole documents, about HELD_OUT_SHARE of the characters of every kind, at least one document.
 
-    The only document of its kind is for training. Where each is, or all of a kind are long, the shortest is held out. Raises ValueError for
-    fewer than two documents.
+    The only document of its kind is for training. Where each is, or all of a kind are long, the shortest is held out, so that never more than
+    half of a text is. Raises ValueError for fewer than two documents.
     """
     runs_of = {document: shingles(document.text) for document in documents}
-    occurrences = Counter(run for found in runs_of.values() for run in found)
+    occurrences = Counter(run for runs in runs_of.values() for run in runs)
 
     def is_boilerplate(document: Document) -> bool:
-        found = runs_of[document]
-        return sum(occurrences[run] > 1 for run in found) > HELD_OUT_KNOWN * len(found)
+        known = sum(occurrences[run] > 1 for run in runs_of[document])
+        return known > HELD_OUT_KNOWN * len(runs_of[document])
 
     def size(document: Document) -> tuple[int, str]:
         return len(document.text), document.path
@@ -214,11 +217,12 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     if len(groups) == len(documents) > 1:  # each is the only one of its kind
         held_out = {min(documents, key=size)}
     for group in (group for group in groups if len(group) > 1):
-        room = HELD_OUT_SHARE * sum(len(d.text) for d in group)
+        total = sum(len(d.text) for d in group)
+        room, longest = HELD_OUT_SHARE * total, HELD_OUT_MOST * total
         # Documents longer than half the share would make the held-out text a matter of two or three authors.
         # Boilerplate that the training text has too would be recalled, not predicted: documents without much of it come first.
         for document in sorted(group, key=lambda d: (is_boilerplate(d), sha256(d.text.encode()))):
-            if room > 0 and (len(document.text) < max(room / 2, 20_000) or len(group) < 10):
+            if room > 0 and len(document.text) <= min(longest, max(room / 2, 20_000)):
                 held_out.add(document)
                 room -= len(document.text)
         if held_out.isdisjoint(group):  # all are long
@@ -271,8 +275,8 @@ def runs(tokens: np.ndarray, n: int) -> np.ndarray:
 
 def repeated_share(windows: np.ndarray, n: int) -> float:
     """Return the share of tokens in windows [window, token] that end a run of `n` tokens that occurs before in their window."""
-    found = np.sort(runs(windows, n), axis=-1)
-    return float((found[:, 1:] == found[:, :-1]).sum() / windows.size)
+    ordered = np.sort(runs(windows, n), axis=-1)
+    return float((ordered[:, 1:] == ordered[:, :-1]).sum() / windows.size)
 
 
 def repetition(train: Path, d_vocab: int) -> list[dict]:
@@ -289,13 +293,13 @@ def repetition(train: Path, d_vocab: int) -> list[dict]:
 
 def recalled(held_out: np.ndarray, train: np.ndarray, n: int = 14, block: int = 4_000_000) -> np.ndarray:
     """Return, for each run of `n` held-out tokens, whether the training text has it too."""
-    wanted, places = np.unique(runs(held_out, n), return_inverse=True)
-    found = np.zeros(len(wanted), dtype=bool)
-    for start in range(0, len(train) if len(wanted) else 0, block):
-        these = runs(train[start : start + block + n - 1], n)
-        at = np.searchsorted(wanted, these).clip(max=len(wanted) - 1)  # five times as fast as np.isin
-        found[at[wanted[at] == these]] = True
-    return found[places]
+    unique, places = np.unique(runs(held_out, n), return_inverse=True)
+    in_training = np.zeros(len(unique), dtype=bool)
+    for start in range(0, len(train) if len(unique) else 0, block):
+        known = runs(train[start : start + block + n - 1], n)
+        at = np.searchsorted(unique, known).clip(max=len(unique) - 1)  # five times as fast as np.isin
+        in_training[at[unique[at] == known]] = True
+    return in_training[places]
 
 
 def count_bigrams(tokens: np.ndarray, d_vocab: int) -> dict[str, np.ndarray]:
@@ -354,8 +358,8 @@ def build(documents: list[Document], out: Path, d_vocab: int) -> dict:
     (out / "held_out_documents.json").write_text(json.dumps(listing, indent=0))
     shares, train = {}, np.load(out / "train.npy", mmap_mode="r")
     for kind, group in held.groupby("kind"):
-        found = recalled(joined(group), train)
-        shares[kind] = round(float(found.sum() / max(1, len(found))), 4)
+        known = recalled(joined(group), train)
+        shares[kind] = round(float(known.sum() / max(1, len(known))), 4)
     splits["held_out"]["recalled"] = shares
 
     table, sources = table.sort_values(["source", "kind"], kind="stable"), []

@@ -5,9 +5,9 @@ A frame depends on the weights alone. A resumed run therefore ends with the same
 
 step, tokens                          int64 [S], those of the log's rows
 text_k                                uint16 [n]; text 0: a sentence with made-up names, text 1: random tokens, repeated twice
-pattern_k                             uint8 [S, layer, head, n (n + 1) / 2]: 255 times the attention, row by row, sources up to the destination
+pattern_k                             uint8 [S, layer, head, n (n + 1) / 2]: 255 times the attention, in SHADES, row by row, sources up to the destination
 top_token_k, top_probability_k        uint16, uint8 [S, n, 5]: the most likely next tokens, 255 times their probabilities
-eigenvalues                           float16 [S, layer, head, d_head, 2]: of W_E W_V W_O W_U, real and imaginary, largest first,
+eigenvalues                           float16 [S, layer, head, d_head, 2]: of W_E W_V W_O W_U, real and imaginary, largest first, in PARTS,
 eigenvalue_scale                      float32 [S, layer, head]: divided by the largest absolute value
 composition                           float16 [S, 3, reader, writer]: composition ratios of Q, K, V, with two layers only
 previous_token, rest, induction, positivity   float16 [S, layer, head]: scores of the log's row
@@ -34,6 +34,8 @@ NAMES = "Old Zorblax met Quennifer at the gate. Zorblax bowed, and Quennifer lau
 LONGEST = 48  # tokens of a text at most
 SEGMENT = 20  # random tokens that occur twice
 TOP = 5
+PARTS = 128  # of 1, for eigenvalues
+SHADES = 32  # of attention, which compress to half the size of 256
 SCORES = ("previous_token", "rest", "induction", "positivity")
 
 
@@ -101,7 +103,7 @@ def reading(model: Transformer, text: np.ndarray) -> dict[str, np.ndarray]:
     seen = torch.ones(len(text), len(text), dtype=torch.bool, device=pattern.device).tril()
     probability, token = model(tokens)[0].softmax(dim=-1).topk(min(TOP, model.config.d_vocab))
     return {
-        "pattern": as_bytes(pattern[..., seen]),
+        "pattern": as_bytes((pattern[..., seen] * (SHADES - 1)).round() / (SHADES - 1)),
         "top_token": token.cpu().numpy().astype(np.uint16),
         "top_probability": as_bytes(probability),
     }
@@ -118,7 +120,7 @@ def circuits(model: Transformer) -> dict[str, np.ndarray]:
     found = torch.linalg.eigvals((W["W_O"] @ evaluation.vocabulary_product(model) @ W["W_V"]).double())
     found = found.gather(-1, found.abs().argsort(dim=-1, descending=True, stable=True))
     scale = found[..., :1].abs()
-    arrays = {"eigenvalues": torch.view_as_real(found / scale).numpy().astype(np.float16)}
+    arrays = {"eigenvalues": ((torch.view_as_real(found / scale) * PARTS).round() / PARTS).numpy().astype(np.float16)}
     arrays["eigenvalue_scale"] = scale[..., 0].numpy().astype(np.float32)
     if model.config.n_layers == 2:
         arrays["composition"] = evaluation.composition(W).numpy().astype(np.float16)

@@ -18,6 +18,7 @@ import os
 import platform
 import re
 import signal
+import textwrap
 import time
 import tomllib
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -25,12 +26,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import accelerate
 import filelock
 import numpy as np
 import pydantic
 import torch
 from accelerate import Accelerator
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic_core import PydanticUndefined
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -38,8 +41,8 @@ from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.shards import said, save_model, write_atomically
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
 from transformer_circuits.training.blocked import blocked_attention
-from transformer_circuits.training.checkpoints import digest, load_checkpoint, read_log, save_checkpoint
-from transformer_circuits.training.evaluation import Evaluation, decimals, ablation_effects_of
+from transformer_circuits.training.checkpoints import digest, load_checkpoint, read_log, recorded, save_checkpoint
+from transformer_circuits.training.evaluation import Evaluation, ablation_effects_of, decimals
 from transformer_circuits.training.film import Film, texts
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.muon import HeadMuon
@@ -48,6 +51,8 @@ from transformer_circuits.training.windows import Windows
 CONFIGS = Path(__file__).parent / "configs"
 SHORT = 15_000_000  # tokens of a run from which on it has as many snapshots as its configuration says
 SHORTEST = 5  # tokens of a window: its evaluation repeats a segment of two, whose second token is predicted
+TRIAL = 128  # tokens on which precisions are compared
+WORDS, OTHER = {"bf16": "bf16", "no": "float32"}, {"bf16": "no", "no": "bf16"}
 FORWARD = 1 / 4  # time of a window that is only evaluated, as a fraction of one that is trained on
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -60,27 +65,36 @@ STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 class TrainingConfig:
     """How a model is trained. Raises ValueError for settings of another type or out of range."""
 
-    tokens: PositiveInt  # to see in all
-    batch: PositiveInt = 4  # windows per step, over all processes
-    optimizer: Literal["muon", "adamw"] = "muon"  # of heads: Muon for each head; all else is AdamW's
-    lr: PositiveFloat = 2e-3
-    lr_end: Share = 0.05  # of lr, reached at the last step
-    warmup: Share = 0.01  # of the steps, over which lr rises
-    decay_from: Share = 0.5  # of the steps, after which lr falls along a cosine; constant in between
-    betas: Annotated[tuple[Memory, ...], Field(strict=False, min_length=2, max_length=2)] = (0.9, 0.95)
-    weight_decay: NonNegativeFloat = 0.1  # of layers
-    decay_embeddings: bool = False  # with the same decay the embeddings of rare tokens would fade
-    clip: PositiveFloat = 1.0
-    seed: NonNegativeInt = 0
-    without_start: Share = 0.0  # of training windows, which begin in running text, without the start token
-    planted: Share = 0.0  # of training windows, which contain one of their own passages twice
-    precision: Literal["bf16", "no"] = "bf16"  # "no": float32, three times as fast on CPUs without bf16 units
-    snapshots: PositiveInt = 30  # evaluations, half of them log-spaced over the run, half even
-    evaluate_windows: Several = 48  # held-out windows per evaluation
-    few_windows: Several = 8  # of those, the ones whose patterns and orders are measured
-    repeats: PositiveInt = 16  # rows of repeated random tokens
-    film: bool = False  # record what the page "Watch it learn" shows, at every snapshot
-    checkpoint_minutes: PositiveFloat = 5.0
+    tokens: PositiveInt = Field(description="to read in all")
+    batch: PositiveInt = Field(4, description="windows per step, over all processes")
+    optimizer: Literal["muon", "adamw"] = Field("muon", description="of heads: Muon for each head; all else is AdamW's")
+    lr: PositiveFloat = Field(2e-3, description="learning rate")
+    lr_end: Share = Field(0.05, description="fraction of lr, reached at the last step")
+    warmup: Share = Field(0.01, description="fraction of the steps, over which lr rises")
+    decay_from: Share = Field(
+        0.5, description="fraction of the steps, after which lr falls along a cosine; constant in between"
+    )
+    betas: Annotated[tuple[Memory, ...], Field(strict=False, min_length=2, max_length=2)] = Field(
+        (0.9, 0.95), description="of AdamW"
+    )
+    weight_decay: NonNegativeFloat = Field(0.1, description="of layers")
+    # With the same decay the embeddings of rare tokens would fade.
+    decay_embeddings: bool = Field(False, description="decay embeddings too")
+    clip: PositiveFloat = Field(1.0, description="largest norm of a gradient")
+    seed: NonNegativeInt = Field(0, description="of the initial weights and the order of the text")
+    without_start: Share = Field(
+        0.0, description="fraction of training windows that begin in running text, without the start token"
+    )
+    planted: Share = Field(0.0, description="fraction of training windows that contain one of their own passages twice")
+    precision: Literal["auto", "bf16", "no"] = Field(
+        "auto", description="bf16, no (float32), or auto: bf16 where a short trial shows that it is faster"
+    )
+    snapshots: PositiveInt = Field(30, description="evaluations, half of them log-spaced over the run, half even")
+    evaluate_windows: Several = Field(48, description="held-out windows per evaluation")
+    few_windows: Several = Field(8, description="of those, the ones whose patterns and orders are measured")
+    repeats: PositiveInt = Field(16, description="rows of repeated random tokens per evaluation")
+    film: bool = Field(False, description='record what the page "Watch it learn" shows, at every snapshot')
+    checkpoint_minutes: PositiveFloat = Field(5.0, description="minutes between checkpoints")
 
     def learning_rate(self, step: int, steps: int) -> float:
         done = (step + 1) / steps
@@ -90,10 +104,37 @@ class TrainingConfig:
         return self.lr * (self.lr_end + (1 - self.lr_end) * (1 + math.cos(math.pi * falling)) / 2)
 
 
+SECTIONS = {"model": ModelConfig, "training": TrainingConfig}
+
+
+def setting(change: str) -> tuple[str, Any]:
+    """Return the name and the value of a setting such as lr=1e-3 or precision=no. Raises ValueError for anything else."""
+    key, equals, value = change.partition("=")
+    for line in (change, f"{key}={json.dumps(value)}") if equals else ():  # TOML, or text without its quotes
+        with contextlib.suppress(ValueError):
+            ((key, content),) = tomllib.loads(line).items()
+            return key, content
+    raise ValueError(f"a setting must be name=value, such as lr=1e-3, got {change!r}")
+
+
+def described_settings() -> str:
+    """Return a line for each setting: its name, default, and what it is."""
+    lines = []
+    for section, kind in SECTIONS.items():
+        lines.append(f"settings of the {section} (KEY=VALUE of --set, or in [{section}] of a TOML file):")
+        for name, field in kind.__pydantic_fields__.items():
+            default = "" if field.default in (PydanticUndefined, None) else f"={json.dumps(field.default)}"
+            lines += textwrap.wrap(
+                f"{name}{default}: {field.description}", 110, initial_indent="  ", subsequent_indent="      "
+            )
+    return "\n".join(lines)
+
+
 def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfig, TrainingConfig]:
     """Return (name, model, training) from a TOML file, or from a configuration in `configs/` by its name.
 
-    `changes` replace settings of the file, as lines of TOML: "lr=1e-3". Raises ValueError that names what exists or what is wrong.
+    `changes` replace settings of the file, as lines of TOML: "lr=1e-3". Text needs no quotes: "precision=no". Raises ValueError that names what
+    exists or what is wrong.
     """
     path = Path(name) if name.endswith(".toml") else CONFIGS / f"{name}.toml"
     if not path.is_file():
@@ -106,16 +147,12 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
     sections = {"model": {}, "training": {}} | content
     if len(sections) > 2 or not all(isinstance(section, dict) for section in sections.values()):
         raise ValueError(f"{path} must have the sections [model] and [training] and nothing else, got {content}")
-    known = {field.name: "model" for field in dataclasses.fields(ModelConfig)}
-    known |= {field.name: "training" for field in dataclasses.fields(TrainingConfig)}
+    section_of = {field.name: section for section, kind in SECTIONS.items() for field in dataclasses.fields(kind)}
     for change in changes:
-        try:
-            ((key, value),) = tomllib.loads(change).items()
-        except ValueError as error:
-            raise ValueError(f"a setting must be a line of TOML such as lr=1e-3, got {change!r}") from error
-        if key not in known:
-            raise ValueError(f"unknown setting {key!r}; there are: {', '.join(known)}")
-        sections[known[key]][key] = value
+        key, value = setting(change)
+        if key not in section_of:
+            raise ValueError(f"unknown setting {key!r}; there are: {', '.join(section_of)}")
+        sections[section_of[key]][key] = value
     for section in sections.values():  # 1e6 is a whole number too; settings that are not whole numbers take one
         section |= {key: int(x) for key, x in section.items() if isinstance(x, float) and x.is_integer()}
     try:
@@ -153,8 +190,8 @@ def stop_signals() -> Iterator[list[int]]:
 
 def hardware(accelerator: Accelerator) -> dict[str, Any]:
     cuda, cpus = accelerator.device.type == "cuda", Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.*)", cpus.read_text()) if cpus.exists() else None
-    cpu = found[1] if found else platform.machine()
+    named = re.search(r"model name\s*: (.*)", cpus.read_text()) if cpus.exists() else None
+    cpu = named[1] if named else platform.machine()
     return {
         "device": torch.cuda.get_device_name() if cuda else cpu,
         "processes": accelerator.num_processes,
@@ -196,6 +233,14 @@ def optimizers_for(model: Transformer, config: TrainingConfig) -> list[torch.opt
     return [HeadMuon(readers, writers, model.config.d_head, config.lr, weight_decay=decay), adamw] if heads else [adamw]
 
 
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it."""
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
 class Run:
     """One run from its last checkpoint on: `step` steps are done, and `train_loss` is the loss of the last one."""
 
@@ -204,8 +249,6 @@ class Run:
         self.accelerator = Accelerator(mixed_precision="no", cpu=not torch.cuda.is_available())
         self.is_main = self.accelerator.is_main_process
         device, processes = self.accelerator.device, self.accelerator.num_processes
-        # Not Accelerate's own mixed precision, which is fixed for the life of the process.
-        self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
         self.share, left_over = divmod(config.batch, processes)
         if shape.n_ctx < SHORTEST:
             raise ValueError(f"n_ctx must be at least {SHORTEST}, got {shape.n_ctx}")
@@ -223,24 +266,67 @@ class Run:
         held_out = Windows(files[1], *sides)
         if held_out.count < 2:  # ablation effects would have no standard error
             raise ValueError(f"{files[1]} must have at least two windows of {shape.n_ctx} tokens, got one; lower n_ctx")
+        self.tokens_per_step = config.batch * shape.n_ctx
+        self.steps = max(1, config.tokens // self.tokens_per_step)
+        self.checkpoint, self.log = out / "checkpoint.safetensors", out / "training.jsonl"
+        loss = NextTokenLoss(self.model)
+        if config.precision == "auto":
+            self.config = config = dataclasses.replace(config, precision=self.faster_precision(loss))
+        # Not Accelerate's own mixed precision, which is fixed for the life of the process.
+        self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
         settings = {"model": dataclasses.asdict(shape), "training": dataclasses.asdict(config)}
         about = {"name": name, **settings, "corpus": {file.name: digest(file) for file in files}}
         self.about = json.loads(json.dumps(about))
-        self.tokens_per_step = config.batch * shape.n_ctx
-        self.steps = max(1, config.tokens // self.tokens_per_step)
         self.snapshots = snapshot_steps(self.steps, snapshot_count(shape, config))
         self.film = None
         if config.film:
             self.film = Film(out / "film", texts(data, held_out.tokens[: shape.n_ctx], shape), shape)
-        self.checkpoint, self.log = out / "checkpoint.safetensors", out / "training.jsonl"
         self.resume()
         self.evaluation = Evaluation(held_out, shape.d_vocab, config, device)
-        loss = NextTokenLoss(self.model)
+        self.expect(loss)
         self.loss, *self.optimizers = self.accelerator.prepare(loss, *self.optimizers)
         self.caught: list[int] = []  # signals
         done, total = self.step * self.tokens_per_step, self.steps * self.tokens_per_step
         looks = {"unit": "tok", "unit_scale": True, "mininterval": 2, "disable": not self.is_main}
         self.bar = tqdm(desc=name, initial=done, total=total, **looks)
+
+    def seconds(self, loss: NextTokenLoss, precision: str, windows: int, n_ctx: int) -> float:
+        """Return how long a forward and a backward pass take in this precision; the second of two, and the gradients are thrown away."""
+        device, took = self.accelerator.device, 0.0
+        rows = torch.zeros(windows, n_ctx + 1, dtype=torch.long, device=device)
+        for _ in range(2):
+            started = time.perf_counter()
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                value = loss(rows)
+            value.backward()
+            value.item()  # waits for a GPU
+            took = time.perf_counter() - started
+        self.model.zero_grad()
+        return took
+
+    def faster_precision(self, loss: NextTokenLoss) -> str:
+        """Return "bf16" or "no", whichever is faster on this machine; on resuming, what the run began with.
+
+        On processors without bf16 units bf16 takes up to 500 times as long, so the trial is short.
+        """
+        began_with = recorded(self.checkpoint).get("training", {}).get("precision")
+        if began_with in ("bf16", "no"):
+            return began_with
+        n_ctx = min(self.shape.n_ctx, TRIAL)
+        took = {precision: self.seconds(loss, precision, 1, n_ctx) for precision in ("no", "bf16")}
+        chosen = accelerate.utils.broadcast_object_list([min(took, key=took.get)])[0]
+        ratio = max(took.values()) / min(took.values())
+        self.accelerator.print(f"precision: {WORDS[chosen]}, {ratio:.1f} times as fast here as {WORDS[OTHER[chosen]]}")
+        return chosen
+
+    def expect(self, loss: NextTokenLoss) -> None:
+        """Print how long the rest of the run will take, from one step's forward and backward pass."""
+        left = (self.steps - self.step) * self.tokens_per_step
+        seconds = self.seconds(loss, self.config.precision, self.share, self.shape.n_ctx)
+        rate = self.tokens_per_step / seconds
+        self.accelerator.print(
+            f"expected: {rate:,.0f} tokens/s in {WORDS[self.config.precision]}, {duration(left / rate)} for {left:,} tokens, plus evaluations"
+        )
 
     def resume(self) -> None:
         """Load the checkpoint if there is one, and write the log again up to there."""
@@ -285,8 +371,9 @@ class Run:
             return stopped
         mean_loss, largest_norm = losses.mean().item(), norms.max().item()
         if not math.isfinite(mean_loss + largest_norm):
-            found = f"loss {mean_loss}, gradient norm {largest_norm}"
-            raise ValueError(f"training diverged at step {self.step} ({found}); lower lr")
+            raise ValueError(
+                f"training diverged at step {self.step} (loss {mean_loss}, gradient norm {largest_norm}); lower lr"
+            )
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -373,7 +460,8 @@ def train(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    form = RawDescriptionHelpFormatter
+    parser = ArgumentParser(description=__doc__, epilog=described_settings(), formatter_class=form)
     add = parser.add_argument
     add("--config", required=True, help="name of a shipped configuration, or a TOML file")
     add("--name", help="name of the model (default: as its configuration)")

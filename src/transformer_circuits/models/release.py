@@ -1,0 +1,76 @@
+"""The files of a release for a package without a clone: each model, and the book's data, as a zip that is fetched once into the user's cache.
+
+`released.sha256` in this folder has their checksums, and the metadata of the package (from pyproject.toml) has the address. `make hub` makes both
+the zips and the list.
+"""
+
+import importlib.metadata
+import importlib.resources
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+from .. import paths
+from .shards import WeightsError, said
+
+SUMS = importlib.resources.files(__package__) / "released.sha256"
+BOOK_DATA = "data"  # the name of the zip with the book's data
+
+
+def checksums() -> dict[str, str]:
+    """Return the SHA-256 of each released zip, by the name of the model."""
+    lines = SUMS.read_text(encoding="utf8").splitlines()
+    return {file.removesuffix(".zip"): sha256 for sha256, file in (line.split() for line in lines)}
+
+
+def released() -> list[str]:
+    """Return the names of the models that can be fetched: none in a clone, which has them."""
+    return [] if paths.CLONE else [name for name in checksums() if name != BOOK_DATA]
+
+
+def data_file(name: str) -> Path:
+    """Return a file of the book's data, which is fetched if it is not there. Raises WeightsError if it cannot be."""
+    if not paths.CLONE and not paths.DATA.is_dir():
+        fetch(BOOK_DATA, paths.DATA)
+    return paths.DATA / name
+
+
+def address() -> str | None:
+    """Return where this release's zips are, or those of the latest one; None if the package names no repository."""
+    about = importlib.metadata.metadata(paths.DISTRIBUTION)
+    urls = dict(url.split(", ") for url in about.get_all("Project-URL", []))
+    place = "latest/download" if "dev" in about["Version"] else f"download/v{about['Version']}"
+    return f"{urls['Repository']}/releases/{place}" if "Repository" in urls else None
+
+
+def fetch(name: str, folder: Path) -> None:
+    """Fetch a released zip, check its SHA-256, and unpack it as `folder`. Raises WeightsError if one of these fails."""
+    import pooch  # slow, as is the next
+    import requests
+
+    if (place := address()) is None:
+        raise WeightsError(
+            f"{name!r} is not on this machine, and the package names no address to fetch it from: "
+            "set TRANSFORMER_CIRCUITS_ROOT to a clone of the book's repository"
+        )
+    url, partial = f"{place}/{name}.zip", folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    pooch.get_logger().setLevel("WARNING")
+    try:
+        file = pooch.retrieve(url, f"sha256:{checksums()[name]}", f"{name}.zip", paths.ROOT, progressbar=True)
+        with zipfile.ZipFile(file) as archive:
+            archive.extractall(partial)
+        if not folder.exists():  # else another process was faster
+            partial.rename(folder)
+        Path(file).unlink(missing_ok=True)
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # requests' errors are OSErrors; pooch raises ValueError for another checksum
+        reason = "no connection" if isinstance(error, requests.ConnectionError) else said(error)
+        raise WeightsError(
+            f"{name!r} is not on this machine, and could not be fetched from {url}: {reason}; "
+            "try again, or set TRANSFORMER_CIRCUITS_ROOT to a clone of the book's repository"
+        ) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,186 @@
+"""The trainings of chapter 15: two small layers that learn to copy within seconds. `make small-runs` runs all and stores what the chapter reads.
+
+tests/notebooks/test_small_runs.py says when that must be done again.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from safetensors.torch import save
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from tqdm import trange
+
+from transformer_circuits import data
+from transformer_circuits.models.architecture import ModelConfig, Transformer
+from transformer_circuits.models.release import data_file
+from transformer_circuits.models.shards import eight_bits
+from transformer_circuits.training.train import TrainingConfig, optimizers_for
+
+N_VOCAB, N_CTX = 64, 32  # tokens to choose from, and tokens in a row
+STEPS, WARMUP = 500, 50
+MEASURED = [
+    "always 16 apart",
+    *(f"seed {seed}" for seed in range(1, 5)),
+]  # models that the chapter measures after their training
+
+History = Float[np.ndarray, "step 2"]  # loss, right first guesses
+
+
+def draw_rows(
+    generator: torch.Generator, n_rows: int = 64, distance: int | None = None, share: float = 1.0
+) -> tuple[Int[Tensor, "row pos"], Bool[Tensor, "row pos"]]:
+    """Return rows of random tokens, and which of them the first copy of a segment predicts.
+
+    `distance`: between the beginnings of both copies; None for any.
+    `share`: the fraction of rows that have a second copy.
+    """
+    length = torch.randint(4, N_CTX // 2, (n_rows, 1), generator=generator)
+    room = N_CTX - length - (distance or length) + 1
+    starts = torch.rand(n_rows, 2, generator=generator) * room
+    earlier, later = starts.long().sort(dim=1).values.split(1, dim=1)
+    second = earlier + distance if distance else later + length
+    place = torch.arange(N_CTX)
+    in_first = (place >= earlier) & (place < earlier + length)
+    in_second = (place >= second) & (place < second + length)
+    in_second &= torch.rand(n_rows, 1, generator=generator) < share
+    names = torch.rand(n_rows, N_VOCAB, generator=generator).argsort(dim=1)
+    noise = torch.rand(n_rows, N_CTX, generator=generator) * (N_VOCAB - length)
+    which = (length + noise).long()  # the first names are those of the segment
+    which = torch.where(in_first, place - earlier, which)
+    which = torch.where(in_second, place - second, which)
+    return names.gather(1, which), in_second & (place > second)
+
+
+def new_model(seed: int = 0, n_layers: int = 2, n_heads: int = 4, d_head: int = 16, **more: Any) -> Transformer:
+    """Return a model with random weights; `more` are other settings of `ModelConfig`."""
+    torch.manual_seed(seed)
+    return Transformer(ModelConfig(n_layers, 64, n_heads, d_head, N_VOCAB, N_CTX, **more))
+
+
+def learning_step(
+    model: Transformer, optimizers: list[torch.optim.Optimizer], rate: float, tokens: Int[Tensor, "row pos"]
+) -> tuple[float, Float[Tensor, "row pos-1 d_vocab"]]:
+    """Change the weights once; return the loss (nats per token) and the logits."""
+    logits = model(tokens)[:, :-1]
+    loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    loss.backward()
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.item(), logits
+
+
+def first_guesses(
+    logits: Float[Tensor, "row pos-1 d_vocab"], tokens: Int[Tensor, "row pos"], known: Bool[Tensor, "row pos"]
+) -> float:
+    """Return the fraction of known tokens for which the first guess is right."""
+    right = logits.argmax(dim=-1) == tokens[:, 1:]
+    return right[known[:, 1:]].float().mean().item()
+
+
+@torch.enable_grad()
+def train(
+    model: Transformer,
+    seed: int = 0,
+    steps: int = STEPS,
+    rate: float = 0.02,
+    watch: Callable[[list[tuple[float, float]]], None] | None = None,
+    **rows: Any,
+) -> History:
+    """Train a model until it has learned; return loss and right first guesses.
+
+    `watch` is called with the history every 100 steps. `rows` are options of `draw_rows`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    settings = TrainingConfig(tokens=steps * 64 * N_CTX, lr=rate, weight_decay=0.0)
+    optimizers = optimizers_for(model, settings)
+    history = []
+    for step in trange(steps):
+        tokens, known = draw_rows(generator, **rows)
+        now = rate * min(1, (step + 1) / WARMUP)
+        loss, logits = learning_step(model, optimizers, now, tokens)
+        history.append((loss, first_guesses(logits, tokens, known)))
+        if watch and (step + 1) % 100 == 0:
+            watch(history)
+        if np.mean(history[-20:], axis=0)[1] > 0.98:  # learned
+            break
+    return np.array(history)
+
+
+def cut(model: Transformer, side: str) -> Transformer:
+    """Let the "q", "k" or "v" of the second layer read what the first layer's reads."""
+    first, second = (getattr(block.attn, side) for block in model.layers)
+    seen = {}
+
+    def keep(module, inputs):
+        seen["first"] = inputs
+
+    def swap(module, inputs):
+        return seen["first"]
+
+    first.register_forward_pre_hook(keep)
+    second.register_forward_pre_hook(swap)
+    return model
+
+
+def without_positions(model: Transformer) -> Transformer:
+    """Set the positions of a model to zero."""
+    model.pos.weight.data.zero_()
+    return model
+
+
+def experiments() -> dict[str, tuple[Transformer, dict[str, Any]]]:
+    """Return a new model for each experiment, and how it is trained."""
+    runs = {
+        "keys cut": (cut(new_model(), "k"), {}),
+        "queries cut": (cut(new_model(), "q"), {}),
+        "no positions": (without_positions(new_model()), {}),
+        "smeared keys, one layer": (new_model(n_layers=1, smeared_keys=True), {}),
+        "always 16 apart": (new_model(), {"distance": 16}),
+        "half the rows": (new_model(), {"share": 0.5}),
+        "two heads": (new_model(n_heads=2), {}),
+        "eight heads of 8": (new_model(n_heads=8, d_head=8), {}),
+        "eight heads of 16": (new_model(n_heads=8), {}),  # added later
+    }
+    return runs | {f"seed {seed}": (new_model(seed), {"seed": seed}) for seed in range(1, 5)}
+
+
+def train_all(runs: dict[str, tuple[Transformer, dict[str, Any]]]) -> dict[str, History]:
+    """Train the models of `experiments`, as many at a time as there are cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # for each training
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            jobs = {name: pool.submit(train, model, **how) for name, (model, how) in runs.items()}
+    finally:
+        torch.set_num_threads(threads)
+    return {name: job.result() for name, job in jobs.items()}
+
+
+def digest() -> str:
+    """Return the SHA-256 of the code that decides what the trainings give."""
+    code = (draw_rows, new_model, learning_step, first_guesses, train, cut, without_positions, experiments)
+    return hashlib.sha256("".join(map(inspect.getsource, code)).encode()).hexdigest()
+
+
+def main() -> None:
+    runs, stored = experiments(), {}
+    for name, history in train_all(runs).items():
+        stored[f"{name}/log"] = torch.tensor(history, dtype=torch.float16)
+    for name in MEASURED:
+        weights = {key: weight for key, weight in runs[name][0].named_parameters() if weight.requires_grad}
+        stored |= eight_bits({f"{name}/{key}": weight.detach() for key, weight in weights.items()})
+    data_file(data.SMALL_RUNS).write_bytes(save(stored, {"code": digest()}))
+
+
+if __name__ == "__main__":
+    main()

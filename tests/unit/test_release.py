@@ -1,0 +1,128 @@
+"""The package without a clone: what a wheel has, where it gets a model from, what it says where it cannot; folders for a hub."""
+
+import http.server
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+import yaml
+
+from transformer_circuits.models import list_models, load_model, release
+from transformer_circuits.models.shards import sha256
+from transformer_circuits.pages import hub
+from transformer_circuits.paths import ROOT
+
+MODEL, OTHER, DAMAGED = "small-1l", "small-2l", "melodies-1l"
+TOKENS = torch.arange(20)[None]
+SCRIPT = f"""
+import json, sys
+import torch
+from transformer_circuits import models, paths
+from transformer_circuits.models.shards import WeightsError
+
+assert not paths.CLONE and "wheel" in models.__file__
+said = []
+for name in ("{DAMAGED}", "{OTHER}"):
+    try:
+        models.load_model(name, "cpu")
+        said.append("loaded")
+    except WeightsError as error:
+        said.append(str(error))
+model = models.load_model("{MODEL}", "cpu")
+logits = model(torch.arange(20)[None])[0, -1, :5].tolist()
+print(json.dumps([said, models.list_models(), len(model.tokenizer), logits]))
+"""
+
+
+@pytest.fixture(scope="module")
+def archives():
+    return hub.archives()
+
+
+def test_the_checksums_in_the_package_are_those_of_the_shipped_files(archives):
+    assert release.checksums() == {name: sha256(content) for name, content in archives.items()}, "run `make hub`"
+
+
+@pytest.fixture
+def server(tmp_path):
+    """An address whose files are those of a folder; calling it off is being without a network."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *arguments):
+            super().__init__(*arguments, directory=tmp_path / "public")
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield server
+        server.shutdown()
+
+
+def wheel(tmp_path, address: str):
+    """Build the package with another address, and install it alone."""
+    source, installed = tmp_path / "source", tmp_path / "wheel"
+    shutil.copytree(ROOT / "src" / "transformer_circuits", source / "src" / "transformer_circuits")
+    for name in ("README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    project = (ROOT / "pyproject.toml").read_text()
+    ours = release.address().partition("/releases/")[0]
+    (source / "pyproject.toml").write_text(project.replace(f'Repository = "{ours}"', f'Repository = "{address}"'))
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", source, "--no-deps", "--no-build-isolation", "-w", tmp_path], check=True)
+    subprocess.run([*pip, "install", "--no-deps", "--target", installed, *tmp_path.glob("*.whl")], check=True)
+    return installed
+
+
+def test_a_wheel_fetches_a_model_once_and_says_why_it_cannot(tmp_path, server, archives):
+    address = f"http://127.0.0.1:{server.server_port}/book"
+    environment = os.environ | {
+        "PYTHONPATH": str(wheel(tmp_path, address)),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "HF_HUB_OFFLINE": "1",
+    }
+    environment.pop("TRANSFORMER_CIRCUITS_ROOT", None)
+    place = release.address().partition("/releases/")[2]
+    public = tmp_path / "public" / "book" / "releases" / place
+    public.mkdir(parents=True)
+    (public / f"{MODEL}.zip").write_bytes(archives[MODEL])
+    (public / f"{DAMAGED}.zip").write_bytes(archives[DAMAGED][:-1])
+    (tmp_path / "elsewhere").mkdir()
+
+    def run():
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], cwd=tmp_path / "elsewhere", env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    (damaged, missing), names, tokens, logits = run()
+    start = "{!r} is not on this machine, and could not be fetched from {}/releases/{}/{}.zip: "
+    assert damaged.startswith(start.format(DAMAGED, address, place, DAMAGED)) and "hash" in damaged
+    assert missing.startswith(start.format(OTHER, address, place, OTHER)) and "404" in missing
+    model = load_model(MODEL, "cpu")
+    assert logits == model(TOKENS)[0, -1, :5].tolist() and tokens == len(model.tokenizer) and names == list_models()
+    server.shutdown()
+    server.server_close()
+    (_, unconnected), *again = run()
+    assert again == [names, tokens, logits], "what was fetched is there"
+    assert unconnected.startswith(start.format(OTHER, address, place, OTHER) + "no connection; try again, or set")
+
+
+@pytest.mark.parametrize("name", [MODEL, "melodies-1l"])
+def test_a_folder_for_the_hub_gives_the_same_model_and_has_a_card(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(hub, "OUT", tmp_path)
+    hub.write_folder(name)
+    model, loaded = load_model(name, "cpu"), load_model(tmp_path / name, "cpu")
+    assert torch.equal(loaded(TOKENS), model(TOKENS))
+    assert (loaded.tokenizer and loaded.tokenizer.get_vocab()) == (model.tokenizer and model.tokenizer.get_vocab())
+    _, front, text = (tmp_path / name / "README.md").read_text().split("---\n", 2)
+    about = yaml.safe_load(front)
+    assert about["license"] == "mit" and "transformer-lens" in about["tags"] and f'load_model("{name}")' in text
+    assert ("language" in about) == (model.tokenizer is not None)
