@@ -1,8 +1,11 @@
 """Say what is wrong with a function that a reader wrote: the solution is tried with each typical mistake in it (exercises.yml)."""
 
+import base64
 import dataclasses
 import functools
+import html
 import inspect
+import io
 import sys
 import time
 import traceback
@@ -10,9 +13,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import torch
 import yaml
-from IPython.display import Markdown
+from IPython.display import HTML, Markdown
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -281,3 +285,16 @@ def answered(name: str, **texts: str) -> Markdown:
 def folded(texts: dict[str, str], unfolded: bool = False) -> Markdown:
     fold = f"<details{' open' * unfolded}><summary>{{}}</summary>\n\n{{}}\n\n</details>"
     return Markdown("\n\n".join(fold.format(title, text) for title, text in texts.items()))
+
+
+def drawn(name: str, alt: str, caption: str) -> HTML:
+    """Return the current figure of matplotlib with its caption, folded until the check of the exercise has passed. `alt` describes the picture.
+
+    The figure is inside the fold, so that it stays closed when all cells are run, which opens folded outputs in JupyterLab.
+    """
+    image = io.BytesIO()
+    plt.savefig(image, format="png", bbox_inches="tight")
+    plt.close()
+    source = f"data:image/png;base64,{base64.b64encode(image.getvalue()).decode()}"
+    picture = f'<img src="{source}" alt="{html.escape(alt)}"><p>{html.escape(caption)}</p>'
+    return HTML(f"<details{' open' * (name in PASSED)}><summary>What the function finds</summary>{picture}</details>")
