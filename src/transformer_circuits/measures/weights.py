@@ -20,6 +20,7 @@ CORNER = 0.5  # positivity at which figures of training draw a line; claim T10 i
 ONE_SIDED, MIXED = 0.4, 0.25
 # Attention to the current token from which, and positivity up to which, a head deletes or may delete (claim O8).
 DELETES, MAY_DELETE = (0.5, -0.5), (0.25, -0.2)
+MATCH = 1.0  # units of attention score by which a token's entry for itself exceeds its row (T10): a factor of e
 RANDOM_HEADS = 400
 MOST = 8 / 12  # of the working heads: "most heads copy" (claim E1)
 
@@ -65,11 +66,17 @@ def random_positivities(W_E: Embedding, W_U: Unembedding, d_head: int) -> Float[
     return cached_for({"W_E": W_E, "W_U": W_U}, measure, [sys.modules[__name__]], str(d_head))[0].cpu()
 
 
-def random_match_positivities(W_E: Embedding, d_head: int) -> Float[Tensor, " head"]:
-    """Return the positivity of K-composition circuits W_E W_QK W_OV^T W_E^T with random heads and this model's own embedding (claim T10)."""
+def random_match_positivities(W_E: Embedding, d_head: int, two_tokens: bool = False) -> Float[Tensor, " head"]:
+    """Return the positivity of K-composition circuits W_E W_QK W_OV^T W_E^T with random heads and this model's own embedding (claim T10).
+
+    `two_tokens`: of circuits W_E W_OV' W_QK W_OV^T W_E^T, in which the query reads an earlier head as well (claim T17).
+    """
     tokens = (W_E.double().mT @ W_E.double()).cpu()
     Q, K = _random_heads(len(tokens), d_head, seed=0)
     V, O = _random_heads(len(tokens), d_head, seed=1)
+    if two_tokens:
+        moved, written = _random_heads(len(tokens), d_head, seed=2)
+        Q = moved @ (written @ Q)
     return positivity(torch.linalg.eigvals(V.mT @ tokens @ Q @ (K @ O.mT))).float()
 
 
