@@ -6,10 +6,10 @@ from torch import Tensor
 
 from transformer_circuits.measures.repeats import Repeated
 
-# Held-out windows on which a head's attention is averaged (previous-token scores, claims T6 and T7). Target: an error of 0.03.
-WINDOWS = 16
 PREVIOUS_TOKEN_HEAD = 0.4  # mean attention to the previous token; uniform attention gives about 1%
 POSITIONAL_HEAD = 0.5  # fraction of the variance of its scores that distance explains; 0 without positions
+# Held-out windows behind a head's mean attention: its standard error is at most one percentage point.
+PATTERN_WINDOWS = 16
 INDUCTION_HEAD = 0.3  # induction score; uniform attention gives about 0.3% at 512 tokens, a perfect head 1
 CURRENT_TOKEN_HEAD = 0.4  # mean attention to the current token; uniform: about 1%
 DUPLICATE_TOKEN_HEAD = 0.2  # mean attention to earlier occurrences of the current token, where there are any
