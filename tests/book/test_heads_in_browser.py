@@ -154,7 +154,7 @@ def test_search_finds_tokens_with_and_without_their_space(table):
 def test_a_row_has_a_heads_names_and_its_passages_with_literal_tokens(pages):
     rows = soup(pages / "every_head.html").select(".head-dump tbody tr")
     assert [row.select("td")[0].text for row in rows] == HEADS
-    assert [row.select("td")[1].text for row in rows][1:4] == ["unexplained", "induction, copying", "no effect"]
+    assert [row.select("td")[1].text for row in rows][1:4] == ["no name", "induction, copying", "no effect"]
     first, second = rows[2].select("details .passage")
     assert first.text.startswith('<|start|></td><script>alert(1)</script>$x$"·two↵ → </details>')
     assert "rises by 2.50 nats. It attends to $x$ (30%, 3 back)" in first.text

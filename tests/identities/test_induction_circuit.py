@@ -1,19 +1,19 @@
-"""T6, T7, T10, T15: targets, the circuit is a part of the score, effects are those of removal and of autograd."""
+"""T6, T7, T10, T14 to T17: targets, circuits are parts of the score, and what is kept or removed is what hooks keep or
+remove.
+"""
 
-import itertools
 import math
 
 import pytest
 import torch
 from random_models import build, defined_in, differs, random, same
-from transformer_lens.utilities import get_act_name
 
+from transformer_circuits.circuits import heads
 from transformer_circuits.measures import attention
 from transformer_circuits.measures.repeats import after_earlier, last_target, repeated_random_tokens
 from transformer_circuits.measures.weights import positivity
 
 REPEATED = repeated_random_tokens(20, 30, rows=11, shortest=4)  # more rows than run together
-IMPORTED = {"torch": torch, "itertools": itertools, "get_act_name": get_act_name, "attention": attention}
 MODELS = [
     build(d_vocab=20, length=30, n_heads=3, positions=positions, seed=seed).model
     for seed, positions in enumerate((True, False))
@@ -44,8 +44,57 @@ def test_the_k_composition_circuit_is_the_part_of_the_score_through_the_earlier_
     assert abs(positivity(circuit.eigenvalues) - positivity(large)) < 1e-8
 
 
+def test_the_circuit_of_a_pair_is_the_part_of_the_score_through_two_earlier_heads():
+    model, tokens = MODELS[0], REPEATED.tokens[:1]
+    circuit = model.W_E @ model.OV[0, 0] @ model.QK[1, 2] @ model.OV[0, 1].T @ model.W_E.mT  # as chapter 7 writes it
+    _, cache = model.run_with_cache(tokens)
+    A, E = cache["pattern", 0][0], model.W_E[tokens[0]]
+    query = A[0] @ E @ model.W_V[0, 0] @ model.W_O[0, 0] @ model.W_Q[1, 2]
+    key = A[1] @ E @ model.W_V[0, 1] @ model.W_O[0, 1] @ model.W_K[1, 2]
+    same(A[0] @ circuit.AB[tokens[0]][:, tokens[0]] @ A[1].T, query @ key.T)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_a_head_reads_in_parts_gives_the_scores_of_hooks_that_keep_or_remove(model):
+    tokens, head = REPEATED.tokens, 2
+    draws = [REPEATED.select(torch.arange(6)), REPEATED.select(torch.arange(6, len(tokens)))]
+    parts = heads.read_by(model, tokens, head)
+    means = [heads.mean_z(model, tokens, 0)]
+
+    def score(in_keys, in_queries, gain=1):
+        """By hooks: all heads replaced by their means that a side does not keep; only sides are changed, never what
+        heads write.
+        """
+        hooks = []
+        for side, kept in (("k", in_keys), ("q", in_queries)):
+            removed = [(0, h) for h in range(3) if h not in kept]
+            with model.hooks(fwd_hooks=heads.without_heads(removed, means)):
+                stream = torch.cat([heads.activation(model, rows, "resid_post", 0) for rows in tokens.split(2)])
+            louder = (gain - 1) * model.W_E[tokens] if side == "q" else 0
+            hooks.append((f"blocks.1.attn.{side}.hook_in", stream + louder + model.W_pos[: tokens.shape[1]]))
+        fixed = [(name, lambda x, hook, new=new: new) for name, new in hooks]
+        with model.hooks(fwd_hooks=fixed):
+            pattern = model.run_with_cache(tokens)[1]["pattern", 1]
+        return torch.stack(
+            [
+                attention.induction_score(pattern[rows], draw)[head]
+                for rows, draw in zip((slice(6), slice(6, None)), draws)
+            ]
+        )
+
+    every = [0, 1, 2]
+    for keys, queries, gain in ((every, every, 1), ([1], [], 1), ([0, 2], [1], 1), ([1], [], 3)):
+        same(heads.induction_by_draw(*heads.keep(parts, keys, queries, gain), draws), score(keys, queries, gain))
+    whole = (side.sum(dim=0) for side in parts)
+    same(heads.induction_by_draw(*whole, draws), score(every, every))
+    edges = heads.fewest_edges(parts, draws, share=0.999)
+    assert edges[-1][2] >= 0.999 and len({edge[:2] for edge in edges}) == len(edges) <= 6
+
+
 def effect_on_logit(model, row, to, at, reader, writer, mean, amount):
-    """The right token's logit with `amount` of the writer's output, less its mean, taken out of one key; plain and slow."""
+    """The right token's logit with `amount` of the writer's output, less its mean, taken out of one key; plain and
+    slow.
+    """
     _, cache = model.run_with_cache(REPEATED.tokens[row : row + 1])
     part = (cache["z", 0][0, at, writer[1]] - mean) @ model.W_O[writer]
     seen = cache["resid_pre", 1][0]
@@ -60,7 +109,7 @@ def effect_on_logit(model, row, to, at, reader, writer, mean, amount):
 def test_effects_of_a_key_are_those_of_removal_and_of_autograd(model):
     reader, writer, mean = (1, 2), (0, 0), random(model.cfg.d_head)
     given = {"two": model, "draws": [REPEATED], "best": 2, "previous": 0, "mean_z": mean[None]}
-    chapter = defined_in("07_induction_heads", "effects", **given, **IMPORTED)
+    chapter = defined_in("17_how_far_to_trust_an_ablation", "effects", torch=torch, **given)
     removal, gradient = chapter.removal, chapter.gradient
     for n in range(0, len(REPEATED.rows), 23):
         row, to, at = (int(x[n]) for x in (REPEATED.rows, REPEATED.destinations, REPEATED.targets))

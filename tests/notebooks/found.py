@@ -17,7 +17,7 @@ FOUND = "found"
 NUMBER = re.compile(r"(?<![\w.])([-\N{MINUS SIGN}]?)(\d[\d,]*(?:\.\d+)?)(e[-+]\d+)?\s?(%|million\b)?")
 # What is no result: code, links, formulas, claim codes, and numbers that name a chapter, a figure, an exercise, a layer, or a year.
 NO_RESULT = re.compile(
-    r"`[^`]*`|\]\([^)]*\)|\$[^$]*\$|\b[A-Z]\d{1,2}\b|\b(?:chapters?|appendix|exercises?|Fig\.|section|layer)\s\[?[\dA-Ea-e.]+(?:(?:, | and | to )\[?\d+)*"
+    r"`[^`]*`|\[(?:[Cc]hapter )?\d+\]\([^)]*\)|\]\([^)]*\)|\$[^$]*\$|\b\d+ minutes|\b[A-Z]\d{1,2}\b|\b(?:chapters?|appendix|exercises?|Fig\.|section|layer)\s\[?[\dA-Ea-e.]+(?:(?:, | and | to )\[?\d+)*"
     r"|\b(?:19|20)\d\d\b|^\s*\d+\.\s",
     re.MULTILINE,
 )
@@ -53,6 +53,7 @@ def stands_in(wanted: list[Value], text: str) -> bool:
 def unfounded_in(text: str, printed_above: list[str]) -> Iterator[tuple[str, str]]:
     """Yield each sentence of a text with a number that neither outputs nor the criterion of a claim named there have, and that number."""
     claims = load_claims()
+    text = re.sub(r"\$\$.*?\$\$", " ", text, flags=re.DOTALL)
     for sentence in re.split(r"(?<!Fig\.)(?<=[.?!;:])\s+|\n\n", text):
         codes = re.findall(r"\b[A-Z]\d{1,2}\b", sentence)
         sources = printed_above + [claims[code].in_words for code in codes if code in claims]
@@ -64,11 +65,13 @@ def unfounded_in(text: str, printed_above: list[str]) -> Iterator[tuple[str, str
 def unfounded(notebook: NotebookNode) -> list[tuple[str, str]]:
     """Return each sentence with a number that nothing above it printed, and that number."""
     above, found = [], []
-    for cell in notebook.cells:
+    everything = [text for cell in notebook.cells if cell.cell_type == "code" for text in printed(cell)]
+    for place, cell in enumerate(notebook.cells):
         if cell.cell_type == "code":
             above += printed(cell)
         elif FOUND in cell.metadata.get("tags", []):
-            found += unfounded_in(cell.source, above)
+            # The opening says what the chapter finds, before it is computed.
+            found += unfounded_in(cell.source, above if place else everything)
     return found
 
 

@@ -71,7 +71,7 @@ def test_the_record_that_pages_show_is_what_the_text_gives(small):
     # The trainer measured it before the weights were stored in 8 bits.
     torch.testing.assert_close(torch.stack(again), torch.stack(recorded), atol=1e-5, rtol=5e-3)
     assert torch.equal(again.working, recorded.working)
-    with pytest.raises(WeightsError, match="came without the costs of its heads"):
+    with pytest.raises(WeightsError, match="came without the ablation effects of its heads"):
         recorded_effects("attn-only-0l")
 
 

@@ -18,6 +18,8 @@ from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.models.architecture import causal_attention
 from transformer_circuits.models.bridge import matrices
 
+# Held-out windows behind T11 and T12. Target: a standard error of the ratio of K- to Q-composition of at most 0.05.
+WINDOWS = 48
 ROWS = 512  # logits formed at a time: 8 MB at 4,096 tokens, which stay in the processor's cache
 
 

@@ -26,12 +26,17 @@ class Table:
 def table(frame: pd.DataFrame | pd.Series, formats: str | Mapping[str, str] = FORMAT) -> Table:
     """Return a table to show as the last value of a cell, or with `display`.
 
-    `formats`: a format for all numbers that are not whole (".2f", ".1%"), or one for each column, FORMAT for the others. Whole numbers of integer
-    type keep their digits, NaN is left blank, and zero has no sign.
+    `formats`: a format for all numbers that are not whole (".2f", ".1%"), or one for each column, FORMAT for the
+    others. Whole numbers of integer
+    type keep their digits, NaN is left blank, and zero has no sign. A pair is an estimate and its standard error: "0.64
+    ± 0.01".
     """
     frame = frame.to_frame("" if frame.name is None else frame.name) if isinstance(frame, pd.Series) else frame
 
     def text(value: object, form: str) -> str:
+        if isinstance(value, tuple):
+            return " ± ".join(text(part, form) for part in value)
+        value = value.item() if hasattr(value, "item") else value  # of a tensor
         if isinstance(value, bool) or not isinstance(value, Real):
             return str(value)
         if math.isnan(value):
@@ -39,8 +44,7 @@ def table(frame: pd.DataFrame | pd.Series, formats: str | Mapping[str, str] = FO
         form = "," if hasattr(value, "__index__") and form.endswith("f") else re.sub("^[+-]?", r"\g<0>z", form)
         return format(value, form).replace("-", "\N{MINUS SIGN}")
 
-    of_column = (
-        dict.fromkeys(frame, formats) if isinstance(formats, str) else dict.fromkeys(frame, FORMAT) | dict(formats)
-    )
+    of_column = dict.fromkeys(frame, formats if isinstance(formats, str) else FORMAT)
+    of_column |= {} if isinstance(formats, str) else formats
     columns = {name: [text(value, of_column[name]) for value in frame[name]] for name in frame}
     return Table(pd.DataFrame(columns, index=frame.index))

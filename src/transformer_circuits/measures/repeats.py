@@ -11,8 +11,13 @@ from torch import Tensor
 from transformer_circuits.models.architecture import BOS
 
 SHORTEST = 20  # tokens of the shortest segment
-DRAWS = 4  # independent draws that every reported induction score averages over
-ROWS = 16  # rows of each draw
+# Independent draws that every reported induction score averages over, and rows of each. Target: an error of at most 0.01.
+DRAWS, ROWS = 4, 16
+PARTS_ROWS = (
+    8  # rows of one draw on which scores and logits are split into parts; target: an error of 0.01 of the whole
+)
+OTHER_ROWS = 4  # rows of each draw of texts other than uniform tokens; target: an error of 0.07 of first guesses
+MATCHES = 400  # rows in which only a few tokens recur; target: an error of attention of 0.02
 
 
 def row_length(n_ctx: int) -> int:

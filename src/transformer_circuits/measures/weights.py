@@ -24,6 +24,7 @@ DELETES, MAY_DELETE = (0.5, -0.5), (0.25, -0.2)
 DELETES_WINDOWS = 4  # of 256 tokens: mean attention to the current token is known within 0.02
 RESAMPLED = 1000  # draws of heads behind the error of a correlation over pairs, known within 3% (claim T4)
 RANDOM_HEADS = 400  # their standard deviation, and so the threshold for a copying head, is known within 4%
+MATCH = 1.0  # units of attention score by which a token's entry for itself exceeds its row (T10): a factor of e
 MOST = 8 / 12  # of the working heads: "most heads copy" (claim E1)
 
 SIDES = ("Q", "K", "V")  # what a later head can read with: queries, keys, values
@@ -68,11 +69,17 @@ def random_positivities(W_E: Embedding, W_U: Unembedding, d_head: int) -> Float[
     return cached_for({"W_E": W_E, "W_U": W_U}, measure, [sys.modules[__name__]], str(d_head))[0].cpu()
 
 
-def random_match_positivities(W_E: Embedding, d_head: int) -> Float[Tensor, " head"]:
-    """Return the positivity of K-composition circuits W_E W_QK W_OV^T W_E^T with random heads and this model's own embedding (claim T10)."""
+def random_match_positivities(W_E: Embedding, d_head: int, two_tokens: bool = False) -> Float[Tensor, " head"]:
+    """Return the positivity of K-composition circuits W_E W_QK W_OV^T W_E^T with random heads and this model's own embedding (claim T10).
+
+    `two_tokens`: of circuits W_E W_OV' W_QK W_OV^T W_E^T, in which the query reads an earlier head as well (claim T17).
+    """
     tokens = (W_E.double().mT @ W_E.double()).cpu()
     Q, K = _random_heads(len(tokens), d_head, seed=0)
     V, O = _random_heads(len(tokens), d_head, seed=1)
+    if two_tokens:
+        moved, written = _random_heads(len(tokens), d_head, seed=2)
+        Q = moved @ (written @ Q)
     return positivity(torch.linalg.eigvals(V.mT @ tokens @ Q @ (K @ O.mT))).float()
 
 

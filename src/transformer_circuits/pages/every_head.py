@@ -46,7 +46,7 @@ def write_page(
     opened = [[passage(found, windows, names) for found in shown[head]] for head in every.index]
     columns = {
         "head": every.index,
-        "names": [", ".join(found) or "unexplained" for found in every["names"]],
+        "names": [", ".join(found) or "no name" for found in every["names"]],
         "where it matters most": [
             f"<details><summary>{len(found)} passages</summary>{''.join(found)}</details>" for found in opened
         ],
