@@ -34,6 +34,7 @@ def contents() -> str:
 
 def rooted(text: str) -> str:
     """Return the long page as one that lies at the root, as its links expect; those in raw HTML, which lead from page to page, lead inside it."""
+    text = text.replace('href="book/intro.html#', 'href="#')
     text = re.sub(r'href="(?:\.\./)?((?:book|notebooks)/\w+)\.html[^"]*"', r'href="#document-\1"', text)
     return re.sub(r'(src|href)="\.\./', r'\1="', text)
 
