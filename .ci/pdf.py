@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,13 @@ def contents() -> str:
     return yaml.safe_dump(listed, sort_keys=False)
 
 
+def rooted(text: str) -> str:
+    """Return the long page as one that lies at the root, as its links expect; those in raw HTML, which lead from page to page, lead inside it."""
+    text = text.replace('href="book/intro.html#', 'href="#')
+    text = re.sub(r'href="(?:\.\./)?((?:book|notebooks)/\w+)\.html[^"]*"', r'href="#document-\1"', text)
+    return re.sub(r'(src|href)="\.\./', r'\1="', text)
+
+
 def print_page(page: Path, out: Path) -> None:
     """Print a page when its formulas are typeset and its figures are drawn."""
     with sync_playwright() as playwright:
@@ -41,6 +49,7 @@ def print_page(page: Path, out: Path) -> None:
         tab.goto(page.as_uri())
         tab.evaluate("() => window.MathJax?.startup?.promise")
         tab.evaluate("() => document.querySelectorAll('img').forEach(image => (image.loading = 'eager'))")
+        tab.add_style_tag(content="span[id^='document-'] + section { break-before: page }")  # a chapter
         tab.wait_for_function(DRAWN)
         tab.wait_for_function("() => [...document.images].every(image => image.complete)")
         options = {"format": "A4", "print_background": True, "outline": True, "tagged": True}
@@ -59,8 +68,8 @@ def main() -> None:
             [sys.executable, "-c", JUPYTER_BOOK, "build", ROOT, *options], check=True, stdout=subprocess.DEVNULL
         )
         single = Path(own, "_build", "singlehtml")
-        page = single.joinpath("book", "intro.html").rename(single / "book.html")  # its links begin at the root
-        print_page(page, build / "book.pdf")
+        (single / "book.html").write_text(rooted((single / "book" / "intro.html").read_text(encoding="utf-8")))
+        print_page(single / "book.html", build / "book.pdf")
     print(f"The book: {build / 'book.pdf'}")
 
 
