@@ -1,7 +1,10 @@
-"""Run every chapter as on Google Colab, with the releases that Colab brings: `make colab`, or `.venv/bin/python .ci/as_on_colab.py [NOTEBOOK …]`.
+"""Run every chapter as on Google Colab, with the releases that Colab brings: `make colab`, or `.venv/bin/python
+.ci/as_on_colab.py [NOTEBOOK …]`.
 
-They are installed in `_build/colab`. There the notebooks of the last commit run one at a time, each from its first cell on, which fetches the
-book (from this repository in place of GitHub) and installs what is missing. Exit status 1 if a cell fails, or if the first cell changed a
+They are installed in `_build/colab`. There the notebooks of the last commit run one at a time, each from its first cell
+on, which fetches the
+book (from this repository in place of GitHub) and installs what is missing. Exit status 1 if a cell fails, or if the
+first cell changed a
 release that Colab brought. Needs the package index; torch brings several GB of CUDA packages with it.
 """
 
@@ -29,7 +32,7 @@ RELEASES = {  # of the present runtime, which has Python 3.13; older ones have 3
     "scikit-learn": "1.6.1",
     "ipython": "7.34.0",
 }
-READ = "import sys, json, importlib.metadata as m; print(json.dumps({n: m.version(n).partition('+')[0] for n in sys.argv[1:]}))"
+READ = "import sys, json, importlib.metadata as m; print(json.dumps({n: m.version(n).partition('+')[0] for n in sys.argv[1:]}))"  # noqa: E501
 
 
 def output(*command: str | Path) -> str:
@@ -59,7 +62,8 @@ def set_up() -> None:
 
 
 def run(name: str) -> str:
-    """Run one notebook of the last commit, print what its first cell says, and return the traceback of what failed, else ""."""
+    """Run one notebook of the last commit, print what its first cell says, and return the traceback of what failed,
+    else ""."""
     notebook = nbformat.reads(output("git", "show", f"HEAD:notebooks/{name}"), as_version=4)
     kernel = PLACE / "jupyter" / "kernels" / "colab" / "kernel.json"
     kernel.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +105,7 @@ def main(names: list[str]) -> int:
         failed += [name] if trouble else []
     changed = [name for name, version in installed().items() if version != before[name]]
     print(
-        f"{len(chosen) - len(failed)} passed, {len(failed)} failed; the first cell changed {', '.join(changed) or 'no release'}"
+        f"{len(chosen) - len(failed)} passed, {len(failed)} failed; the first cell changed {', '.join(changed) or 'no release'}"  # noqa: E501
     )
     return int(bool(failed or changed))
 

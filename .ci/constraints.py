@@ -1,4 +1,5 @@
-"""Resolve the package with all its extras from nothing, as pip would today, and print constraints.txt (`make constraints`)."""
+"""Resolve the package with all its extras from nothing, as pip would today, and print constraints.txt (`make
+constraints`)."""
 
 import json
 import re
@@ -12,6 +13,7 @@ print(
 )
 for package in sorted(report["install"], key=lambda package: package["metadata"]["name"].lower()):
     name = re.sub(r"[-_.]+", "-", package["metadata"]["name"]).lower()
-    # The rest of a version ("+cpu") names a build; CUDA's own wheels differ between machines, and torch pins them itself.
+    # The rest of a version ("+cpu") names a build; CUDA's own wheels differ between machines, and torch pins them
+    # itself.
     if not package["requested"] and not name.startswith(("nvidia-", "cuda-")):
         print(f"{name}=={package['metadata']['version'].partition('+')[0]}")

@@ -1,6 +1,8 @@
-"""Print the whole book into one file, `_build/book.pdf`: jupyter-book writes one long page, which the browser prints. `make pdf` does this.
+"""Print the whole book into one file, `_build/book.pdf`: jupyter-book writes one long page, which the browser prints.
+`make pdf` does this.
 
-(`jupyter-book build . --builder pdfhtml` would do the same with a browser that Playwright has fetched, and replace _build/html by the long page.)
+(`jupyter-book build . --builder pdfhtml` would do the same with a browser that Playwright has fetched, and replace
+_build/html by the long page.)
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def contents() -> str:
 
 
 def rooted(text: str) -> str:
-    """Return the long page as one that lies at the root, as its links expect; those in raw HTML, which lead from page to page, lead inside it."""
+    """Return the long page as one that lies at the root, as its links expect; those in raw HTML, which lead from page
+    to page, lead inside it."""
     text = text.replace('href="book/intro.html#', 'href="#')
     text = re.sub(r'href="(?:\.\./)?((?:book|notebooks)/\w+)\.html[^"]*"', r'href="#document-\1"', text)
     return re.sub(r'(src|href)="\.\./', r'\1="', text)

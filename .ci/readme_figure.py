@@ -1,4 +1,5 @@
-"""The picture of the README and the front page, from the shipped weights: `python .ci/readme_figure.py book/_static/readme.png`."""
+"""The picture of the README and the front page, from the shipped weights: `python .ci/readme_figure.py
+book/_static/readme.png`."""
 
 import sys
 from pathlib import Path
@@ -20,7 +21,8 @@ SMALLEST = 12.5  # points: at least 9 pixels in a picture of 340 pixels, on a pa
 
 @torch.no_grad()
 def main(out: Path) -> None:
-    """Draw the induction scores of the one- and the two-layer model, and below them the best head's attention on a made-up name."""
+    """Draw the induction scores of the one- and the two-layer model, and below them the best head's attention on a
+    made-up name."""
     use_style()
     one, two = (load_model(f"attn-only-{n}l", device="cpu") for n in (1, 2))
     scores = {"one layer": heads.measured_induction(one).mean, "two layers": heads.measured_induction(two).mean}

@@ -1,4 +1,5 @@
-"""What the trainer does differently from the obvious, side by side with it, forward and backward, at the family's size on the CPU.
+"""What the trainer does differently from the obvious, side by side with it, forward and backward, at the family's size
+on the CPU.
 
     python benchmarks/training_step.py
 
@@ -48,7 +49,7 @@ def compare(ways: dict[str, Callable[[], object]]) -> None:
 def main() -> None:
     torch.manual_seed(0)
     print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, bf16, {BATCH} x {N_CTX} tokens, median of {ROUNDS}\n"
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, bf16, {BATCH} x {N_CTX} tokens, median of {ROUNDS}\n"  # noqa: E501
     )
     q, k, v = (torch.randn(BATCH, N_HEADS, N_CTX, D_HEAD).bfloat16().requires_grad_() for _ in range(3))
     compare({
@@ -59,7 +60,7 @@ def main() -> None:
     W_U = (0.02 * torch.randn(D_VOCAB, D_MODEL)).bfloat16().requires_grad_()
     targets = torch.randint(D_VOCAB, (BATCH * N_CTX,))
     compare({
-        "loss, cross-entropy over all float32 logits": lambda: F.cross_entropy((residual @ W_U.T).float(), targets).backward(),
+        "loss, cross-entropy over all float32 logits": lambda: F.cross_entropy((residual @ W_U.T).float(), targets).backward(),  # noqa: E501
         "loss, chunks of 256 rows": lambda: linear_cross_entropy(residual, W_U, targets).backward(),
     })  # fmt: skip
 

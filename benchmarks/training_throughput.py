@@ -2,7 +2,8 @@
 
     python benchmarks/training_throughput.py [--config attn-only-2l] [--batch 4 16 64] [--set n_ctx=1024]
 
-The rate to compare with is that of one large bf16 product, timed in the same run. Operations are those of matrix products, as torch counts
+The rate to compare with is that of one large bf16 product, timed in the same run. Operations are those of matrix
+products, as torch counts
 them. On CUDA where there is one; medians.
 """
 
@@ -33,7 +34,7 @@ def main() -> None:
     a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16) for _ in range(2))
     peak = 2 * n**3 / medians({"product": lambda: a @ b}, args.rounds)["product"] / 1e12
     print(
-        f"{torch.cuda.get_device_name() if cuda else 'CPU'}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+        f"{torch.cuda.get_device_name() if cuda else 'CPU'}, torch {torch.__version__}, {torch.get_num_threads()} threads"  # noqa: E501
     )
     print(f"one {n} x {n} x {n} bf16 product: {peak:.3g} TFLOP/s\n")
     print(f"{name}, context {shape.n_ctx}, {training.optimizer}")

@@ -2,7 +2,7 @@
 
 It installs what is missing, at the versions of constraints.txt, and leaves alone what is there: torch, numpy and everything that the running
 notebook has imported keep their versions, since a package that changes under a running notebook breaks it. Standard library only.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Bring what Sphinx reads up to date, and add to pages what their text lacks: a description and a preview picture in the head; on a notebook's page also an anchor at each cell and
-a name for each folded one. The headline figure moves below the first paragraph. Thebe is left out: it would come from a public server."""
+"""Bring what Sphinx reads up to date, and add to pages what their text lacks: a description and a preview picture in
+the head; on a notebook's page also an anchor at each cell and
+a name for each folded one. The headline figure moves below the first paragraph. Thebe is left out: it would come from a
+public server."""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ def notebook_cells(app, doctree) -> Iterator[tuple[nodes.container, dict]]:
 
 
 def name_pictures(app, doctree) -> None:
-    """Name the picture of a cell after it, as in 05_copying-eigenvalues.svg, by which other pages show it; myst-nb's name is a checksum."""
+    """Name the picture of a cell after it, as in 05_copying-eigenvalues.svg, by which other pages show it; myst-nb's
+    name is a checksum."""
     for node, cell in notebook_cells(app, doctree):
         for number, image in enumerate(node.findall(nodes.image)):
             drawn = Path(app.env.relfn2path(image["uri"], app.env.docname)[1])
@@ -72,7 +75,8 @@ def add_anchors(app, doctree) -> None:
 
 
 def name_folded_cells(app, doctree) -> None:
-    """Show what a folded cell contains, also when it is open: the comment in its first line, or the title in its metadata."""
+    """Show what a folded cell contains, also when it is open: the comment in its first line, or the title in its
+    metadata."""
     for node, cell in notebook_cells(app, doctree):
         first = "".join(cell["source"]).partition("\n")[0]
         if node.get("hide_mode") == "input" and first.startswith("# "):
@@ -82,9 +86,11 @@ def name_folded_cells(app, doctree) -> None:
 
 
 def lift_headline(app, doctree) -> None:
-    """Move figures and sentences of the cells tagged `headline` below the page's first paragraph, into the first screen.
+    """Move figures and sentences of the cells tagged `headline` below the page's first paragraph, into the first
+    screen.
 
-    The cell keeps its code, and a link upward in place of its figure. In JupyterLab and on Colab the figure is where it is computed.
+    The cell keeps its code, and a link upward in place of its figure. In JupyterLab and on Colab the figure is where it
+    is computed.
     """
     lifted = nodes.container(classes=["tc-headline"])
     for node, cell in notebook_cells(app, doctree):
@@ -125,9 +131,11 @@ def link_to(app, figure: nodes.figure) -> nodes.paragraph:
 
 
 def number_by_page(app, env) -> None:
-    """Number figures of pages outside the numbered chapters by their page, as in A3.2, where Sphinx counts through all of them.
+    """Number figures of pages outside the numbered chapters by their page, as in A3.2, where Sphinx counts through all
+    of them.
 
-    Sphinx has assigned its numbers and has stored them when this runs, so that a later build does not take ours for a change.
+    Sphinx has assigned its numbers and has stored them when this runs, so that a later build does not take ours for a
+    change.
     """
     for page, kinds in env.toc_fignumbers.items():
         named = re.match(r"([ae]?)0?(\d+)_", Path(page).name)  # 00_how_to_read, a3_..., e1_...
@@ -138,7 +146,8 @@ def number_by_page(app, env) -> None:
 
 
 def write_in_two_processes(app, env) -> None:
-    """Write pages in two processes; jupyter-book has no option for it. (Not all of its extensions allow pages to be read so.)"""
+    """Write pages in two processes; jupyter-book has no option for it. (Not all of its extensions allow pages to be
+    read so.)"""
     app.parallel = 3  # of which one only hands pages out
 
 
@@ -177,7 +186,7 @@ def add_footer(app, config) -> None:
     project = tomllib.loads((Path(app.srcdir) / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     address = config.html_theme_options["repository_url"]
     config.html_theme_options["extra_footer"] = (
-        f"<p>Version {project['version']}. Cite as: {config.author} ({config.copyright}). <i>{config.html_title}</i>, version "
+        f"<p>Version {project['version']}. Cite as: {config.author} ({config.copyright}). <i>{config.html_title}</i>, version "  # noqa: E501
         f"{project['version']}. <a href='{address}'>{address.removeprefix('https://')}</a></p>"
     )
 

@@ -1,6 +1,7 @@
 """Tell the search which pages say most about a word, and what each page is about.
 
-Sphinx's index says in which pages a word occurs, but not how often, and pages with the same words are listed by name. The ranking itself is
+Sphinx's index says in which pages a word occurs, but not how often, and pages with the same words are listed by name.
+The ranking itself is
 book/_static/search_results.js.
 """
 
@@ -20,7 +21,8 @@ WORDS = 80  # of a page, those that it has most often
 
 
 def sentence(text: str) -> str:
-    """Return the first sentence of a text, or as much of a long one as is shown. One of a few words is none: "Peter met Mrs."."""
+    """Return the first sentence of a text, or as much of a long one as is shown. One of a few words is none: "Peter met
+    Mrs."."""
     text = re.sub(r"\s+", " ", re.sub(r" [a-z]+(19|20)\d\d\b", "", text)).strip()  # keys of the bibliography
     first = re.match(r".{40,}?[^.][.?!:](?= |$)|.*", text)[0].rstrip(":")
     return first if len(first) <= SHOWN else f"{first[:SHOWN].rsplit(' ', 1)[0]} …"
@@ -42,7 +44,8 @@ def note_words(app, doctree) -> None:
 
 
 def write_script(app, env) -> None:
-    """Put what pages are about before the script that ranks them. Sphinx copies it into the file that the search page loads."""
+    """Put what pages are about before the script that ranks them. Sphinx copies it into the file that the search page
+    loads."""
     pages = {name: found["found"] for name, found in env.metadata.items() if "found" in found}
     for name, page in pages.items():
         entry = env.external_site_map.get(name)

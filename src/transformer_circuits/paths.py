@@ -1,6 +1,8 @@
-"""Where the book's files are: in a clone of its repository, or else, for an installed package, in the user's cache (`models.release` fills it).
+"""Where the book's files are: in a clone of its repository, or else, for an installed package, in the user's cache
+(`models.release` fills it).
 
-An editable install (what `make` does) finds the clone from this file's own place; others are told by the environment variable
+An editable install (what `make` does) finds the clone from this file's own place; others are told by the environment
+variable
 TRANSFORMER_CIRCUITS_ROOT, which wins where both are known.
 """
 

@@ -29,10 +29,29 @@ def lab(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = [f"--ServerApp.root_dir={root}", f"--port={port}", "--ServerApp.port_retries=0", "--no-browser", "--allow-root", "--IdentityProvider.token=", "--expose-app-in-browser"]
-    places = {"JUPYTER_CONFIG_DIR": root / "config", "JUPYTERLAB_SETTINGS_DIR": root / "settings", "JUPYTERLAB_WORKSPACES_DIR": root / "workspaces"}
-    variables = os.environ | {name: str(place) for name, place in places.items()} | {"TRANSFORMER_CIRCUITS_ROOT": str(ROOT)}
-    server = subprocess.Popen([sys.executable, "-m", "jupyterlab", *options], env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    options = [
+        f"--ServerApp.root_dir={root}",
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+        "--no-browser",
+        "--allow-root",
+        "--IdentityProvider.token=",
+        "--expose-app-in-browser",
+    ]
+    places = {
+        "JUPYTER_CONFIG_DIR": root / "config",
+        "JUPYTERLAB_SETTINGS_DIR": root / "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": root / "workspaces",
+    }
+    variables = (
+        os.environ | {name: str(place) for name, place in places.items()} | {"TRANSFORMER_CIRCUITS_ROOT": str(ROOT)}
+    )
+    server = subprocess.Popen(
+        [sys.executable, "-m", "jupyterlab", *options],
+        env=variables,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     address = f"http://127.0.0.1:{port}/lab"
     try:
         for _ in range(300):
@@ -82,13 +101,20 @@ def test_an_untouched_workbook_runs_and_keeps_its_answers_closed(workbook):
     expect(fold.locator("img")).to_be_hidden()
     fold.locator("summary").click()
     expect(fold.locator("img")).to_be_visible()
-    assert workbook.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']", has_text="Traceback").count() == 0
+    assert (
+        workbook.locator(
+            ".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']", has_text="Traceback"
+        ).count()
+        == 0
+    )
 
 
 def test_links_of_a_workbook_lead_to_its_chapter_and_from_there_to_the_book(workbook):
     link = scrolled_to(workbook, workbook.locator('a[href*="notebooks/0"]'))
     link.click()
-    expect(workbook.locator(".jp-Notebook h1", has_text=re.compile("stream|paths", re.IGNORECASE)).first).to_be_visible()
+    expect(
+        workbook.locator(".jp-Notebook h1", has_text=re.compile("stream|paths", re.IGNORECASE)).first
+    ).to_be_visible()
     assert workbook.get_by_text("Could not find").count() == 0 and workbook.locator(".jp-Dialog").count() == 0
 
 

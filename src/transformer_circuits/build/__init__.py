@@ -1,14 +1,18 @@
 """Build the book: run the notebooks, judge the claims, write the pages.
 
     python -m transformer_circuits.build                     (what `make book` runs)
-    python -m transformer_circuits.build --sources           only what jupyter-book reads: executed notebooks, generated pages, scripts
+    python -m transformer_circuits.build --sources           only what jupyter-book reads: executed notebooks, generated
+    pages, scripts
     python -m transformer_circuits.build --run [NOTEBOOK …]  only run notebooks
-    python -m transformer_circuits.build --store-outputs     put the outputs that nbval compares into the notebooks, and remove all others
+    python -m transformer_circuits.build --store-outputs     put the outputs that nbval compares into the notebooks, and
+    remove all others
 
-`jupyter-book build .` gives the same pages: book/_ext/pages.py runs the second of these commands before Sphinx reads anything. The first one
+`jupyter-book build .` gives the same pages: book/_ext/pages.py runs the second of these commands before Sphinx reads
+anything. The first one
 turns every warning into an error, and writes the pages into a folder that replaces the old one when it is complete.
 
-`store` keeps what each notebook and each generated page gave. Records of claims are outputs of the notebooks. A lock makes builds and tests of
+`store` keeps what each notebook and each generated page gave. Records of claims are outputs of the notebooks. A lock
+makes builds and tests of
 one folder wait for each other. The next build repeats whatever was interrupted.
 """
 
@@ -96,7 +100,8 @@ def locked(root: Path) -> contextlib.AbstractContextManager:
         return lock.acquire()
 
 
-# ---- the notebooks ------------------------------------------------------------------------------------------------------
+# ---- the notebooks
+# ------------------------------------------------------------------------------------------------------
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
@@ -145,7 +150,8 @@ def variables(root: Path) -> dict[str, str]:
 
 
 def execute(store: Store, path: Path) -> tuple[NotebookNode, str, float]:
-    """Run one notebook. Returns it with outputs; the traceback of what failed, else ""; and the seconds that its cells took."""
+    """Run one notebook. Returns it with outputs; the traceback of what failed, else ""; and the seconds that its cells
+    took."""
     notebook = nbformat.read(path, as_version=4)
     cells, start = code_cells(notebook), time.monotonic()
     for cell in cells:
@@ -184,7 +190,8 @@ def execute(store: Store, path: Path) -> tuple[NotebookNode, str, float]:
 def make(store: Store, path: Path) -> str:
     """Run a notebook, or make a page of GENERATED with all that belongs to it, and keep the result.
 
-    A notebook in which a cell failed is kept in FAILED; returns its name, else "". Raises BuildError if a page could not be made.
+    A notebook in which a cell failed is kept in FAILED; returns its name, else "". Raises BuildError if a page could
+    not be made.
     """
     source, made = None, store.new(path.stem) / path.name
     if path.suffix == ".ipynb":
@@ -210,7 +217,8 @@ def make(store: Store, path: Path) -> str:
 
 
 def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
-    """Run all notebooks, or the chosen ones, that have not run on the present files, two at a time. Returns where the results are.
+    """Run all notebooks, or the chosen ones, that have not run on the present files, two at a time. Returns where the
+    results are.
 
     `pages`: make the pages of GENERATED as well. BuildError names every notebook with a failed cell.
     """
@@ -254,11 +262,13 @@ def store_outputs(store: Store) -> None:
             print(f"stored the outputs of {path.name}", flush=True)
 
 
-# ---- what jupyter-book reads --------------------------------------------------------------------------------------------
+# ---- what jupyter-book reads
+# --------------------------------------------------------------------------------------------
 
 
 def records(executed: Mapping[Path, NotebookNode]) -> dict[str, list[ledger.Record]]:
-    """Return the records of claims in the executed notebooks, by notebook. Raises BuildError if a claim is recorded twice."""
+    """Return the records of claims in the executed notebooks, by notebook. Raises BuildError if a claim is recorded
+    twice."""
     found = {path.stem: list(show.records_in(notebook)) for path, notebook in executed.items()}
     if wrong := ledger.problems(found):
         raise BuildError(" ".join(wrong))
@@ -266,7 +276,8 @@ def records(executed: Mapping[Path, NotebookNode]) -> dict[str, list[ledger.Reco
 
 
 def write_results(root: Path, executed: Mapping[Path, NotebookNode]) -> None:
-    """Write the pages made from records, and list verdicts that are not the accepted ones. Raises BuildError if a claim was not recorded."""
+    """Write the pages made from records, and list verdicts that are not the accepted ones. Raises BuildError if a claim
+    was not recorded."""
     recorded = records(executed)
     chapters = {record.id: notebook for notebook, found in recorded.items() for record in found}
     if missing := ledger.missing(chapters):
@@ -298,7 +309,8 @@ def copy_generated(store: Store) -> None:
 
 
 def copy_scripts(root: Path) -> None:
-    """Copy the scripts of CircuitsVis and DataTables from the installed packages to the static files, once for the whole book."""
+    """Copy the scripts of CircuitsVis and DataTables from the installed packages to the static files, once for the
+    whole book."""
     from transformer_circuits.figures import widgets
 
     shipped = importlib.resources.files("itables") / "html"
@@ -312,7 +324,8 @@ def copy_scripts(root: Path) -> None:
 
 
 def make_sources(root: Path) -> Store:
-    """Bring up to date what jupyter-book reads besides files in git. Returns the results; raises BuildError if anything is wrong."""
+    """Bring up to date what jupyter-book reads besides files in git. Returns the results; raises BuildError if anything
+    is wrong."""
     store = run(root, pages=True)
     executed = all_executed(store)
     for path, notebook in executed.items():
@@ -325,11 +338,13 @@ def make_sources(root: Path) -> Store:
     return store
 
 
-# ---- the pages ----------------------------------------------------------------------------------------------------------
+# ---- the pages
+# ----------------------------------------------------------------------------------------------------------
 
 
 def build(root: Path) -> Path:
-    """Write the pages, unless those of the present sources are there. Returns the first page; raises BuildError if anything is wrong."""
+    """Write the pages, unless those of the present sources are there. Returns the first page; raises BuildError if
+    anything is wrong."""
     store, html = make_sources(root), root / "_build" / "html"
     sources = files_in(root, "book", "notebooks", "_build/executed", "_config.yml", CONTENTS)
     key, stamp = sha256(store.of_pages, digest(root, sources)), html / ".complete"

@@ -1,4 +1,5 @@
-"""How frequent each token is in the training text, and tokens of similar frequency: chance for claims S1, S6, and E6."""
+"""How frequent each token is in the training text, and tokens of similar frequency: chance for claims S1, S6, and
+E6."""
 
 import torch
 from jaxtyping import Float, Int
@@ -6,7 +7,9 @@ from torch import Tensor
 
 from transformer_circuits.data import BigramCounts
 
-WINDOWS = 300  # held-out windows behind losses of bigrams: the standard error of the model's part of their gain is below 0.3 percentage points
+# held-out windows behind losses of bigrams: the standard error of the model's part of their gain is below 0.3
+# percentage points
+WINDOWS = 300
 
 
 def token_frequency(counts: BigramCounts) -> Float[Tensor, " d_vocab"]:
@@ -18,7 +21,8 @@ def token_frequency(counts: BigramCounts) -> Float[Tensor, " d_vocab"]:
 def similarly_frequent(
     frequency: Float[Tensor, " d_vocab"], tokens: Int[Tensor, "*shape"], within: int = 50, seed: int = 0
 ) -> Int[Tensor, "*shape"]:
-    """Return for each token a random other one, at most `within` ranks of frequency away (twice as many at the ends of the ranking).
+    """Return for each token a random other one, at most `within` ranks of frequency away (twice as many at the ends of
+    the ranking).
 
     Raises ValueError for fewer than 2 * within + 1 tokens.
     """

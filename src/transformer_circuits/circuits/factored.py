@@ -1,6 +1,7 @@
 """Read a vocabulary-sized product A B without forming it: a block of rows at a time.
 
-Paper: "Splitting Attention Head terms into Query-Key and Output-Value Circuits". All rows would fill 10 GB at a vocabulary of 50,257.
+Paper: "Splitting Attention Head terms into Query-Key and Output-Value Circuits". All rows would fill 10 GB at a
+vocabulary of 50,257.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens import FactoredMatrix
 
-BLOCK = 4_000_000  # entries formed at a time: 16 MB in float32 (from 32 MB on, each block would cost fresh pages from the system)
+# entries formed at a time: 16 MB in float32 (from 32 MB on, each block would cost fresh pages from the system)
+BLOCK = 4_000_000
 Ids = Int[Tensor, " n"]
 
 
@@ -35,6 +37,7 @@ def entries(matrix: FactoredMatrix, rows: Ids, columns: Ids) -> Float[Tensor, " 
 
 
 def ranks(matrix: FactoredMatrix, rows: Ids, columns: Ids) -> Ids:
-    """Return how many entries of row rows[i] are larger than the one at (rows[i], columns[i]): 0 for the largest of its row."""
+    """Return how many entries of row rows[i] are larger than the one at (rows[i], columns[i]): 0 for the largest of its
+    row."""
     blocks = row_blocks(matrix, rows)
     return torch.cat([(block > block.gather(1, columns[part, None])).sum(dim=1) for part, block in blocks])

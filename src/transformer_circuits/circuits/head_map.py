@@ -1,6 +1,8 @@
-"""The map of all heads: for each head of a model its ablation effect, where it attends, what it writes, and the names that follow (chapter 16).
+"""The map of all heads: for each head of a model its ablation effect, where it attends, what it writes, and the names
+that follow (chapter 16).
 
-Any model will do that `survey.check` accepts. With MLPs or normalization, attribution, positivity, and successors describe the direct path.
+Any model will do that `survey.check` accepts. With MLPs or normalization, attribution, positivity, and successors
+describe the direct path.
 """
 
 import itertools
@@ -22,7 +24,8 @@ from transformer_circuits.measures.repeats import after_earlier
 from transformer_circuits.models import architecture, bridge
 from transformer_circuits.models.architecture import BOS
 
-# Windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take two minutes.
+# Windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take two
+# minutes.
 ROWS, TOKENS = 4, 64
 SAMPLE = 64  # positions at which we look up what a head raises most
 KINDS = ("prose", "docs", "latex", "html", "python")
@@ -34,7 +37,8 @@ SEQUENCES = (
 
 
 def windows_of(model: Any) -> Int[Tensor, "row pos"]:
-    """Return the text of the map: two windows of 256 tokens of each of the KINDS of held-out text, in order; for a model with a shorter
+    """Return the text of the map: two windows of 256 tokens of each of the KINDS of held-out text, in order; for a
+    model with a shorter
     context, or another vocabulary than the book's, ten windows of `survey.text`."""
     ours = bridge.reading(model).reads_text and model.tokenizer.get_vocab() == load_tokenizer().get_vocab()
     if not ours or model.cfg.n_ctx < 256:
@@ -52,7 +56,8 @@ def _check(windows: Int[Tensor, "row pos"]) -> None:
 
 
 def rises(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head row pos-1"]:
-    """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these windows, at least two."""
+    """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these windows,
+    at least two."""
     _check(windows)
 
     def measure() -> list[Tensor]:
@@ -62,7 +67,8 @@ def rises(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer h
 
 
 def _attended(model: Any, text: Int[Tensor, "row pos"]) -> Float[Tensor, "place=5 head"]:
-    """Return the mean attention to the start token, the current token, the previous one, earlier occurrences of the current token, and the
+    """Return the mean attention to the start token, the current token, the previous one, earlier occurrences of the
+    current token, and the
     tokens after these; the last two over destinations whose token has occurred before."""
     sums, seen = 0.0, 0
     for rows in text.split(BATCH):
@@ -83,7 +89,8 @@ def _attended(model: Any, text: Int[Tensor, "row pos"]) -> Float[Tensor, "place=
 
 
 def successors(model: Any) -> list[tuple[int, int, list[int]]]:
-    """Return (token, its successor, the other tokens of its sequence) for the digits, letters, and words of SEQUENCES that are single tokens."""
+    """Return (token, its successor, the other tokens of its sequence) for the digits, letters, and words of SEQUENCES
+    that are single tokens."""
     found = []
     for words, space in itertools.product(SEQUENCES, ("", " ")) if bridge.reading(model).reads_text else ():
         ids = [model.tokenizer.encode(space + word, add_special_tokens=False) for word in words.split()]
@@ -95,7 +102,8 @@ def successors(model: Any) -> list[tuple[int, int, list[int]]]:
 
 
 def _succeeds(model: Any, E: Tensor, OV: FactoredMatrix, U: Tensor) -> Float[Tensor, "layer head"]:
-    """Return the fraction of `successors` that each head's OV circuit raises more than any other token of the sequence but the token itself;
+    """Return the fraction of `successors` that each head's OV circuit raises more than any other token of the sequence
+    but the token itself;
     NaN without such tokens."""
     hits = []
     for one, two, others in successors(model):
@@ -105,7 +113,8 @@ def _succeeds(model: Any, E: Tensor, OV: FactoredMatrix, U: Tensor) -> Float[Ten
 
 
 def _copies(model: Any, W: survey.Weights) -> Float[Tensor, "layer head"]:
-    """Return how often a head raises the token that it attends to most above all other tokens of its row, in the second copies of random tokens."""
+    """Return how often a head raises the token that it attends to most above all other tokens of its row, in the second
+    copies of random tokens."""
     draw = heads.measured_draws(model)[0].select(torch.arange(BATCH))
     _, cache = model.run_with_cache(draw.tokens, names_filter=lambda name: name.endswith(("hook_z", "hook_pattern")))
     found = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
@@ -121,7 +130,8 @@ def _copies(model: Any, W: survey.Weights) -> Float[Tensor, "layer head"]:
 def _written(
     model: Any, windows: Int[Tensor, "row pos"], W: survey.Weights
 ) -> tuple[Float[Tensor, "measure=2 layer head"], list[list[int]]]:
-    """Return what each head adds to the logit of the next token, with what it writes everywhere left out; the fraction of the variance of its z
+    """Return what each head adds to the logit of the next token, with what it writes everywhere left out; the fraction
+    of the variance of its z
     that is between windows; and for each head the five tokens that it raises most often above all others."""
     layers, W_U = model.cfg.n_layers, W.W_U - W.W_U.mean(dim=1, keepdim=True)
     wanted, caches = ("hook_z", "ln_final.hook_scale"), []
@@ -167,11 +177,14 @@ def head_map(
     ablated: ablation.AblationEffects | None = None,
     induction: Float[Tensor, "layer head"] | None = None,
 ) -> pd.DataFrame:
-    """Return a row for each head, named as in "1.2": cost, error, works, start, current, previous, same, after, induction, copies, attribution,
+    """Return a row for each head, named as in "1.2": cost, error, works, start, current, previous, same, after,
+    induction, copies, attribution,
     by window, positivity, successor, raises (token ids), names.
 
-    `windows`: `windows_of(model)` if None. `ablated`: the effect of removing each head (`recorded_effects`); measured on the first TOKENS tokens of ROWS windows
-    if None. `induction`: their induction scores, measured if None. Raises WeightsError for models that `survey.check` does not accept,
+    `windows`: `windows_of(model)` if None. `ablated`: the effect of removing each head (`recorded_effects`); measured
+    on the first TOKENS tokens of ROWS windows
+    if None. `induction`: their induction scores, measured if None. Raises WeightsError for models that `survey.check`
+    does not accept,
     ValueError for fewer than two windows.
     """
     survey.check(model)
@@ -210,7 +223,8 @@ class Passage(NamedTuple):
 def passages(
     model: Any, windows: Int[Tensor, "row pos"], rise: Float[Tensor, "layer head row pos-1"], head: Head, n: int = 2
 ) -> list[Passage]:
-    """Return the n windows in which one token's loss rises most without a head, and the head's attention there. `rise`: of these windows, from `rises`."""
+    """Return the n windows in which one token's loss rises most without a head, and the head's attention there. `rise`:
+    of these windows, from `rises`."""
     most, at = rise[head].max(dim=-1)
     found = []
     for row in most.argsort(descending=True)[:n].tolist():

@@ -1,6 +1,7 @@
 """What several chapters measure on a hooked model: scores of its heads, losses, and hooks that freeze or remove.
 
-Every function takes a TransformerBridge (`load_model`). `hooks` is a list as for `run_with_hooks`. A head is (layer, head).
+Every function takes a TransformerBridge (`load_model`). `hooks` is a list as for `run_with_hooks`. A head is (layer,
+head).
 """
 
 import sys
@@ -27,7 +28,8 @@ def head_name(head: Head) -> str:
 
 
 def relative_error(measured: Tensor, expected: Tensor) -> float:
-    """Return the largest absolute difference divided by the largest absolute expected entry. Raises ValueError if the shapes differ."""
+    """Return the largest absolute difference divided by the largest absolute expected entry. Raises ValueError if the
+    shapes differ."""
     if measured.shape != expected.shape:
         raise ValueError(f"shapes must be equal, got {tuple(measured.shape)} and {tuple(expected.shape)}")
     if torch.equal(measured, expected):
@@ -38,7 +40,8 @@ def relative_error(measured: Tensor, expected: Tensor) -> float:
 def patterns(
     model: Any, tokens: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
 ) -> Float[Tensor, "layer row head dest src"]:
-    """Return the attention patterns of all heads, with these hooks in place. For a few rows: 12 MB per row and layer at 12 heads and 512 tokens."""
+    """Return the attention patterns of all heads, with these hooks in place. For a few rows: 12 MB per row and layer at
+    12 heads and 512 tokens."""
     return pattern_scores(model, tokens, lambda pattern: pattern, hooks)
 
 
@@ -55,7 +58,8 @@ def pattern_scores(
     hooks: Iterable[Hook] = (),
     n_layers: int | None = None,
 ) -> Float[Tensor, "layer ..."]:
-    """Return `score(pattern)` for every layer (the first `n_layers`, at least one), at least in single precision. No pattern is kept."""
+    """Return `score(pattern)` for every layer (the first `n_layers`, at least one), at least in single precision. No
+    pattern is kept."""
     names = [get_act_name("pattern", layer) for layer in range(model.cfg.n_layers if n_layers is None else n_layers)]
     if not names:
         raise ValueError(f"the model must have at least one layer with attention heads, got {model.cfg.n_layers}")
@@ -95,7 +99,8 @@ class Scores(NamedTuple):
 
 
 def measured_draws(model: Any) -> list[repeats.Repeated]:
-    """Return the draws of repeated random tokens behind every reported induction score: ids that the model's tokenizer has, behind its start token."""
+    """Return the draws of repeated random tokens behind every reported induction score: ids that the model's tokenizer
+    has, behind its start token."""
     reading, start = bridge.reading(model), bridge.start_token(model)
     draw = partial(
         repeats.repeated_random_tokens,
@@ -108,7 +113,8 @@ def measured_draws(model: Any) -> list[repeats.Repeated]:
 
 
 def measured_induction(model: Any) -> Scores:
-    """Return the induction scores that the book reports, over `measured_draws`; they are `cached`, so that a head has one score everywhere."""
+    """Return the induction scores that the book reports, over `measured_draws`; they are `cached`, so that a head has
+    one score everywhere."""
     draws = measured_draws(model)
 
     def measure() -> tuple[Tensor, Tensor]:
@@ -121,7 +127,8 @@ def measured_induction(model: Any) -> Scores:
 class Read(NamedTuple):
     """What is added up in queries and keys of one second-layer head: a part for each thing that wrote it.
 
-    One part for each first-layer head: what it writes, less its mean over these rows and positions. Then the EMBEDDING's
+    One part for each first-layer head: what it writes, less its mean over these rows and positions. Then the
+    EMBEDDING's
     part, and the CONSTANT's: the position, and the means of all heads.
     """
 
@@ -133,7 +140,8 @@ EMBEDDING, CONSTANT = -2, -1  # the last two parts of `Read`
 
 
 def read_by(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Read:
-    """Return the parts of queries and keys of head 1.`head` of an attention-only model. Their sum is what it compares."""
+    """Return the parts of queries and keys of head 1.`head` of an attention-only model. Their sum is what it
+    compares."""
     z = torch.cat([activation(model, rows, "z", 0) for rows in tokens.split(prediction.BATCH)])
     mean = z.mean(dim=(0, 1))
     embedding = model.W_E[tokens]
@@ -158,7 +166,8 @@ def keep(parts: Read, in_keys: Sequence[int], in_queries: Sequence[int], gain: f
 def induction_by_draw(
     queries: Float[Tensor, "row pos d_head"], keys: Float[Tensor, "row pos d_head"], draws: Sequence[repeats.Repeated]
 ) -> Float[Tensor, " draw"]:
-    """Return one head's induction score on each draw, from its queries and keys at the rows of one draw after the other.
+    """Return one head's induction score on each draw, from its queries and keys at the rows of one draw after the
+    other.
 
     Only attention from the second copies is computed, which takes a tenth of the time of whole patterns.
     """
@@ -197,21 +206,25 @@ def fewest_edges(parts: Read, draws: Sequence[repeats.Repeated], share: float) -
 
 
 def previous_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
-    """Return the mean attention of every head to the previous token on these windows, the first two positions left out."""
+    """Return the mean attention of every head to the previous token on these windows, the first two positions left
+    out."""
     found = [pattern_scores(model, rows, attention.previous_token_score) for rows in windows.split(prediction.BATCH)]
     return torch.cat(found, dim=1).mean(dim=1)
 
 
 def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
-    """Return the mean attention of every head to the start token; a head at ATTENTION_SINK or above is a resting head."""
+    """Return the mean attention of every head to the start token; a head at ATTENTION_SINK or above is a resting
+    head."""
     found = [pattern_scores(model, rows, attention.start_token_score) for rows in windows.split(prediction.BATCH)]
     return torch.cat(found, dim=1).mean(dim=1)
 
 
 def run_from(model: Any, stream: Float[Tensor, "row pos d_model"], layer: int, hooks: Iterable[Hook] = ()) -> Tensor:
-    """Return the logits of an attention-only model if `layer` reads this residual stream; the layers before it do not run.
+    """Return the logits of an attention-only model if `layer` reads this residual stream; the layers before it do not
+    run.
 
-    (TransformerLens's `start_at_layer` does not work with these models.) A hook may end the run, as in `activation`. Raises ValueError for other models, in which
+    (TransformerLens's `start_at_layer` does not work with these models.) A hook may end the run, as in `activation`.
+    Raises ValueError for other models, in which
     more than attention is between the stream and the logits.
     """
     config = getattr(model.original_model, "config", None)
@@ -242,7 +255,8 @@ def activation(model: Any, tokens: Tensor, name: str, layer: int) -> Tensor:
 
 
 def freeze(cache: Any) -> list[Hook]:
-    """Return hooks that keep the attention patterns of a cached run: with them the model is linear in what it embeds (claim P3)."""
+    """Return hooks that keep the attention patterns of a cached run: with them the model is linear in what it embeds
+    (claim P3)."""
     names = [get_act_name("pattern", layer) for layer in range(cache.model.cfg.n_layers)]
     return [(name, lambda pattern, hook: cache[hook.name]) for name in names]
 
@@ -254,7 +268,8 @@ def mean_z(model: Any, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tens
 
 
 def without_heads(heads: Sequence[Head], means: Sequence[Float[Tensor, "head d_head"]] | None = None) -> list[Hook]:
-    """Return hooks that remove heads: each head's `z` is replaced by its mean (`means[layer]`, from `mean_z`), or by zero if `means` is None."""
+    """Return hooks that remove heads: each head's `z` is replaced by its mean (`means[layer]`, from `mean_z`), or by
+    zero if `means` is None."""
 
     def replace(z: Float[Tensor, "row pos head d_head"], hook: Any) -> Tensor:
         z, mine = z.clone(), [head for layer, head in heads if layer == hook.layer()]

@@ -24,7 +24,8 @@ OTHERS = 3  # heads that are removed for comparison
 def check(model: Any, start: int | None = None) -> None:
     """Raise WeightsError, in one sentence, unless the paper's questions can be put to the model.
 
-    It must be a decoder with attention heads in every layer, with W_Q, W_K, and W_V, that reads the residual stream before it normalizes it, and
+    It must be a decoder with attention heads in every layer, with W_Q, W_K, and W_V, that reads the residual stream
+    before it normalizes it, and
     with a start token. `start`: that token, if it is not the one that tokenizer and configuration name.
     """
     cfg = model.cfg
@@ -37,7 +38,8 @@ def check(model: Any, start: int | None = None) -> None:
     }
     if got := [what for what, holds in unfit.items() if holds]:
         raise WeightsError(
-            f"{cfg.model_name!r} must be a decoder with attention heads in every layer, got {got[0]}; choose another model"
+            f"{cfg.model_name!r} must be a decoder with attention heads in every layer, got {got[0]}; choose "
+            f"another model"
         )
     if start is not None:
         bridge.set_reading(model, start=start)
@@ -54,7 +56,8 @@ def check(model: Any, start: int | None = None) -> None:
 
 
 def _normalizes_before(model: Any, tokens: Int[Tensor, "row pos"]) -> bool:
-    """Return whether the first layer's normalization, if it has one, reads the residual stream that the layer is given."""
+    """Return whether the first layer's normalization, if it has one, reads the residual stream that the layer is
+    given."""
     names = ["blocks.0.hook_in", "blocks.0.ln1.hook_in"]
     if not set(names) <= model.hook_dict.keys():
         return True
@@ -68,7 +71,8 @@ def _config(model: Any) -> Any:
 
 
 def differences(model: Any) -> list[str]:
-    """Return what the model has beyond the paper's, a sentence for each: what then no longer holds exactly, or is left out here."""
+    """Return what the model has beyond the paper's, a sentence for each: what then no longer holds exactly, or is left
+    out here."""
     cfg, original, config = model.cfg, model.original_model, _config(model)
     positions, shared = cfg.positional_embedding_type, getattr(cfg, "n_key_value_heads", None)
     biases = any(p.any() for name, p in original.named_parameters() if "att" in name and name.endswith("bias"))
@@ -82,10 +86,12 @@ def differences(model: Any) -> list[str]:
         (kind, f"Normalization: its {folded} folded into the matrices that read after it. The division by the "
          "length of the residual stream remains, so the logits are not exactly a sum over paths."),
         (hasattr(block, "ln1_post"), "Normalization after attention: its gains are folded into the OV circuits. The division by the length of what "
-         "all heads of a layer write together remains, so what one head writes depends on the others: OV circuits have the right "
+         "all heads of a layer write together remains, so what one head writes depends on the others: OV "
+         "circuits have the right "
          "direction and no fixed size."),
         (hasattr(block.attn, "q_norm"), "Normalization of queries and keys: its gains are folded into the QK circuits. The division by the length of "
-         "each query and key remains, so every score is an entry of the QK circuit times a positive number that depends on the two tokens."),
+         "each query and key remains, so every score is an entry of the QK circuit times a positive number "
+         "that depends on the two tokens."),
         (not cfg.attn_only, "MLPs: they also read what a head writes, so the direct path from a head to the logits is only a part of the "
          "head's effect."),
         (positions == "standard", "Positions in the residual stream: $W_{pos}$ reaches values and logits too, and heads can move it."),
@@ -113,7 +119,8 @@ def windows(model: Any) -> list[int | None]:
 
 
 def text(model: Any, rows: int = ROWS) -> Int[Tensor, "row pos"]:
-    """Return windows of held-out text in the model's own tokens behind its own start token; the last column is a target only.
+    """Return windows of held-out text in the model's own tokens behind its own start token; the last column is a target
+    only.
 
     A model that cannot read text (`models.bridge.reading`) gets random tokens, uniformly from those that it has.
     """
@@ -172,7 +179,8 @@ def _head_gain(model: Any, norm: Any) -> Float[Tensor, "head 1 d_head"]:
 
 
 def _folded(model: Any, norm: Any, W: Float[Tensor, "*batch d_model out"]) -> Float[Tensor, "*batch d_model out"]:
-    """Return a matrix that reads after a normalization (None: none) as one that reads before it, but for the division, as `fold_ln` does."""
+    """Return a matrix that reads after a normalization (None: none) as one that reads before it, but for the division,
+    as `fold_ln` does."""
     if norm is None:
         return W.float()
     W = W.float() * _gain(model, norm, W.shape[-2])[:, None]
@@ -277,7 +285,8 @@ class Removal(NamedTuple):
 
 
 def removal(model: Any, reader: Head, seen: Attending) -> Removal:
-    """Remove the head with the highest previous-token score before the reader's layer, and others of its layer for comparison."""
+    """Remove the head with the highest previous-token score before the reader's layer, and others of its layer for
+    comparison."""
     rows, layer = draw(model), reader[0]
     earlier, head = divmod(int(seen.previous[:layer].argmax()), seen.previous.shape[1])
     means = {earlier: heads.mean_z(model, rows.tokens, earlier)}

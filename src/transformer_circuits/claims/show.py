@@ -130,7 +130,8 @@ def line_text(record: Record) -> str:
     claim, within = record.claim, ", within error of the threshold" if record.within_error else ""
     paper = f" (paper: {claim.paper})" if claim.paper else ""
     unmet = "".join(f"\n  not met: {condition}" for condition in unmet_conditions(record))
-    return f"{claim.words(record.verdict)}{within} · {claim.title} · {our_result(record)}{paper} · {record.id}{unmet}"
+    said = f"{claim.words(record.verdict)}{within} · {claim.title} · {our_result(record)}{paper}"
+    return f"{said} · {record.id}{unmet}"
 
 
 # ---- the card of a claim ---------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""The exercises of the workbooks: `check` judges what a reader wrote, `helped` shows hints and the solution, `answered` and `drawn` what it finds."""
+"""The exercises of the workbooks: `check` judges what a reader wrote, `helped` shows hints and the solution, `answered`
+and `drawn` what it finds."""
 
 from transformer_circuits.exercises import solutions  # noqa: F401 registers all exercises
 from transformer_circuits.exercises.check import EXERCISES, answered, check, drawn, helped

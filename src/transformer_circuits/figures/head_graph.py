@@ -21,9 +21,11 @@ def network(
     faded: Collection[tuple[int, int]],
     one_scale: bool = True,
 ) -> Figure:
-    """Draw the writers of layer 0 and the readers of layer 1, joined by lines as wide as their ratio is above 1, chance; blue from COMPOSES on.
+    """Draw the writers of layer 0 and the readers of layer 1, joined by lines as wide as their ratio is above 1,
+    chance; blue from COMPOSES on.
 
-    `kinds`: (layer, head) to a word of MARKS. `faded`: pale heads, without lines. `one_scale`: widths compare between panels.
+    `kinds`: (layer, head) to a word of MARKS. `faded`: pale heads, without lines. `one_scale`: widths compare between
+    panels.
     """
     looks = {kind: MARKS[kind] for kind in dict.fromkeys(kinds.values())}
     arrays = {title: panel.numpy(force=True).copy() for title, panel in panels.items()}
@@ -45,7 +47,7 @@ def network(
                 kind = None if pale else kinds.get((layer, head))
                 mark, color = looks.get(kind, ("o", "0.88" if pale else "0.55"))
                 ax.plot(head, layer, mark, color=color, ms=9 if kind else 6, zorder=3)
-                ax.annotate(f"{layer}.{head}", (head, layer), (0, 9 if layer else -9), textcoords="offset points", ha="center",
+                ax.annotate(f"{layer}.{head}", (head, layer), (0, 9 if layer else -9), textcoords="offset points", ha="center",  # noqa: E501
                             va="bottom" if layer else "top", fontsize=11, weight="bold" if kind else "normal",
                             color="0.7" if pale else "black")  # fmt: skip
         ax.set_title(title, pad=18)

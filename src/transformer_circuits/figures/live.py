@@ -1,6 +1,8 @@
-"""Pictures that answer: small ones inside a chapter, drawn on its page by `book/_static/live.js` from the chapter's own numbers.
+"""Pictures that answer: small ones inside a chapter, drawn on its page by `book/_static/live.js` from the chapter's own
+numbers.
 
-Without the page's scripts (in JupyterLab, on Colab, on GitHub) a sentence stands in their place; the chapter has a still figure of the same numbers.
+Without the page's scripts (in JupyterLab, on Colab, on GitHub) a sentence stands in their place; the chapter has a
+still figure of the same numbers.
 """
 
 import html
@@ -20,7 +22,8 @@ class Live:
         label = html.escape(self.label)
         return (
             f'<div class="tc-live" data-kind="{self.kind}" aria-label="{label}" role="group">'
-            f'<p>On the page of this chapter, this picture answers: {label}.</p><script type="application/json">{self.json}</script></div>'
+            f"<p>On the page of this chapter, this picture answers: {label}.</p>"
+            f'<script type="application/json">{self.json}</script></div>'
         )
 
     def __repr__(self) -> str:
@@ -30,7 +33,8 @@ class Live:
 def live(kind: str, label: str, **numbers: object) -> Live:
     """Return a picture of one of KINDS, to show as the last value of a cell.
 
-    `label` says what a reader can do, without a period at its end. `numbers` are what live.js reads of this kind; tensors become lists. Raises ValueError for an unknown kind.
+    `label` says what a reader can do, without a period at its end. `numbers` are what live.js reads of this kind;
+    tensors become lists. Raises ValueError for an unknown kind.
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")

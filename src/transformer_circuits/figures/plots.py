@@ -1,4 +1,5 @@
-"""The handful of plot types that more than one chapter draws. Each returns its Axes, so that a chapter can add to it."""
+"""The handful of plot types that more than one chapter draws. Each returns its Axes, so that a chapter can add to
+it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +18,8 @@ ACCENT = "C1"  # what a figure is about; everything else is in the first color
 
 
 def label_of(name: str) -> str:
-    """Return a name as matplotlib draws it literally: no mathematics between dollars, and code points of characters that its font lacks.
+    """Return a name as matplotlib draws it literally: no mathematics between dollars, and code points of characters
+    that its font lacks.
 
     A token with a space at an end, or with characters that cannot be seen, is shown as by `show_token`.
     """
@@ -41,7 +43,8 @@ def heatmap(
 ) -> Axes:
     """A matrix as colors, rows downwards; red below zero and blue above if there are negative numbers.
 
-    `x`, `y`: a name for each column and row (tokens are made visible), or one for the axis. `numbers`: a format such as "{:.1f}" to print in
+    `x`, `y`: a name for each column and row (tokens are made visible), or one for the axis. `numbers`: a format such as
+    "{:.1f}" to print in
     each cell. `rings`: [row, column], where to draw rings around cells.
     """
     values = np.asarray(values, dtype=float)
@@ -74,7 +77,8 @@ def heatmap(
 
 
 def spread(heads: int, half: float) -> np.ndarray:
-    """Where the dots of a layer's heads are beside its tick: `half` to the left to `half` to the right; a single one is on it."""
+    """Where the dots of a layer's heads are beside its tick: `half` to the left to `half` to the right; a single one is
+    on it."""
     return np.linspace(-half, half, heads) if heads > 1 else np.zeros(heads)
 
 
@@ -121,7 +125,8 @@ def by_layer(
     named: int = 3,
     ax: Axes,
 ) -> Axes:
-    """A dot for each head over its layer, for models of any depth. `values`, `faded`: [layer, head]; faded heads are gray.
+    """A dot for each head over its layer, for models of any depth. `values`, `faded`: [layer, head]; faded heads are
+    gray.
 
     `mark`: a dashed line, above which the `named` highest heads carry their names. `chance`: a gray band.
     """
@@ -154,7 +159,8 @@ def bars(
     reference: float | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Bars with their names. `errors`: half-widths; `accent`: bars that the figure is about; `reference`: a line to compare with."""
+    """Bars with their names. `errors`: half-widths; `accent`: bars that the figure is about; `reference`: a line to
+    compare with."""
     ax = ax or plt.subplots(figsize=(6.4, 3.2))[1]
     place = np.arange(len(names))
     colors = [ACCENT if i in accent else "C0" for i in place]
@@ -192,7 +198,8 @@ def token_axis(ax: Axes) -> Axes:
 
 
 def over_training(curves: Mapping[str, pd.Series], *, mark: float | None = None, ax: Axes) -> Axes:
-    """Numbers of a training log from the second snapshot on, over million tokens read, their index; "one layer" is grey.
+    """Numbers of a training log from the second snapshot on, over million tokens read, their index; "one layer" is
+    grey.
 
     `mark`: a line to compare with.
     """

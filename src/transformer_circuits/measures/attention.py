@@ -1,4 +1,5 @@
-"""Scores that are read from attention patterns [..., head, destination, source], and the thresholds that name a head."""
+"""Scores that are read from attention patterns [..., head, destination, source], and the thresholds that name a
+head."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -16,18 +17,21 @@ SUCCESSOR_HEAD = 0.5  # fraction of digits, letters, and number words whose succ
 TEXT_KIND_HEAD = 0.25  # fraction of the variance of a head's z that is between windows; 1% if positions are shuffled
 ATTENTION_SINK = 0.95  # mean attention to the start token: the head moves almost nothing
 RECENT_TOKENS_HEAD = 0.5  # mean attention to the five tokens before the current one; uniform: 5%
-# Attention p to its target at which a head's softmax is open or saturated (claim T15). The slope p (1 - p) of the softmax is at least
+# Attention p to its target at which a head's softmax is open or saturated (claim T15). The slope p (1 - p) of the
+# softmax is at least
 # half of its largest value, 1/4, between the first two, and at most a tenth of it from the third on.
 OPEN, CERTAIN = (0.15, 0.85), 0.975
 
 
 def previous_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
-    """Return the mean attention to the previous token. Destinations 0 and 1 are left out, because they can attend to little else."""
+    """Return the mean attention to the previous token. Destinations 0 and 1 are left out, because they can attend to
+    little else."""
     return patterns.diagonal(offset=-1, dim1=-2, dim2=-1)[..., 1:].mean(dim=-1)
 
 
 def start_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
-    """Return the mean attention to the start token from the positions after it. A head at ATTENTION_SINK or above is a resting head."""
+    """Return the mean attention to the start token from the positions after it. A head at ATTENTION_SINK or above is a
+    resting head."""
     return patterns[..., 1:, 0].mean(dim=-1)
 
 

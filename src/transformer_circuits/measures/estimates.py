@@ -11,9 +11,11 @@ def mean(values: Float[Tensor, "draw *rest"]) -> tuple[Tensor, Tensor]:
 
 
 def ratio(parts: Float[Tensor, "*batch n"], wholes: Float[Tensor, "*batch n"]) -> tuple[Tensor, Tensor]:
-    """Return the sum of `parts` divided by the sum of `wholes` over n independent windows, rows, or draws, and its standard error.
+    """Return the sum of `parts` divided by the sum of `wholes` over n independent windows, rows, or draws, and its
+    standard error.
 
-    With counts as `wholes` this is a mean over tokens. The error is that of `parts - ratio * wholes`, so that what varies in both cancels.
+    With counts as `wholes` this is a mean over tokens. The error is that of `parts - ratio * wholes`, so that what
+    varies in both cancels.
     """
     total = wholes.sum(dim=-1)
     found = parts.sum(dim=-1) / total
@@ -22,7 +24,8 @@ def ratio(parts: Float[Tensor, "*batch n"], wholes: Float[Tensor, "*batch n"]) -
 
 
 def critical_spearman(n: int, p: float, draws: int = 200_000) -> float:
-    """Return the Spearman correlation that random orders of n things reach with a probability of at most p (one-sided), if any can.
+    """Return the Spearman correlation that random orders of n things reach with a probability of at most p (one-sided),
+    if any can.
 
     Raises ValueError if n things are too few: even the same order comes about with a probability above p.
     """

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-BATCH = 2  # rows run together on a CPU: patterns of 12 heads at 512 tokens take 25 MB; the system zeroes larger tensors each time
+# rows run together on a CPU: patterns of 12 heads at 512 tokens take 25 MB; the system zeroes larger tensors each time
+BATCH = 2
 ROW_BYTES = 1 << 28  # of a GPU's free memory for each row: logits of 50,000 tokens at 512 positions take 100 MB
 
 # Thresholds of claims about losses.
@@ -36,12 +37,15 @@ def batch_size(device: torch.device) -> int:
 def losses_and_guesses(
     model: Model, rows: Int[Tensor, "row pos"], guesses: bool = True, ends: Int[Tensor, " row"] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return, [row, pos-1], the loss (nats) at each token after the first, at least in single precision, and whether it is the first guess.
+    """Return, [row, pos-1], the loss (nats) at each token after the first, at least in single precision, and whether it
+    is the first guess.
 
-    `guesses`: False leaves these out (all False), which saves a few percent of the time. `ends`: how many tokens of each row matter; what
+    `guesses`: False leaves these out (all False), which saves a few percent of the time. `ends`: how many tokens of
+    each row matter; what
     follows costs no time, and its losses mean nothing.
     """
-    # Made beforehand, or with the first rows: small results between large temporary ones keep the heap from being reused.
+    # Made beforehand, or with the first rows: small results between large temporary ones keep the heap from being
+    # reused.
     found, right = None, torch.zeros(rows[:, 1:].shape, dtype=torch.bool, device=rows.device)
     ends = torch.full_like(rows[:, 0], rows.shape[1]) if ends is None else ends
     for part in ends.argsort(stable=True).split(batch_size(rows.device)):
@@ -75,7 +79,8 @@ def in_context_places(n: int) -> tuple[Int[Tensor, " early"], Int[Tensor, " late
 
 
 def in_context_score(losses_by_position: Float[Tensor, "row pos"]) -> float:
-    """Return the loss at token 500 minus the loss at token 50, in nats (Olsson et al. 2022), each a mean over `in_context_places`."""
+    """Return the loss at token 500 minus the loss at token 50, in nats (Olsson et al. 2022), each a mean over
+    `in_context_places`."""
     mean = losses_by_position.mean(0)
     early, late = in_context_places(len(mean))
     return float(mean[late].mean() - mean[early].mean())

@@ -4,7 +4,8 @@
 - sinusoidal positions added only to the inputs of W_Q and W_K (Shortformer, Press et al. 2021), so that positions never
   enter a value and never stay in the residual stream
 
-Fields of `ModelConfig` add layer normalization and more for chapter 12. Module names are those of TransformerLens's native model, so
+Fields of `ModelConfig` add layer normalization and more for chapter 12. Module names are those of TransformerLens's
+native model, so
 that `models.bridge` can wrap this very module: there is one implementation, trained and analyzed alike.
 """
 
@@ -21,7 +22,8 @@ from torch import Tensor, nn
 
 BOS = 0  # the start-of-text token, first in every context and before every document
 
-# What a model may have beyond the matrices of an attention-only transformer: fields of `ModelConfig`, and words for them.
+# What a model may have beyond the matrices of an attention-only transformer: fields of `ModelConfig`, and words for
+# them.
 BEYOND = {
     "normalization": "layer normalization",
     "d_mlp": "MLPs",
@@ -32,7 +34,8 @@ BEYOND = {
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class ModelConfig:
-    """Shape of a model; by default the paper's main model, but for vocabulary and context. Raises ValueError for what no model has."""
+    """Shape of a model; by default the paper's main model, but for vocabulary and context. Raises ValueError for what
+    no model has."""
 
     # No stored tensor has the first and the last size, so they have limits: a manifest could make a model endless.
     n_layers: Annotated[int, Field(ge=0, le=1_000)] = Field(description="layers")
@@ -55,12 +58,14 @@ class ModelConfig:
 
     @property
     def has_plain_circuits(self) -> bool:
-        """Return whether its OV circuits, and with two layers its composition too, are products of its matrices. Smeared keys change no OV circuit."""
+        """Return whether its OV circuits, and with two layers its composition too, are products of its matrices.
+        Smeared keys change no OV circuit."""
         return not self.beyond or (self.n_layers == 1 and self.beyond == [BEYOND["smeared_keys"]])
 
 
 def sinusoids(n_ctx: int, d_model: int) -> Tensor:
-    """Sinusoidal position embeddings [n_ctx, d_model]: sines, then cosines, of wavelengths from 2 pi to 10,000 * 2 pi tokens (Vaswani et al. 2017)."""
+    """Sinusoidal position embeddings [n_ctx, d_model]: sines, then cosines, of wavelengths from 2 pi to 10,000 * 2 pi
+    tokens (Vaswani et al. 2017)."""
     pairs = (d_model + 1) // 2
     rates = torch.exp(torch.arange(pairs, dtype=torch.float64) * (-2 * math.log(10_000) / d_model))
     angles = torch.arange(n_ctx, dtype=torch.float64)[:, None] * rates
@@ -75,7 +80,8 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 class Attention(nn.Module):
     """All heads of one layer: the sum over heads of A^h (x) W_O^h W_V^h.
 
-    With smeared keys, k_j <- s k_j + (1 - s) k_(j-1), one s a head (the paper's discussion of Primer, So et al. 2021; claim W4).
+    With smeared keys, k_j <- s k_j + (1 - s) k_(j-1), one s a head (the paper's discussion of Primer, So et al. 2021;
+    claim W4).
     """
 
     def __init__(self, config: ModelConfig):
@@ -94,10 +100,13 @@ class Attention(nn.Module):
         pattern_fn: Callable[[Tensor], Tensor] | None = None,
         scores_fn: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return what the heads add to the residual stream [batch, position, d_model], and the pattern [batch, head, destination, source].
+        """Return what the heads add to the residual stream [batch, position, d_model], and the pattern [batch, head,
+        destination, source].
 
-        `pattern_fn` may replace the pattern, and beside it, `scores_fn` the scaled scores (-inf where the source lies ahead); without a
-        `pattern_fn`, no pattern is formed, and None returned. `positions` [position, d_model], or with a batch dimension.
+        `pattern_fn` may replace the pattern, and beside it, `scores_fn` the scaled scores (-inf where the source lies
+        ahead); without a
+        `pattern_fn`, no pattern is formed, and None returned. `positions` [position, d_model], or with a batch
+        dimension.
         """
         heads = (self.n_heads, self.d_head)
         with_positions = residual + positions
@@ -157,7 +166,8 @@ class Transformer(nn.Module):
         self.initialize()
 
     def initialize(self) -> None:
-        """Scales at which induction heads form early; the embedding must be comparable to the sinusoids, whose amplitude is 1."""
+        """Scales at which induction heads form early; the embedding must be comparable to the sinusoids, whose
+        amplitude is 1."""
         std = dict(tok_embed=0.3, q=0.5, k=0.5, v=0.5, o=0.3, head=0.02, fc_in=1.0, fc_out=0.3)
         for name, module in self.named_modules():
             kind = name.rpartition(".")[2]
@@ -173,7 +183,8 @@ class Transformer(nn.Module):
         return self.pos.weight
 
     def start(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """What the residual stream starts as, [batch, position, d_model], and what W_Q and W_K see added to it in each layer."""
+        """What the residual stream starts as, [batch, position, d_model], and what W_Q and W_K see added to it in each
+        layer."""
         embedding = self.tok_embed(tokens)
         positions = self.pos(torch.arange(tokens.shape[-1], device=tokens.device)[None])
         if self.config.standard_positions:
@@ -181,7 +192,8 @@ class Transformer(nn.Module):
         return embedding, positions
 
     def residual_stream(self, tokens: Tensor) -> Tensor:
-        """The final residual stream [batch, position, d_model], before W_U. Raises ValueError for an empty prompt or one longer than the context."""
+        """The final residual stream [batch, position, d_model], before W_U. Raises ValueError for an empty prompt or
+        one longer than the context."""
         n = tokens.shape[-1]
         if not 0 < n <= self.config.n_ctx:
             raise ValueError(f"a prompt must have 1 to {self.config.n_ctx} tokens, this one has {n}")

@@ -2,17 +2,22 @@
 
 It differs from other bridges where TransformerLens's defaults would give wrong numbers for these models:
 
-- **Positions** enter queries and keys only. `bridge.W_pos` [n_ctx, d_model] and the hook `positions.hook_out` [1, pos, d_model] give them.
-  There is no `hook_pos_embed`, which `ActivationCache.decompose_resid` would add to the residual stream (there is with `standard_positions`).
-- **`hook_attn_scores`** fires on the scores (scaled, masked with -inf) before the softmax, and edits take effect. A layer without a hook
+- **Positions** enter queries and keys only. `bridge.W_pos` [n_ctx, d_model] and the hook `positions.hook_out` [1, pos,
+d_model] give them.
+  There is no `hook_pos_embed`, which `ActivationCache.decompose_resid` would add to the residual stream (there is with
+  `standard_positions`).
+- **`hook_attn_scores`** fires on the scores (scaled, masked with -inf) before the softmax, and edits take effect. A
+layer without a hook
   there or at `hook_pattern` forms no pattern: its attention is fused.
 - **`hook_result`** [batch, pos, head, d_model] fires after `bridge.set_use_attn_result(True)`.
 - **Smeared keys** are mixed after `hook_k`, which shows each token's own key.
 - **Padding masks** are rejected (pad on the right), and so is compatibility mode, which rewrites weights.
 - Every hook in `hook_dict` fires (`hook_result` and, with an MLP, `hook_mlp_in` once they are switched on).
 
-TransformerLens itself cuts prompts given as text to the context silently (token ids raise), and its loss of a list of prompts of unequal
-length counts the padding. `stop_at_layer=n_layers` returns logits, and `start_at_layer` raises (`circuits.heads.run_from` does that for
+TransformerLens itself cuts prompts given as text to the context silently (token ids raise), and its loss of a list of
+prompts of unequal
+length counts the padding. `stop_at_layer=n_layers` returns logits, and `start_at_layer` raises
+(`circuits.heads.run_from` does that for
 attention-only models). On a model without layers, `accumulated_resid` raises KeyError.
 """
 
@@ -41,7 +46,8 @@ MATRICES = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_U")
 def wrap(
     model: Transformer, tokenizer: PreTrainedTokenizerFast | None = None, name: str = "transformer"
 ) -> TransformerBridge:
-    """Return a bridge around a copy of `model`, on the same device and with the same dtype. Without a tokenizer it takes token ids only."""
+    """Return a bridge around a copy of `model`, on the same device and with the same dtype. Without a tokenizer it
+    takes token ids only."""
     config = model.config
     bridge_config = TransformerBridgeConfig(
         **{size: getattr(config, size) for size in SIZES},
@@ -64,7 +70,8 @@ def wrap(
 
 
 def matrices(model: TransformerBridge) -> dict[str, Tensor]:
-    """Return all weights of an attention-only model, under TransformerLens's names, for `from_matrices`. Raises ValueError if it has more."""
+    """Return all weights of an attention-only model, under TransformerLens's names, for `from_matrices`. Raises
+    ValueError if it has more."""
     config, parameters = model.original_model.config, dict(model.original_model.named_parameters())
     biased = any(name.endswith("bias") and (".attn." in name or "head." in name) for name in parameters)
     if more := ["biases"] * biased + config.beyond:
@@ -88,7 +95,8 @@ def from_matrices(
     standard_positions: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
 ) -> TransformerBridge:
-    """Return a hooked attention-only model with these weights: `from_matrices(**{**matrices(model), "W_E": other})` changes one of them.
+    """Return a hooked attention-only model with these weights: `from_matrices(**{**matrices(model), "W_E": other})`
+    changes one of them.
 
     Raises ValueError for shapes that do not fit together, and for NaN or infinity.
     """
@@ -175,7 +183,8 @@ MOSTLY = 0.5  # fraction of unknown tokens from which on a tokenizer does not re
 
 @dataclass(frozen=True)
 class Reading:
-    """What a model is given to read, decided once, from its tokenizer as it was published and its configuration together."""
+    """What a model is given to read, decided once, from its tokenizer as it was published and its configuration
+    together."""
 
     start: int | None  # the token that texts begin with; None if neither names one
     drawn: Int[Tensor, " id"]  # the ids that random tokens are drawn from, ascending
@@ -184,15 +193,18 @@ class Reading:
 
     @property
     def frequency(self) -> Float[Tensor, " d_vocab"]:
-        """Return one for each id that random tokens are drawn from and zero for the others, up to the last one that is drawn."""
+        """Return one for each id that random tokens are drawn from and zero for the others, up to the last one that is
+        drawn."""
         return torch.zeros(int(self.drawn.max()) + 1).index_fill(0, self.drawn, 1.0)
 
 
 def decide(d_vocab: int, tokenizer: Any = None, config: Any = None, start: int | None = None) -> Reading:
     """Return what a model with `d_vocab` rows of W_E is given to read.
 
-    `tokenizer`: as it was published, before TransformerLens adds tokens to it. `start`: a start token that the reader chose. Otherwise the start
-    token is the one that the tokenizer names, else the configuration's, if it is a special token of the tokenizer, else an end token. Random
+    `tokenizer`: as it was published, before TransformerLens adds tokens to it. `start`: a start token that the reader
+    chose. Otherwise the start
+    token is the one that the tokenizer names, else the configuration's, if it is a special token of the tokenizer, else
+    an end token. Random
     tokens are drawn from the ids that the tokenizer has, without special and added tokens.
     """
     ids, why_random = range(d_vocab), "it has no tokenizer"
@@ -247,7 +259,8 @@ def _start_tokens(tokenizer: Any, config: Any) -> list[int]:
 
 
 def reading(model: TransformerBridge) -> Reading:
-    """Return what a model is given to read, as it was decided when it was loaded; for a bridge that was made or changed by hand, now."""
+    """Return what a model is given to read, as it was decided when it was loaded; for a bridge that was made or changed
+    by hand, now."""
     tokenizer, decided = getattr(model, "reading", (None, None))
     if decided is None or tokenizer is not model.tokenizer:
         original = model.original_model
@@ -258,7 +271,8 @@ def reading(model: TransformerBridge) -> Reading:
 
 
 def set_reading(model: TransformerBridge, tokenizer: Any = None, start: int | None = None) -> None:
-    """Decide what a model is given to read. `tokenizer`: as it was published, if that is not the bridge's. `start`: a start token to use.
+    """Decide what a model is given to read. `tokenizer`: as it was published, if that is not the bridge's. `start`: a
+    start token to use.
 
     Raises WeightsError unless the start token is in the vocabulary.
     """
@@ -270,15 +284,18 @@ def set_reading(model: TransformerBridge, tokenizer: Any = None, start: int | No
 
 
 def start_token(model: TransformerBridge) -> int:
-    """Return the token that the model's texts begin with (`reading`). Raises WeightsError if neither tokenizer nor configuration names one."""
+    """Return the token that the model's texts begin with (`reading`). Raises WeightsError if neither tokenizer nor
+    configuration names one."""
     if (start := reading(model).start) is None:
         raise WeightsError(
-            f"{model.cfg.model_name!r} names no start token; pass one to models.bridge.set_reading (START in chapter 19)"
+            f"{model.cfg.model_name!r} names no start token; pass one to models.bridge.set_reading (START in "
+            f"chapter 19)"
         )
     return start
 
 
-# How far the logits (as a fraction of the largest) and patterns of a bridge may be from those of transformers: a hundred times what rounding makes.
+# How far the logits (as a fraction of the largest) and patterns of a bridge may be from those of transformers: a
+# hundred times what rounding makes.
 ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 COMPARED = 16  # tokens of each of two rows
 
@@ -293,7 +310,8 @@ class Computed(NamedTuple):
 
 @torch.no_grad()
 def computed(model: Any) -> Computed | None:
-    """Return what a model of the transformers library computes, before it becomes a bridge; None for an encoder with a decoder."""
+    """Return what a model of the transformers library computes, before it becomes a bridge; None for an encoder with a
+    decoder."""
     config = model.config.get_text_config()
     if config.is_encoder_decoder:
         return None
@@ -307,7 +325,8 @@ def computed(model: Any) -> Computed | None:
 
 @torch.no_grad()
 def check_against(model: TransformerBridge, expected: Computed) -> None:
-    """Raise WeightsError, in one sentence, unless a bridge computes the logits and patterns that transformers computes."""
+    """Raise WeightsError, in one sentence, unless a bridge computes the logits and patterns that transformers
+    computes."""
     names = [name for name in model.hook_dict if name.endswith("attn.hook_pattern")]
     try:
         logits, cache = model.run_with_cache(expected.tokens, names_filter=names)
@@ -324,7 +343,9 @@ def check_against(model: TransformerBridge, expected: Computed) -> None:
     for what, difference in differences.items():
         if not difference <= limit:  # nor NaN
             raise WeightsError(
-                f"{model.cfg.model_name!r} is not computed as the transformers library computes it: on {expected.tokens.numel()} tokens its "
-                f"{what} differ by {difference:.2g} (at most {limit:g} is rounding), so TransformerLens does not support a setting of its "
+                f"{model.cfg.model_name!r} is not computed as the transformers library computes it: on "
+                f"{expected.tokens.numel()} tokens its "
+                f"{what} differ by {difference:.2g} (at most {limit:g} is rounding), so TransformerLens does "
+                f"not support a setting of its "
                 "config.json; choose another model"
             )

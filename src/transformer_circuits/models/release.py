@@ -1,6 +1,8 @@
-"""The files of a release for a package without a clone: each model, and the book's data, as a zip that is fetched once into the user's cache.
+"""The files of a release for a package without a clone: each model, and the book's data, as a zip that is fetched once
+into the user's cache.
 
-`released.sha256` in this folder has their checksums, and the metadata of the package (from pyproject.toml) has the address. `make hub` makes both
+`released.sha256` in this folder has their checksums, and the metadata of the package (from pyproject.toml) has the
+address. `make hub` makes both
 the zips and the list.
 """
 

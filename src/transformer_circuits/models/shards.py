@@ -3,8 +3,10 @@
     <folder>/manifest.json
     <folder>/weights-00001-of-0000n.safetensors ...
 
-The manifest has the model's name, its `ModelConfig`, the stored dtype, for each shard its file, size, SHA-256 and tensors, the SHA-256 of
-the model's `tokenizer.json`, which is in the folder or is the repository's, and what the trainer reports. Tensor names are those of
+The manifest has the model's name, its `ModelConfig`, the stored dtype, for each shard its file, size, SHA-256 and
+tensors, the SHA-256 of
+the model's `tokenizer.json`, which is in the folder or is the repository's, and what the trainer reports. Tensor names
+are those of
 `Transformer.state_dict()` without `pos.weight`, which is computed.
 """
 
@@ -62,7 +64,8 @@ class _Training(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """What must be in a manifest, and of which type, for the models, pages and measures that read it; it may have more."""
+    """What must be in a manifest, and of which type, for the models, pages and measures that read it; it may have
+    more."""
 
     name: str
     config: ModelConfig
@@ -83,7 +86,8 @@ def save_model(
     """Write `model` in float16 to `folder`. Raises ValueError if a weight is not finite in float16.
 
     `tokenizer`: the content of its `tokenizer.json`, which is written too, unless it is the repository's.
-    `film`: the content of its `film.npz`. The same weights always give the same bytes. Another process finds in `folder`, even after a
+    `film`: the content of its `film.npz`. The same weights always give the same bytes. Another process finds in
+    `folder`, even after a
     kill, the old model, none, or the new one, never a mixture. Other files in there (a training log) stay.
     """
     manifest: dict[str, Any] = {"name": name, "config": dataclasses.asdict(model.config)}
@@ -102,7 +106,8 @@ def save_model(
 
 
 def shrink(folder: str | Path) -> None:
-    """Rewrite the model in `folder` in 8 bits a weight, with the same guarantees: for models that others are only compared with.
+    """Rewrite the model in `folder` in 8 bits a weight, with the same guarantees: for models that others are only
+    compared with.
 
     Vectors stay in float16.
     """
@@ -111,7 +116,8 @@ def shrink(folder: str | Path) -> None:
 
 
 def eight_bits(matrices: dict[str, Float[Tensor, "row column"]]) -> dict[str, Tensor]:
-    """Return matrices in 8 bits a weight: whole numbers from -127 to 127, and beside each, as `KEY.step`, what 1 stands for in each row."""
+    """Return matrices in 8 bits a weight: whole numbers from -127 to 127, and beside each, as `KEY.step`, what 1 stands
+    for in each row."""
     stored = {}
     for key, matrix in matrices.items():
         step = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
@@ -120,7 +126,8 @@ def eight_bits(matrices: dict[str, Float[Tensor, "row column"]]) -> dict[str, Te
 
 
 def full_precision(stored: dict[str, Tensor]) -> dict[str, Float[Tensor, "..."]]:
-    """Return stored tensors in float32, those in 8 bits as well. Raises ValueError where one of these has no step for each row."""
+    """Return stored tensors in float32, those in 8 bits as well. Raises ValueError where one of these has no step for
+    each row."""
     tensors = {key: tensor for key, tensor in stored.items() if not key.endswith(STEP)}
     for key in [key for key in tensors if tensors[key].dtype == torch.int8]:
         step = stored.get(key + STEP, torch.empty(0))
@@ -181,7 +188,8 @@ def _write(folder: Path, files: dict[str, bytes], manifest: dict[str, Any]) -> N
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     """Replace a file by what `write` writes. After a kill it is the old file or the new one.
 
-    Raises OSError, in one sentence, on a full disk and in a folder that cannot be written; the old file is then as it was.
+    Raises OSError, in one sentence, on a full disk and in a folder that cannot be written; the old file is then as it
+    was.
     """
     partial = _partial(path)
     with _written(path, partial):
@@ -215,9 +223,11 @@ def _written(path: Path, *partials: Path) -> Iterator[None]:
 
 
 def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
-    """Return the model in `folder`, in float32 on the CPU, and its manifest; every shard's SHA-256 is checked before anything is built.
+    """Return the model in `folder`, in float32 on the CPU, and its manifest; every shard's SHA-256 is checked before
+    anything is built.
 
-    Raises WeightsError for a manifest or shard that is missing or damaged, tensors that do not fit the manifest, and NaN or infinity.
+    Raises WeightsError for a manifest or shard that is missing or damaged, tensors that do not fit the manifest, and
+    NaN or infinity.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -280,13 +290,15 @@ def verified(path: Path, expected: str) -> bytes:
         raise WeightsError(f"{path} cannot be read ({error.strerror}); fetch it again") from error
     if (checksum := sha256(content)) != expected:
         raise WeightsError(
-            f"{path} is damaged: its SHA-256 is {checksum} ({len(content):,} bytes), expected {expected}; fetch it again"
+            f"{path} is damaged: its SHA-256 is {checksum} ({len(content):,} bytes), expected {expected}; "
+            f"fetch it again"
         )
     return content
 
 
 def said(error: Exception) -> str:
-    """Return what an exception says in its first line, or its type; of several settings, what the first wrong one must be."""
+    """Return what an exception says in its first line, or its type; of several settings, what the first wrong one must
+    be."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         name, must = ".".join(map(str, first["loc"])), re.sub(r"^\w+ should", "must", first["msg"])

@@ -1,7 +1,9 @@
 """A smaller vocabulary inside a byte-level BPE tokenizer: its first tokens, which are a tokenizer by themselves.
 
-BPE learns its merges one after the other, so these are what training to that size would have given. A merge only ever joins older tokens, and
-encoding applies older merges first: text in the smaller vocabulary is text in the larger one with every later token undone into its parts.
+BPE learns its merges one after the other, so these are what training to that size would have given. A merge only ever
+joins older tokens, and
+encoding applies older merges first: text in the smaller vocabulary is text in the larger one with every later token
+undone into its parts.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ START = "<|start|>"  # the text of token BOS
 
 
 def as_pretrained(path: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once; that is its bos, eos and pad token. Never looks on the network.
+    """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once; that is its bos, eos and pad token.
+    Never looks on the network.
 
     Raises ValueError if token 0 is not `<|start|>`, and WeightsError for a file that is missing or holds no tokenizer.
     """
@@ -53,7 +56,8 @@ def as_pretrained(path: Path) -> PreTrainedTokenizerFast:
 
 
 def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
-    """The content of `tokenizer.json` with its first `d_vocab` tokens only. Raises ValueError unless these are a tokenizer by themselves."""
+    """The content of `tokenizer.json` with its first `d_vocab` tokens only. Raises ValueError unless these are a
+    tokenizer by themselves."""
     _parts(tokenizer, d_vocab)
     model = tokenizer["model"]
     vocab = {token: i for token, i in model["vocab"].items() if i < d_vocab}
@@ -62,7 +66,8 @@ def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
 
 
 def pieces(tokenizer: dict[str, Any], d_vocab: int) -> list[list[int]]:
-    """What each token of `tokenizer` is in its first `d_vocab` tokens: itself, or its parts. Raises ValueError as above."""
+    """What each token of `tokenizer` is in its first `d_vocab` tokens: itself, or its parts. Raises ValueError as
+    above."""
     parts = _parts(tokenizer, d_vocab)
 
     @functools.cache
@@ -84,7 +89,8 @@ def narrow(tokens: np.ndarray, table: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def packed(folder: Path, side: str, d_vocab: int) -> Path:
-    """The file of packed tokens in a corpus folder, `side` "train" or "held_out", for a model of `d_vocab` tokens; made from that of the
+    """The file of packed tokens in a corpus folder, `side` "train" or "held_out", for a model of `d_vocab` tokens; made
+    from that of the
     folder's tokenizer, where this has more tokens, and kept until that is a newer one."""
     whole, tokenizer = folder / f"{side}.npy", _read(folder)
     if tokenizer is None or len(tokenizer["model"]["vocab"]) <= d_vocab or not whole.exists():
@@ -113,7 +119,8 @@ def tokenizer_of(folder: Path, d_vocab: int) -> str | None:
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
-    """Return the content of a corpus folder's `tokenizer.json`; None if it has none. Raises ValueError if it holds no tokenizer."""
+    """Return the content of a corpus folder's `tokenizer.json`; None if it has none. Raises ValueError if it holds no
+    tokenizer."""
     path = folder / "tokenizer.json"
     if not path.exists():
         return None

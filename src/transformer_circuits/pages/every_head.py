@@ -1,4 +1,5 @@
-"""The page "Every head of the two-layer model": one row a head, from `head_map`, that opens to the passages in which the head matters most."""
+"""The page "Every head of the two-layer model": one row a head, from `head_map`, that opens to the passages in which
+the head matters most."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,8 @@ Windows = Int[Tensor, "row pos"]
 
 
 def passage(found: Passage, windows: Windows, names: Sequence[str]) -> str:
-    """Return a passage as HTML: tokens shaded by the head's attention, the next token, and where the head attends most."""
+    """Return a passage as HTML: tokens shaded by the head's attention, the next token, and where the head attends
+    most."""
     first = max(0, found.place + 1 - SHOWN)
     strings = [names[i] for i in windows[found.row].tolist()]
     shaded = "".join(
@@ -34,7 +36,7 @@ def passage(found: Passage, windows: Windows, names: Sequence[str]) -> str:
     sources = found.attention.topk(min(SOURCES, len(found.attention))).indices.tolist()
     attended = ", ".join(f"{as_code(strings[i])} ({found.attention[i]:.0%}, {found.place - i} back)" for i in sources)
     return (
-        f'<p class="passage">{shaded} → {as_code(strings[found.place + 1], " copy")}<br>Without the head, the loss of the last token rises by '
+        f'<p class="passage">{shaded} → {as_code(strings[found.place + 1], " copy")}<br>Without the head, the loss of the last token rises by '  # noqa: E501
         f"{found.rise:.2f} nats. It attends to {attended}.</p>"
     )
 

@@ -1,7 +1,9 @@
 """The page "Follow a name": one example from its tokens to the prediction, through two heads.
 
-The picture is `book/_static/follow/follow.js`. This module writes its numbers, from runs of the shipped models: the two-layer model as it is (`intact`);
-with the keys of the induction head cut from what the previous-token head wrote (`cut`: its mean over the positions of the prompt is left); and the
+The picture is `book/_static/follow/follow.js`. This module writes its numbers, from runs of the shipped models: the
+two-layer model as it is (`intact`);
+with the keys of the induction head cut from what the previous-token head wrote (`cut`: its mean over the positions of
+the prompt is left); and the
 one-layer model. Which heads these are follows from their scores.
 """
 
@@ -34,7 +36,8 @@ STRANDS = 9  # paths that are drawn one by one
 
 
 class Circuit(NamedTuple):
-    """The induction head with the best score, the previous-token head, and the other first-layer head that the keys read most."""
+    """The induction head with the best score, the previous-token head, and the other first-layer head that the keys
+    read most."""
 
     induction: Head
     previous: Head
@@ -76,7 +79,8 @@ def keys_without(model: TransformerBridge, head: Head, written: Float[Tensor, "p
 def run(
     model: TransformerBridge, ids: Int[Tensor, "1 pos"], head: Head, hooks: list[Hook] = ()
 ) -> tuple[dict[str, Tensor], Any]:
-    """Return what a head does on a text, and the cache of the run: its scores at the last token, its pattern, what it adds to the logits there."""
+    """Return what a head does on a text, and the cache of the run: its scores at the last token, its pattern, what it
+    adds to the logits there."""
     (layer, index), last = head, ids.shape[1] - 1
     with model.hooks(fwd_hooks=list(hooks)):
         logits, cache = model.run_with_cache(ids)
@@ -90,7 +94,8 @@ def run(
 
 
 def paths(model: TransformerBridge, cache: Any, answer: int) -> list[tuple[str, float]]:
-    """Return what every path adds to the centered logit of a token at the last position, with the patterns of the run: the direct path, single
+    """Return what every path adds to the centered logit of a token at the last position, with the patterns of the run:
+    the direct path, single
     heads, virtual heads. Largest first, and they add up to that logit (claims P1 and T1)."""
     read = centered(model.W_U)[:, answer]
     embed, patterns = cache["embed"][0], [cache["pattern", layer][0] for layer in range(2)]

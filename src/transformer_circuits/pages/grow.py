@@ -1,6 +1,7 @@
 """The page "Grow one": a model that trains in the reader's browser.
 
-The page is `book/_static/grow/`: train.js computes, grow.js draws. This module writes its text, with the thresholds of `measures`.
+The page is `book/_static/grow/`: train.js computes, grow.js draws. This module writes its text, with the thresholds of
+`measures`.
 """
 
 import html

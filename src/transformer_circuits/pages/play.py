@@ -52,9 +52,12 @@ def weights(model: TransformerBridge) -> bytes:
 
 
 def script(model: TransformerBridge, means: list[Any], facts: dict[str, Any]) -> str:
-    """Return the content of model.js. Raises ValueError unless the model reads text that starts with token 0, as engine.js writes it."""
+    """Return the content of model.js. Raises ValueError unless the model reads text that starts with token 0, as
+    engine.js writes it."""
     if not (read := reading(model)).reads_text or read.start != BOS:
-        raise ValueError(f"the page needs a model that reads text and starts with token {BOS}, got one that {read.words}")
+        raise ValueError(
+            f"the page needs a model that reads text and starts with token {BOS}, got one that {read.words}"
+        )
     content, tokenizer = weights(model), json.loads(model.tokenizer.backend_tokenizer.to_str())["model"]
     config = {key: getattr(model.cfg, key) for key in ("d_model", "n_heads", "d_head", "d_vocab", "n_ctx")}
     ids = tokenizer["vocab"]  # by token, in the byte alphabet of the tokenizer's file

@@ -11,9 +11,11 @@ BLOCK = 128  # queries taken at a time
 
 
 class BlockedAttention(torch.autograd.Function):
-    """Causal attention in blocks of queries, each against only the keys it can see; q, k, v: [batch, head, position, d_head].
+    """Causal attention in blocks of queries, each against only the keys it can see; q, k, v: [batch, head, position,
+    d_head].
 
-    On CPUs PyTorch's fused kernel has a slow backward pass at this size, and slices of keys added up by autograd cost as much as
+    On CPUs PyTorch's fused kernel has a slow backward pass at this size, and slices of keys added up by autograd cost
+    as much as
     the products themselves (benchmarks/training_step.py).
     """
 

@@ -1,4 +1,5 @@
-"""What a training run keeps on disk, so that a kill at any moment loses no more than the steps since the last checkpoint."""
+"""What a training run keeps on disk, so that a kill at any moment loses no more than the steps since the last
+checkpoint."""
 
 import contextlib
 import hashlib
@@ -57,7 +58,8 @@ def recorded(path: Path) -> dict[str, Any]:
 def load_checkpoint(
     path: Path, model: nn.Module, optimizers: Sequence[Optimizer], about: dict[str, Any]
 ) -> dict[str, Any]:
-    """Put a checkpoint's content into model and optimizers, and return its `done`. Raises ValueError if it is damaged or not about this run."""
+    """Put a checkpoint's content into model and optimizers, and return its `done`. Raises ValueError if it is damaged
+    or not about this run."""
     try:
         with safetensors.safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -80,7 +82,8 @@ def load_checkpoint(
 
 
 def read_log(path: Path, step: int, expected: set[int]) -> dict[int, str]:
-    """Return the log's lines up to a checkpoint's step, by step. One that a kill cut off is left out, and will be written again.
+    """Return the log's lines up to a checkpoint's step, by step. One that a kill cut off is left out, and will be
+    written again.
 
     Raises ValueError if the log is missing a snapshot from before the checkpoint.
     """

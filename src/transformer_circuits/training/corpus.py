@@ -68,7 +68,8 @@ def shingles(text: str, words: int = 8) -> set[int]:
 
 
 def is_copy(text: str, seen: set[int]) -> bool:
-    """Return whether more than half of a text's runs of words are in `seen` (edited or rewrapped); those of other texts are added."""
+    """Return whether more than half of a text's runs of words are in `seen` (edited or rewrapped); those of other texts
+    are added."""
     checksums = shingles(text)
     is_known = len(checksums & seen) > len(checksums) / 2
     if not is_known:
@@ -133,7 +134,8 @@ def read_package(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def read_source(source: dict, cache: Path) -> Iterator[Document]:
-    """Return the documents of a source in a fixed pseudo-random order, so that a limit takes a fair sample of its files."""
+    """Return the documents of a source in a fixed pseudo-random order, so that a limit takes a fair sample of its
+    files."""
     read = read_github if "repository" in source else read_package
     files = dict(read(source, cache))
     for path in sorted(files, key=lambda path: sha256(path.encode())):
@@ -156,7 +158,8 @@ def read_sources(sources: Iterable[dict], cache: Path) -> Iterator[Document]:
 
 
 def read_folder(folder: Path, out: Path) -> Iterator[Document]:
-    """Return every UTF-8 text file below a folder, without copies. Links that lead out of it are not followed; unreadable files are named.
+    """Return every UTF-8 text file below a folder, without copies. Links that lead out of it are not followed;
+    unreadable files are named.
 
     What an earlier command wrote to `out`, which may be in that folder, is no text.
     """
@@ -197,9 +200,11 @@ def read_dataset(name: str, characters: int) -> Iterator[Document]:
 
 
 def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
-    """Return (training, held out): whole documents, about HELD_OUT_SHARE of the characters of every kind, at least one document.
+    """Return (training, held out): whole documents, about HELD_OUT_SHARE of the characters of every kind, at least one
+    document.
 
-    The only document of its kind is for training. Where each is, or all of a kind are long, the shortest is held out, so that never more than
+    The only document of its kind is for training. Where each is, or all of a kind are long, the shortest is held out,
+    so that never more than
     half of a text is. Raises ValueError for fewer than two documents.
     """
     runs_of = {document: shingles(document.text) for document in documents}
@@ -220,7 +225,8 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
         total = sum(len(d.text) for d in group)
         room, longest = HELD_OUT_SHARE * total, HELD_OUT_MOST * total
         # Documents longer than half the share would make the held-out text a matter of two or three authors.
-        # Boilerplate that the training text has too would be recalled, not predicted: documents without much of it come first.
+        # Boilerplate that the training text has too would be recalled, not predicted: documents without much of it come
+        # first.
         for document in sorted(group, key=lambda d: (is_boilerplate(d), sha256(d.text.encode()))):
             if room > 0 and len(document.text) <= min(longest, max(room / 2, 20_000)):
                 held_out.add(document)
@@ -256,7 +262,8 @@ def encode(tokenizer: Tokenizer, documents: list[Document]) -> list[np.ndarray]:
 
 
 def copy_oracle(tokens: np.ndarray, window: int = COPY_WINDOW) -> float:
-    """Return the share of tokens that "what followed the current token last time follows again" predicts, within a window."""
+    """Return the share of tokens that "what followed the current token last time follows again" predicts, within a
+    window."""
     order = np.argsort(tokens[:-1], kind="stable")  # positions, grouped by token
     last, now = order[:-1], order[1:]
     again = (tokens[last] == tokens[now]) & (now - last <= window)
@@ -274,13 +281,15 @@ def runs(tokens: np.ndarray, n: int) -> np.ndarray:
 
 
 def repeated_share(windows: np.ndarray, n: int) -> float:
-    """Return the share of tokens in windows [window, token] that end a run of `n` tokens that occurs before in their window."""
+    """Return the share of tokens in windows [window, token] that end a run of `n` tokens that occurs before in their
+    window."""
     ordered = np.sort(runs(windows, n), axis=-1)
     return float((ordered[:, 1:] == ordered[:, :-1]).sum() / windows.size)
 
 
 def repetition(train: Path, d_vocab: int) -> list[dict]:
-    """Return how much sampled windows of the training text repeat: of the models' and the paper's length, and with planted passages."""
+    """Return how much sampled windows of the training text repeat: of the models' and the paper's length, and with
+    planted passages."""
     rows, tokens = [], len(np.load(train, mmap_mode="r"))
     for n_ctx, planted in REPETITION:
         if tokens >= n_ctx:
@@ -305,7 +314,8 @@ def recalled(held_out: np.ndarray, train: np.ndarray, n: int = 14, block: int = 
 def count_bigrams(tokens: np.ndarray, d_vocab: int) -> dict[str, np.ndarray]:
     """Return how often each token follows each other one, as compact arrays (`data.bigram_counts` reads them back).
 
-    successors [d_vocab]: number of different tokens seen after each token; then, for each of those in order, gap: its id
+    successors [d_vocab]: number of different tokens seen after each token; then, for each of those in order, gap: its
+    id
     minus the one before it in the row (the first: its id), and count.
     """
     pairs = np.ones(len(tokens) - 1, dtype=np.uint32), (tokens[:-1], tokens[1:])
@@ -317,7 +327,8 @@ def count_bigrams(tokens: np.ndarray, d_vocab: int) -> dict[str, np.ndarray]:
 
 
 def save_arrays(file: Path | BinaryIO, **arrays: np.ndarray) -> None:
-    """Write an .npz that `np.load` reads, with LZMA a quarter smaller than `np.savez_compressed`; equal arrays give equal bytes."""
+    """Write an .npz that `np.load` reads, with LZMA a quarter smaller than `np.savez_compressed`; equal arrays give
+    equal bytes."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:

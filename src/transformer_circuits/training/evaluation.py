@@ -19,7 +19,8 @@ from transformer_circuits.models.architecture import Transformer
 
 
 def head_matrices(model: Transformer) -> dict[str, Tensor]:
-    """Return W_Q, W_K, W_V [layer, head, d_model, d_head] and W_O [layer, head, d_head, d_model], in float32 on the CPU."""
+    """Return W_Q, W_K, W_V [layer, head, d_model, d_head] and W_O [layer, head, d_head, d_model], in float32 on the
+    CPU."""
     shape = (model.config.n_layers, model.config.n_heads, model.config.d_head, model.config.d_model)
     matrices = {}
     for part in "qkvo":
@@ -52,7 +53,8 @@ def attention_patterns(model: Transformer, tokens: Int[Tensor, "row pos"]) -> Fl
 
 @torch.no_grad()
 def losses_by_order(model: Transformer, rows: Tensor) -> list[float]:
-    """Return the mean loss with frozen patterns and only paths through at most 0, 1, ... heads (term importance, claim T11)."""
+    """Return the mean loss with frozen patterns and only paths through at most 0, 1, ... heads (term importance, claim
+    T11)."""
     patterns = attention_patterns(model, rows[:, :-1])
     embedding = model.tok_embed(rows[:, :-1])
     orders = [embedding]  # entry n: what all paths through exactly n heads have written so far
@@ -83,7 +85,8 @@ def ablation_effects_of(model: Transformer, rows: Int[Tensor, "row pos"]) -> Abl
 
 
 class Evaluation:
-    """Measures a model on fixed held-out windows and repeated random tokens, and returns a row of the log (losses in nats per token):
+    """Measures a model on fixed held-out windows and repeated random tokens, and returns a row of the log (losses in
+    nats per token):
 
     held_out, in_context     loss; loss late in the window minus loss early in it
     previous_token, rest     of each head on held-out text; `rest` is its attention to the start token
@@ -92,7 +95,8 @@ class Evaluation:
     positivity               of each head's OV circuit: near 1 for a copying head
     cost, cost_error         what removing each head costs on `few_windows` windows, and its standard error over them
     orders                   loss with frozen patterns and only paths through at most 0, 1, ... heads
-    pair                     with two layers, the head with the highest induction score and the earlier head that its keys read most:
+    pair                     with two layers, the head with the highest induction score and the earlier head that its
+        keys read most:
                              their K-composition ratio, and the positivity of their K-composition circuit
     """
 
@@ -134,7 +138,8 @@ class Evaluation:
             head = int(induction[1].argmax())
             ratio = composition(W)[SIDES.index("K"), head]
             writer = int(ratio.argmax())
-            # the circuit W_E W_QK W_OV^T W_E^T, [query token, token before the key], as the product of W_E W_Q and the rest
+            # the circuit W_E W_QK W_OV^T W_E^T, [query token, token before the key], as the product of W_E W_Q and the
+            # rest
             W_E = model.tok_embed.weight.detach().float().cpu()
             OV = W["W_V"][0, writer] @ W["W_O"][0, writer]
             match = factored_positivity(W_E @ W["W_Q"][1, head], W["W_K"][1, head].T @ OV.T @ W_E.T)

@@ -1,15 +1,22 @@
-"""Record what the page "Watch it learn" shows of a model: one frame at each snapshot of its training, one file at the end.
+"""Record what the page "Watch it learn" shows of a model: one frame at each snapshot of its training, one file at the
+end.
 
-A frame depends on the weights alone. A resumed run therefore ends with the same `film.npz`, byte for byte, as an uninterrupted one.
+A frame depends on the weights alone. A resumed run therefore ends with the same `film.npz`, byte for byte, as an
+uninterrupted one.
 `models.registry.training_film` reads it. With S snapshots, and texts of n tokens:
 
 step, tokens                          int64 [S], those of the log's rows
-text_k                                uint16 [n]; text 0: a sentence with made-up names, text 1: random tokens, repeated twice
-pattern_k                             uint8 [S, layer, head, n (n + 1) / 2]: 255 times the attention, in SHADES, row by row, sources up to the destination
-top_token_k, top_probability_k        uint16, uint8 [S, n, 5]: the most likely next tokens, 255 times their probabilities
-eigenvalues                           float16 [S, layer, head, d_head, 2]: of W_E W_V W_O W_U, real and imaginary, largest first, in PARTS,
+text_k                                uint16 [n]; text 0: a sentence with made-up names, text 1: random tokens, repeated
+    twice
+pattern_k                             uint8 [S, layer, head, n (n + 1) / 2]: 255 times the attention, in SHADES, row by
+    row, sources up to the destination
+top_token_k, top_probability_k        uint16, uint8 [S, n, 5]: the most likely next tokens, 255 times their
+probabilities
+eigenvalues                           float16 [S, layer, head, d_head, 2]: of W_E W_V W_O W_U, real and imaginary,
+    largest first, in PARTS,
 eigenvalue_scale                      float32 [S, layer, head]: divided by the largest absolute value
-composition                           float16 [S, 3, reader, writer]: composition ratios of Q, K, V, with two layers only
+composition                           float16 [S, 3, reader, writer]: composition ratios of Q, K, V, with two layers
+    only
 previous_token, rest, induction, positivity   float16 [S, layer, head]: scores of the log's row
 """
 
@@ -40,7 +47,8 @@ SCORES = ("previous_token", "rest", "induction", "positivity")
 
 
 def texts(data: Path, held_out: np.ndarray, shape: ModelConfig) -> list[np.ndarray]:
-    """Return NAMES (the first held-out tokens, if the corpus has no tokenizer) and random tokens twice, each after the start token."""
+    """Return NAMES (the first held-out tokens, if the corpus has no tokenizer) and random tokens twice, each after the
+    start token."""
     sentence = held_out[held_out != BOS]
     if content := tokenizer_of(data, shape.d_vocab):
         sentence = Tokenizer.from_str(content).encode(NAMES, add_special_tokens=False).ids
@@ -51,7 +59,8 @@ def texts(data: Path, held_out: np.ndarray, shape: ModelConfig) -> list[np.ndarr
 
 
 class Film:
-    """The frames of one run, in a folder. Raises ValueError for a model whose circuits are not products of its matrices."""
+    """The frames of one run, in a folder. Raises ValueError for a model whose circuits are not products of its
+    matrices."""
 
     def __init__(self, folder: Path, texts: list[np.ndarray], shape: ModelConfig):
         if not shape.has_plain_circuits or shape.n_layers == 0:
@@ -120,7 +129,9 @@ def circuits(model: Transformer) -> dict[str, np.ndarray]:
     eigenvalues = torch.linalg.eigvals((W["W_O"] @ evaluation.vocabulary_product(model) @ W["W_V"]).double())
     eigenvalues = eigenvalues.gather(-1, eigenvalues.abs().argsort(dim=-1, descending=True, stable=True))
     scale = eigenvalues[..., :1].abs()
-    arrays = {"eigenvalues": ((torch.view_as_real(eigenvalues / scale) * PARTS).round() / PARTS).numpy().astype(np.float16)}
+    arrays = {
+        "eigenvalues": ((torch.view_as_real(eigenvalues / scale) * PARTS).round() / PARTS).numpy().astype(np.float16)
+    }
     arrays["eigenvalue_scale"] = scale[..., 0].numpy().astype(np.float32)
     if model.config.n_layers == 2:
         arrays["composition"] = evaluation.composition(W).numpy().astype(np.float16)

@@ -33,7 +33,8 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 
 def linear_cross_entropy(residual: Tensor, W_U: Tensor, targets: Tensor, chunk: int | None = None) -> Tensor:
-    """Return the mean loss in nats per token; residual [..., d_model], W_U [d_vocab, d_model], targets [...]; autocast as for a matmul."""
+    """Return the mean loss in nats per token; residual [..., d_model], W_U [d_vocab, d_model], targets [...]; autocast
+    as for a matmul."""
     if torch.is_autocast_enabled(residual.device.type):
         dtype = torch.get_autocast_dtype(residual.device.type)
         residual, W_U = residual.to(dtype), W_U.to(dtype)

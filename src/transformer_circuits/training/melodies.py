@@ -3,8 +3,10 @@
     python -m transformer_circuits.training.melodies --out melodies
     python -m transformer_circuits.training.train --config melodies-2l --data melodies --out runs/melodies-2l
 
-A melody is played on 88 keys in a circle, so that no key is special. The next note is up to an octave away, and mostly in the direction
-of the last step. At any moment a random phrase from earlier in the same melody may recur, note for note, so that only the melody itself
+A melody is played on 88 keys in a circle, so that no key is special. The next note is up to an octave away, and mostly
+in the direction
+of the last step. At any moment a random phrase from earlier in the same melody may recur, note for note, so that only
+the melody itself
 predicts how it continues. `ideal_losses` are the losses of an observer who knows these rules.
 """
 
@@ -30,7 +32,8 @@ class Melodies(NamedTuple):
 
 
 def draw(n: int, length: int, seed: int, keeps_direction: float = KEEPS_DIRECTION) -> Melodies:
-    """Return `n` melodies of `length` notes. With 0.5 for `keeps_direction` (the chance for each step) only the last note matters."""
+    """Return `n` melodies of `length` notes. With 0.5 for `keeps_direction` (the chance for each step) only the last
+    note matters."""
     random = np.random.default_rng(seed)
     rows = np.arange(n)
     notes = np.empty((n, length), dtype=np.int64)
@@ -63,9 +66,11 @@ def steps(notes: Int[np.ndarray, "melody note"]) -> Int[np.ndarray, "melody note
 
 
 def ideal_losses(notes: Int[np.ndarray, "melody note"]) -> Float[np.ndarray, "melody note"]:
-    """Return the loss (nats) at each note of an observer who knows how melodies are drawn: on average, the lowest possible loss.
+    """Return the loss (nats) at each note of an observer who knows how melodies are drawn: on average, the lowest
+    possible loss.
 
-    The observer keeps the probability of every hidden state (a new note, or a recurring phrase: from which place, and with how many
+    The observer keeps the probability of every hidden state (a new note, or a recurring phrase: from which place, and
+    with how many
     notes remaining) and updates them after each note: the forward algorithm.
     """
     (n, length), losses = notes.shape, np.empty(notes.shape)
@@ -103,7 +108,8 @@ def chances_of_new_notes(notes: np.ndarray) -> np.ndarray:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Write `train.npy` and `held_out.npy`, those of the shipped models: melodies end to end, each as long as a window."""
+    """Write `train.npy` and `held_out.npy`, those of the shipped models: melodies end to end, each as long as a
+    window."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder to write the melodies to")

@@ -1,4 +1,5 @@
-"""The trainings of chapter 15: two small layers that learn to copy within seconds. `make small-runs` runs all and stores what the chapter reads.
+"""The trainings of chapter 15: two small layers that learn to copy within seconds. `make small-runs` runs all and
+stores what the chapter reads.
 
 tests/notebooks/test_small_runs.py says when that must be done again.
 """

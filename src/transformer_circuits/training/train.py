@@ -1,12 +1,17 @@
 """Train a model on packed tokens.
 
     python -m transformer_circuits.training.train --config attn-only-2l --data corpus --out runs/attn-only-2l
-    python -m transformer_circuits.training.train --config ... --set tokens=1_000_000_000 batch=64 seed=1       (one GPU)
-    accelerate launch --multi_gpu --num_processes 8 -m transformer_circuits.training.train --config ...     (several GPUs)
+    python -m transformer_circuits.training.train --config ... --set tokens=1_000_000_000 batch=64 seed=1       (one
+    GPU)
+    accelerate launch --multi_gpu --num_processes 8 -m transformer_circuits.training.train --config ...     (several
+    GPUs)
 
-`--data` is a folder that `training.corpus` wrote. A model with a smaller vocabulary reads the same text, cut finer (`models.tokenizer`).
-Written to `--out`: `training.jsonl` (losses and scores), `checkpoint.safetensors` (after a kill, the same command resumes, with the losses
-of an uninterrupted run), and at the end `model/`, as the book ships models. Several CPU processes need `--multi_gpu` too: without it,
+`--data` is a folder that `training.corpus` wrote. A model with a smaller vocabulary reads the same text, cut finer
+(`models.tokenizer`).
+Written to `--out`: `training.jsonl` (losses and scores), `checkpoint.safetensors` (after a kill, the same command
+resumes, with the losses
+of an uninterrupted run), and at the end `model/`, as the book ships models. Several CPU processes need `--multi_gpu`
+too: without it,
 Accelerate 1.15 starts a single one.
 """
 
@@ -107,7 +112,8 @@ SECTIONS = {"model": ModelConfig, "training": TrainingConfig}
 
 
 def setting(change: str) -> tuple[str, Any]:
-    """Return the name and the value of a setting such as lr=1e-3 or precision=no. Raises ValueError for anything else."""
+    """Return the name and the value of a setting such as lr=1e-3 or precision=no. Raises ValueError for anything
+    else."""
     key, equals, value = change.partition("=")
     for line in (change, f"{key}={json.dumps(value)}") if equals else ():  # TOML, or text without its quotes
         with contextlib.suppress(ValueError):
@@ -132,7 +138,8 @@ def described_settings() -> str:
 def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfig, TrainingConfig]:
     """Return (name, model, training) from a TOML file, or from a configuration in `configs/` by its name.
 
-    `changes` replace settings of the file, as lines of TOML: "lr=1e-3". Text needs no quotes: "precision=no". Raises ValueError that names what
+    `changes` replace settings of the file, as lines of TOML: "lr=1e-3". Text needs no quotes: "precision=no". Raises
+    ValueError that names what
     exists or what is wrong.
     """
     path = Path(name) if name.endswith(".toml") else CONFIGS / f"{name}.toml"
@@ -200,14 +207,16 @@ def hardware(accelerator: Accelerator) -> dict[str, Any]:
 
 
 def snapshot_steps(steps: int, count: int) -> set[int]:
-    """Return about `count` step numbers from 0 to `steps`: half of them log-spaced from a 200th on, half evenly spaced."""
+    """Return about `count` step numbers from 0 to `steps`: half of them log-spaced from a 200th on, half evenly
+    spaced."""
     half = max(2, count // 2)
     spaced = np.geomspace(max(1, steps / 200), steps, half), np.linspace(0, steps, half)
     return {int(round(s)) for s in np.concatenate(spaced)}
 
 
 def snapshot_count(shape: ModelConfig, config: TrainingConfig) -> int:
-    """Return `config.snapshots`, in a run of fewer than SHORT tokens at most the number that takes a tenth of its time."""
+    """Return `config.snapshots`, in a run of fewer than SHORT tokens at most the number that takes a tenth of its
+    time."""
     if config.tokens >= SHORT:
         return config.snapshots
     per_head = shape.n_layers * shape.n_heads * config.few_windows
@@ -217,7 +226,8 @@ def snapshot_count(shape: ModelConfig, config: TrainingConfig) -> int:
 
 
 def optimizers_for(model: Transformer, config: TrainingConfig) -> list[torch.optim.Optimizer]:
-    """Return AdamW for all parameters, or HeadMuon for the matrices of heads and AdamW for the rest (embeddings, MLPs, norms)."""
+    """Return AdamW for all parameters, or HeadMuon for the matrices of heads and AdamW for the rest (embeddings, MLPs,
+    norms)."""
     heads = [block.attn for block in model.layers] if config.optimizer == "muon" else []
     readers = [linear.weight for attn in heads for linear in (attn.q, attn.k, attn.v)]
     writers = [attn.o.weight for attn in heads]
@@ -290,7 +300,8 @@ class Run:
         self.bar = tqdm(desc=name, initial=done, total=total, **looks)
 
     def seconds(self, loss: NextTokenLoss, precision: str, windows: int, n_ctx: int) -> float:
-        """Return how long a forward and a backward pass take in this precision; the second of two, and the gradients are thrown away."""
+        """Return how long a forward and a backward pass take in this precision; the second of two, and the gradients
+        are thrown away."""
         device, took = self.accelerator.device, 0.0
         rows = torch.zeros(windows, n_ctx + 1, dtype=torch.long, device=device)
         for _ in range(2):
@@ -324,7 +335,8 @@ class Run:
         seconds = self.seconds(loss, self.config.precision, self.share, self.shape.n_ctx)
         rate = self.tokens_per_step / seconds
         self.accelerator.print(
-            f"expected: {rate:,.0f} tokens/s in {WORDS[self.config.precision]}, {duration(left / rate)} for {left:,} tokens, plus evaluations"
+            f"expected: {rate:,.0f} tokens/s in {WORDS[self.config.precision]}, {duration(left / rate)} for "
+            f"{left:,} tokens, plus evaluations"
         )
 
     def resume(self) -> None:
@@ -382,7 +394,8 @@ class Run:
         return 0
 
     def evaluate(self) -> None:
-        """Write a row of the log at a snapshot's step. A signal gives up the evaluation; the run ends before its next step."""
+        """Write a row of the log at a snapshot's step. A signal gives up the evaluation; the run ends before its next
+        step."""
         if not self.is_main or self.step not in self.snapshots or self.step in self.recorded:
             return
 
@@ -414,7 +427,8 @@ class Run:
             save_checkpoint(self.checkpoint, self.model, self.optimizers, self.about, **done)
 
     def export(self) -> None:
-        """Write `out/model` as the book ships models, with the log. The manifest has the log's header and last row, and the ablation effect of each
+        """Write `out/model` as the book ships models, with the log. The manifest has the log's header and last row, and
+        the ablation effect of each
         head on all held-out windows of an evaluation (the log's rows have it on a few)."""
         log = self.log.read_text()
         header, *rows = map(json.loads, log.splitlines())
@@ -435,8 +449,10 @@ def train(
 ) -> None:
     """Train to the end, or for `stop_after` more steps; resume from `out/checkpoint.safetensors` if there is one.
 
-    SIGINT and SIGTERM end all processes after the same whole step, with a checkpoint. Raises ValueError for settings, tokens or a checkpoint
-    that cannot be used, if the loss is NaN or infinity (nothing is written then), and if another process is lost (with a checkpoint,
+    SIGINT and SIGTERM end all processes after the same whole step, with a checkpoint. Raises ValueError for settings,
+    tokens or a checkpoint
+    that cannot be used, if the loss is NaN or infinity (nothing is written then), and if another process is lost (with
+    a checkpoint,
     unless the lost process is the one that writes it).
     """
     run = Run(name, shape, config, data, out)

@@ -1,4 +1,5 @@
-"""Windows of packed tokens as a model reads them: in a random order, some without a start token, some with a passage twice."""
+"""Windows of packed tokens as a model reads them: in a random order, some without a start token, some with a passage
+twice."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +16,12 @@ PASSAGE = (8, 256)  # tokens of a planted passage, at most half of the window
 class Windows:
     """Non-overlapping windows of packed tokens, in a new random order every epoch.
 
-    A row is the start token and `n_ctx` tokens of text. In `batch`, a share `without_start` of the rows begin with the text's previous
-    token instead, and a share `planted` have a passage copied to a later place. Which rows these are depends on the seed and on the
-    row's number in the stream alone. Raises ValueError for a file that is missing, unreadable, too short, or of a larger vocabulary.
+    A row is the start token and `n_ctx` tokens of text. In `batch`, a share `without_start` of the rows begin with the
+    text's previous
+    token instead, and a share `planted` have a passage copied to a later place. Which rows these are depends on the
+    seed and on the
+    row's number in the stream alone. Raises ValueError for a file that is missing, unreadable, too short, or of a
+    larger vocabulary.
     """
 
     def __init__(self, path: Path, n_ctx: int, d_vocab: int, seed: int, without_start: float = 0, planted: float = 0):
