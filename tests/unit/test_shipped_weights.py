@@ -18,12 +18,12 @@ FAMILY = ["attn-only-0l", "attn-only-1l", "attn-only-2l"]
 SEEDS = [f"attn-only-2l-seed-{seed}" for seed in range(3)]
 PLANTED = "attn-only-2l-planted"
 OTHER_SHAPES = {
-    "attn-only-1l-smeared-keys": {"n_layers": 1, "smeared_keys": True},
     "small-2l-standard-positions": {"n_layers": 2, "standard_positions": True},
     "small-2l-mlp": {"n_layers": 2, "normalization": "LN", "d_mlp": 768},
 }
 SMALL = ["small-1l", "small-2l", *OTHER_SHAPES]
-LANGUAGE = [*FAMILY, PLANTED, *SEEDS, "attn-only-1l-32h", *SMALL]
+SMEARED = "attn-only-1l-smeared-keys"  # of the family's size
+LANGUAGE = [*FAMILY, PLANTED, *SEEDS, "attn-only-1l-32h", SMEARED, *SMALL]
 SHIPPED = [*LANGUAGE, "melodies-1l", "melodies-2l", "melodies-2l-no-direction"]
 TEXT = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
@@ -40,7 +40,7 @@ def test_all_models_are_there_and_no_other():
 def test_weights_are_undamaged_finite_and_small_enough_to_ship(name):
     _, manifest = read_model(WEIGHTS / name)  # checks every SHA-256, and that all weights are finite
     assert manifest["name"] == name and manifest["training"]
-    assert manifest["dtype"] == ("float16" if name in FAMILY else "int8")
+    assert manifest["dtype"] == ("float16" if name in ("attn-only-1l", "attn-only-2l") else "int8")
     for shard in manifest["shards"]:
         assert (WEIGHTS / name / shard["file"]).stat().st_size == shard["bytes"] < 16_000_000
     on_disk = {path.name for path in (WEIGHTS / name).glob("*.safetensors")}
@@ -57,6 +57,12 @@ def test_models_of_the_family_differ_in_what_their_name_says_alone(name):
     assert differing_settings("attn-only-2l", SEEDS[0]).keys() == {"tokens", "warmup"}
     seed = SEEDS.index(name) if name in SEEDS else 0
     assert read_manifest(WEIGHTS / name)["training"]["run"]["training"]["seed"] == seed
+
+
+def test_the_model_with_smeared_keys_is_one_layer_of_the_family_that_read_less():
+    manifest = read_manifest(WEIGHTS / SMEARED)
+    assert ModelConfig(**manifest["config"]) == ModelConfig(1, d_model=384, d_vocab=4096, smeared_keys=True)
+    assert not differing_settings("attn-only-1l", SMEARED).keys() - {"tokens", "warmup"}
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -198,7 +198,7 @@ def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte
     model, _ = shards.read_model(data / "parts" / "model")  # in half precision
     tokens = torch.from_numpy(arrays["text_1"].astype(np.int64))[None]
     expected = attention_patterns(model, tokens)[:, 0][..., torch.ones(41, 41).tril().bool()]
-    assert np.abs(arrays["pattern_1"][-1] / 255 - expected.numpy()).max() < 0.01
+    assert np.abs(arrays["pattern_1"][-1] / 255 - expected.numpy()).max() < 0.02  # half a shade
     shown = model(tokens)[0].softmax(-1).gather(-1, torch.from_numpy(arrays["top_token_1"][-1].astype(int)))
     assert np.abs(shown.detach().numpy() - arrays["top_probability_1"][-1] / 255).max() < 0.01
 

@@ -75,7 +75,8 @@ def in_context_places(n: int) -> tuple[Int[Tensor, " early"], Int[Tensor, " late
     early, late, around = 50, 500, 10
     if n < 511:
         early, late, around = max(1, 50 * n // 512), 500 * n // 512, max(1, 10 * n // 512)
-    return torch.arange(early - around, early + around), torch.arange(late - around, late + around)
+    places = torch.arange(n)
+    return places[max(0, early - around) : early + around], places[max(0, late - around) : late + around]
 
 
 def in_context_score(losses_by_position: Float[Tensor, "row pos"]) -> float:
