@@ -28,8 +28,8 @@ def files_of(name: str) -> dict[str, bytes]:
 
 
 def data_files() -> dict[str, bytes]:
-    """Return the content of the book's data by path; what is only for people to read stays in the repository."""
-    files = (path for path in paths.DATA.rglob("[!.]*") if path.is_file() and path.suffix != ".md")
+    """Return the content of the book's data by path; notes and records of claims stay in the repository."""
+    files = (path for path in paths.DATA.rglob("[!.]*") if path.is_file() and path.suffix not in (".md", ".yml"))
     return {path.relative_to(paths.DATA).as_posix(): path.read_bytes() for path in files}
 
 
