@@ -21,7 +21,7 @@ from transformer_circuits.pages import watch
 NAME, WITHOUT = "attn-only-2l", "attn-only-2l-seed-1"
 FILMED = training_film(NAME)
 LAST = len(FILMED["tokens"]) - 1
-ROUNDED = 0.006  # what is shown as a whole percentage
+ROUNDED = 0.02  # half a shade of 32
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,7 @@ FLOATS = ("eigenvalue_scale", "previous_token", "rest", "induction", "positivity
 STILLS = 6
 LABELS = {  # models as people call them
     "attn-only-1l": "one layer",
+    "attn-only-1l-smeared-keys": "one layer, keys that see their neighbor",
     "attn-only-2l": "two layers",
     "attn-only-2l-planted": "two layers, repeats planted in the text",
 }
