@@ -7,11 +7,10 @@ already.
 - torch.optim.Muon for the matrices of whole layers, AdamW for the embeddings
 - Muon for each head (training.muon), AdamW for the embeddings
 - what Muon for each head does to 96 matrices of single heads, with Newton-Schulz iterations on Gram matrices, and on
-the matrices in bfloat16
+  the matrices in bfloat16
 
 The ways alternate within one run; medians, and the ratio to the first. On one thread of a machine that other programs
-kept busy, so that all
-times are several times too long and the ratios are what counts:
+kept busy, so that all times are several times too long and the ratios are what counts:
 
     AdamW                                                21.7 ms     1.00
     torch.optim.Muon, matrices of whole layers          451.2 ms    20.76

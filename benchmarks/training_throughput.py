@@ -3,8 +3,7 @@
     python benchmarks/training_throughput.py [--config attn-only-2l] [--batch 4 16 64] [--set n_ctx=1024]
 
 The rate to compare with is that of one large bf16 product, timed in the same run. Operations are those of matrix
-products, as torch counts
-them. On CUDA where there is one; medians.
+products, as torch counts them. On CUDA where there is one; medians.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Tell the search which pages say most about a word, and what each page is about.
 
 Sphinx's index says in which pages a word occurs, but not how often, and pages with the same words are listed by name.
-The ranking itself is
-book/_static/search_results.js.
+The ranking itself is book/_static/search_results.js.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Processes forked from one that has already imported the libraries that chapters import.
 
 A kernel spends most of its start on imports. (A pool of kernels that are reset between chapters leaks names, hooks, and
-random states.) Where
-forking a process with loaded libraries is not safe (everywhere but on Linux), each process starts anew.
+random states.) Where forking a process with loaded libraries is not safe (everywhere but on Linux), each process starts
+anew.
 """
 
 import importlib

@@ -2,8 +2,7 @@
 (`models.release` fills it).
 
 An editable install (what `make` does) finds the clone from this file's own place; others are told by the environment
-variable
-TRANSFORMER_CIRCUITS_ROOT, which wins where both are known.
+variable TRANSFORMER_CIRCUITS_ROOT, which wins where both are known.
 """
 
 import importlib.metadata

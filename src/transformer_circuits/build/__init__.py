@@ -8,12 +8,11 @@
     remove all others
 
 `jupyter-book build .` gives the same pages: book/_ext/pages.py runs the second of these commands before Sphinx reads
-anything. The first one
-turns every warning into an error, and writes the pages into a folder that replaces the old one when it is complete.
+anything. The first one turns every warning into an error, and writes the pages into a folder that replaces the old one
+when it is complete.
 
 `store` keeps what each notebook and each generated page gave. Records of claims are outputs of the notebooks. A lock
-makes builds and tests of
-one folder wait for each other. The next build repeats whatever was interrupted.
+makes builds and tests of one folder wait for each other. The next build repeats whatever was interrupted.
 """
 
 import argparse

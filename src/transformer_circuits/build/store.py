@@ -3,9 +3,8 @@
     _build/results/NAME/: its files, and .made.json, written last, with its key and the seconds that it took
 
 The key of a notebook covers its code cells, the claims that they name, the package without `pages` and `build`, weights
-and data, Python, and
-the installed releases. The key of a generated page covers all claims and `pages` instead of cells. An edit of the
-library runs everything again.
+and data, Python, and the installed releases. The key of a generated page covers all claims and `pages` instead of
+cells. An edit of the library runs everything again.
 """
 
 import hashlib

@@ -3,9 +3,8 @@
     python -m transformer_circuits.circuits.attested --corpus DIR --model attn-only-1l --ship data
 
 `DIR` is what `python -m transformer_circuits.training.corpus` made. What was counted is shipped. For each head of the
-first layer these are
-the 300 sources that come first in the head dump, with all their hits (`Candidates`). Definitions were fixed before any
-cost was known:
+first layer these are the 300 sources that come first in the head dump, with all their hits (`Candidates`). Definitions
+were fixed before any cost was known:
 
     occasions   n(s, d)     positions with destination d and an earlier source s, in the same document and no further
         back than the

@@ -140,10 +140,8 @@ def induction_behavior(model: TransformerBridge) -> Float[Tensor, "6"]:
     length and place.
 
     How often head 0.0 attends most to the previous token, and with how much of its attention; over the second copies,
-    the attention of
-    head 1.0 to the token after the first occurrence and to the first occurrence, and how often the model's first guess
-    is the token
-    that followed it, and the current token.
+    the attention of head 1.0 to the token after the first occurrence and to the first occurrence, and how often the
+    model's first guess is the token that followed it, and the current token.
     """
     n_ctx, d_vocab = model.cfg.n_ctx, model.cfg.d_vocab
     repeated = repeated_random_tokens(d_vocab, n_ctx, shortest=min(d_vocab - 1, n_ctx // 2) // 3).to(model.W_E.device)

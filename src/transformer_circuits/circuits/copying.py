@@ -51,10 +51,8 @@ def leading_eigenvectors(circuit: FactoredMatrix, n: int = 10) -> tuple[Tensor, 
     lambda u (claim E6).
 
     u is a mixture of source tokens that raises the logits of that same mixture: an eigenvector of the paper's W_U W_OV
-    W_E, which is M
-    transposed. With M = A B it is u = w B, w (B A) = lambda w: a small problem, solved in double precision. The sign,
-    which means nothing,
-    makes the entry with the largest absolute value positive.
+    W_E, which is M transposed. With M = A B it is u = w B, w (B A) = lambda w: a small problem, solved in double
+    precision. The sign, which means nothing, makes the entry with the largest absolute value positive.
     """
     values, vectors = torch.linalg.eig((circuit.B.double() @ circuit.A.double()).cpu().T)
     real = ((values.imag == 0) & (values.real > 0)).nonzero().flatten()  # LAPACK: exactly zero

@@ -2,10 +2,9 @@
 raises most (claim S7).
 
 Paper: "Skip-Trigrams" and the full lists that accompany it. Positions are left out: this is about which tokens, at
-equal distance.
-Softmax compares the scores that one destination gives to several sources, and the logits of several out tokens. It does
-not see what a
-destination gives to all sources alike, nor what a source gives to all out tokens alike, so both are subtracted.
+equal distance. Softmax compares the scores that one destination gives to several sources, and the logits of several out
+tokens. It does not see what a destination gives to all sources alike, nor what a source gives to all out tokens alike,
+so both are subtracted.
 """
 
 import pandas as pd
@@ -25,8 +24,7 @@ def by_source(model: TransformerBridge, dtype: torch.dtype | None = None) -> tup
     """Return QK [head, source, destination] and OV [head, source, out] of all first-layer heads.
 
     Scores are divided by sqrt(d_head) and above their destination's mean over all sources; boosts of logits are above
-    their mean over all out
-    tokens.
+    their mean over all out tokens.
     """
     layer = (model.W_E, model.W_U, model.W_Q[0], model.W_K[0], model.W_V[0], model.W_O[0])
     W_E, W_U, Q, K, V, O = (W.to(dtype) for W in layer)
@@ -48,12 +46,9 @@ def head_dump(
     paper's order.
 
     `frequency`: share of each token in the training text. `n_sources`: rows to keep of each head (None: all). `k`: how
-    many destinations
-    and outs to list. Columns: layer, head, rank (from 1), source, score, destinations, destination_scores, in_row
-    (whether the source is in the
-    top share of the destination's row too), outs, out_boosts (lists, largest first). A source that only repels gets a
-    negative score, one that
-    never occurred gets zero.
+    many destinations and outs to list. Columns: layer, head, rank (from 1), source, score, destinations,
+    destination_scores, in_row (whether the source is in the top share of the destination's row too), outs, out_boosts
+    (lists, largest first). A source that only repels gets a negative score, one that never occurred gets zero.
     """
     columns, rows = by_source(model)
     heads = []

@@ -128,8 +128,7 @@ class Read(NamedTuple):
     """What is added up in queries and keys of one second-layer head: a part for each thing that wrote it.
 
     One part for each first-layer head: what it writes, less its mean over these rows and positions. Then the
-    EMBEDDING's
-    part, and the CONSTANT's: the position, and the means of all heads.
+    EMBEDDING's part, and the CONSTANT's: the position, and the means of all heads.
     """
 
     queries: Float[Tensor, "part row pos d_head"]
@@ -224,8 +223,7 @@ def run_from(model: Any, stream: Float[Tensor, "row pos d_model"], layer: int, h
     run.
 
     (TransformerLens's `start_at_layer` does not work with these models.) A hook may end the run, as in `activation`.
-    Raises ValueError for other models, in which
-    more than attention is between the stream and the logits.
+    Raises ValueError for other models, in which more than attention is between the stream and the logits.
     """
     config = getattr(model.original_model, "config", None)
     if not isinstance(config, architecture.ModelConfig) or config.beyond:

@@ -1,8 +1,8 @@
 """In-context learning: which tokens the text before them can tell, and from when on in training something holds.
 
 Paper: "Where Does This Leave Us?", and its sequel, "In-context Learning and Induction Heads" (Olsson et al. 2022).
-Claims W1 and W2. A Series
-has a value for each snapshot of a training log (`models.registry.training_log`), its index the tokens seen.
+Claims W1 and W2. A Series has a value for each snapshot of a training log (`models.registry.training_log`), its index
+the tokens seen.
 """
 
 import sys
@@ -94,8 +94,8 @@ def met_from(met: pd.Series) -> Milestone:
 
 def steepest_fall(score: pd.Series) -> Milestone:
     """Return where a score, interpolated over the logarithm of the tokens seen, falls most while these double: the end
-    and the start of that
-    stretch; NaN, NaN if it never falls."""
+    and
+    the start of that stretch; NaN, NaN if it never falls."""
     score = score[score.index > 0]
     at = np.log(score.index.to_numpy(float))
     starts = at[at <= at[-1] - np.log(2)]
@@ -118,14 +118,12 @@ def when_true(
     """Return from which snapshot on each headline finding holds until the end of training, as far as logs can judge it.
 
     A row for each finding, in the order of the paper: `claim` (its id in the ledger, empty if no claim has this
-    criterion), `about` (what
-    the criterion reads: "weights", "attention", or "loss"), `finding`, and `tokens` and `before` of `met_from`. "The
-    best head" is the one
-    with the best induction score at that snapshot. `log` may be that of a one-layer model.
+    criterion), `about` (what the criterion reads: "weights", "attention", or "loss"), `finding`, and `tokens` and
+    `before` of `met_from`. "The best head" is the one with the best induction score at that snapshot. `log` may be that
+    of a one-layer model.
 
     `copying`: positivity above which a head of the one-layer model copies (`weights.copying_threshold` of the matrices
-    as they are, because
-    the log's positivity is that of circuits which are not centered).
+    as they are, because the log's positivity is that of circuits which are not centered).
     """
     logs = [x.set_index("tokens") for x in (one_layer, log) if x is not None]
     needed = {"induction", "positivity"}  # which logs of models without heads, or with more than attention, do not have

@@ -1,10 +1,8 @@
 """Skip-trigrams: source ... destination -> out token, read from the QK and OV circuits of the first layer's heads.
 
 Paper: "Interpretation as Skip-Trigrams" and the sections after it (claims S1 to S4, S6, S8). Both circuits are read by
-source
-(`head_dump.by_source`): which destinations attend to it, and which out tokens that raises. Positions are left out,
-although they can
-keep a head from attending where its tokens match. All arguments and results are on the CPU.
+source (`head_dump.by_source`): which destinations attend to it, and which out tokens that raises. Positions are left
+out, although they can keep a head from attending where its tokens match. All arguments and results are on the CPU.
 """
 
 from __future__ import annotations
@@ -207,8 +205,7 @@ def four_patterns(
     raises most, by source.
 
     The first two: the source, or a variant of it, is among its out tokens. The last two: the rest b of a source
-    (`all_splits`), or a
-    variant of that rest, is, and the piece a attends to the source.
+    (`all_splits`), or a variant of that rest, is, and the piece a attends to the source.
     """
     return _four_patterns(hits, families(names), all_splits(names), outs)
 
@@ -279,8 +276,7 @@ def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> pd.D
     and `pieces`.
 
     The paper does not show leading spaces, so both forms of each token count, where they are single tokens. A token
-    that the vocabulary
-    splits in both forms is listed with its `pieces`, "str|ft|ime".
+    that the vocabulary splits in both forms is listed with its `pieces`, "str|ft|ime".
     """
     ids, examples = {name: i for i, name in enumerate(names)}, paper_examples()
     triples = []
@@ -354,9 +350,8 @@ def nearest(
     nearest first.
 
     Index: which triple; one without a way is left out. Columns tokens (three strings), head ("0.7"), hit, and the share
-    of tokens that rank
-    above: above d (%) in the source's column, above s (%) in the destination's row, above o (%). A hit is judged by
-    column.
+    of tokens that rank above: above d (%) in the source's column, above s (%) in the destination's row, above o (%). A
+    hit is judged by column.
     """
     rows, (columns, outs) = {}, circuits(model)
     for i, ways in enumerate(triples):
@@ -386,8 +381,8 @@ def find_boosts(tokens: Int[Tensor, " position"], patterns: Float[Tensor, "head 
     """Return where candidate triples occur in a text, and what they add to the logits there (claim S6).
 
     For head h, destination d at position j, and out token o: A^h[j, source] * boost of o, with the attention summed
-    over all positions of
-    the source before j. A token that attends to itself is not a skip-trigram. Boosts below zero count as zero.
+    over all positions of the source before j. A token that attends to itself is not a skip-trigram. Boosts below zero
+    count as zero.
     """
     kinds, kind_of = tokens.unique(return_inverse=True)
     # [head, position, kind of token]: to earlier positions of this token

@@ -25,8 +25,8 @@ def check(model: Any, start: int | None = None) -> None:
     """Raise WeightsError, in one sentence, unless the paper's questions can be put to the model.
 
     It must be a decoder with attention heads in every layer, with W_Q, W_K, and W_V, that reads the residual stream
-    before it normalizes it, and
-    with a start token. `start`: that token, if it is not the one that tokenizer and configuration name.
+    before it normalizes it, and with a start token. `start`: that token, if it is not the one that tokenizer and
+    configuration name.
     """
     cfg = model.cfg
     direction = getattr(cfg, "attention_dir", None) or "causal"

@@ -28,10 +28,8 @@ def losses_by_terms(model: Any, windows: Int[Tensor, "window pos"]) -> dict[str,
     """Return the mean loss (nats per token) of each window with terms left out (claims T11, T12), from one pass.
 
     "order n": paths through at most n heads, with patterns frozen. "layer 1", "layer 2": the direct path and that
-    layer's single heads.
-    "without K", "without Q": the whole model, except that the second layer's keys or queries are computed from the
-    embedding and the position
-    alone. The direct path is looked up, because it sees one token only.
+    layer's single heads. "without K", "without Q": the whole model, except that the second layer's keys or queries are
+    computed from the embedding and the position alone. The direct path is looked up, because it sees one token only.
     """
     _check(model)
     direct = FactoredMatrix(model.W_E, model.W_U)
@@ -63,10 +61,9 @@ def losses_by_ablation(model: Any, windows: Int[Tensor, "window pos"]) -> dict[s
     than the first layer's output.
 
     "mean Q": its mean over these windows and positions. "other K", "other Q": its output at the same positions of the
-    window before, in a
-    circle, so that windows should be far apart in the text. (A "mean K" adds the same to all scores of a row: it equals
-    "without K" above.)
-    What other windows wrote is kept: 0.8 MB per window of 512 tokens at a width of 384.
+    window before, in a circle, so that windows should be far apart in the text. (A "mean K" adds the same to all scores
+    of a row: it equals "without K" above.) What other windows wrote is kept: 0.8 MB per window of 512 tokens at a width
+    of 384.
     """
     _check(model)
     parts = [slice(at, at + BATCH) for at in range(0, len(windows), BATCH)]

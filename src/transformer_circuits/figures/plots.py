@@ -44,8 +44,7 @@ def heatmap(
     """A matrix as colors, rows downwards; red below zero and blue above if there are negative numbers.
 
     `x`, `y`: a name for each column and row (tokens are made visible), or one for the axis. `numbers`: a format such as
-    "{:.1f}" to print in
-    each cell. `rings`: [row, column], where to draw rings around cells.
+    "{:.1f}" to print in each cell. `rings`: [row, column], where to draw rings around cells.
     """
     values = np.asarray(values, dtype=float)
     if ax is None:

@@ -39,9 +39,8 @@ class Table:
     appears literally.
 
     Cells contain strings, numbers, or lists of either; NaN is left blank. `tokens`: columns whose strings are tokens,
-    shown with visible
-    whitespace (default: all). `digits`: decimals of floats. `markup`: columns that are HTML already. `attributes`: of
-    the box around the table.
+    shown with visible whitespace (default: all). `digits`: decimals of floats. `markup`: columns that are HTML already.
+    `attributes`: of the box around the table.
     """
 
     def __init__(

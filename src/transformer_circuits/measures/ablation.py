@@ -51,8 +51,7 @@ def ablate_heads(
     positions.
 
     `outputs`: the module of each layer that multiplies z, [row, pos, n_heads * d_head], by W_O: `attn.o` of the plain
-    model and of
-    TransformerLens's bridge alike.
+    model and of TransformerLens's bridge alike.
     """
     sums = dict.fromkeys(outputs, 0)
 

@@ -41,8 +41,7 @@ def losses_and_guesses(
     is the first guess.
 
     `guesses`: False leaves these out (all False), which saves a few percent of the time. `ends`: how many tokens of
-    each row matter; what
-    follows costs no time, and its losses mean nothing.
+    each row matter; what follows costs no time, and its losses mean nothing.
     """
     # Made beforehand, or with the first rows: small results between large temporary ones keep the heap from being
     # reused.

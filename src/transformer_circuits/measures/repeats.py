@@ -92,9 +92,8 @@ def repeated_random_tokens(
     a row of n_ctx tokens.
 
     `shortest`: SHORTEST if None, or less in a small context or vocabulary. `frequency`: draw tokens in these
-    proportions instead. The `start`
-    token comes first and is never drawn. Raises ValueError if the context or the vocabulary is too small for two
-    copies.
+    proportions instead. The `start` token comes first and is never drawn. Raises ValueError if the context or the
+    vocabulary is too small for two copies.
     """
     weights = torch.ones(d_vocab) if frequency is None else frequency.float().cpu().clone()
     if start < len(weights):

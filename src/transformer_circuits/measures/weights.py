@@ -62,8 +62,7 @@ def random_positivities(W_E: Embedding, W_U: Unembedding, d_head: int) -> Float[
     center both if the circuits are.
 
     This is chance for everything that goes through the vocabulary: trained embeddings make positivity wider than random
-    matrices do (the
-    Ginibre ensemble has a standard deviation of about 1.5 / d_head).
+    matrices do (the Ginibre ensemble has a standard deviation of about 1.5 / d_head).
     """
 
     def measure() -> list[Tensor]:
@@ -119,10 +118,8 @@ def white_circuits(OV: Product, QK: Product, W_E: Embedding) -> tuple[Product, P
     (claim T3).
 
     There W_E^T W_E, with one row of W_E per token, is the identity. What is written to the stream is multiplied by an
-    invertible matrix, and what is
-    read by its inverse. The model computes the same, and `composition_ratios` no longer depend on the coordinates in
-    which it is stored.
-    Raises ValueError if the embeddings do not fill the stream.
+    invertible matrix, and what is read by its inverse. The model computes the same, and `composition_ratios` no longer
+    depend on the coordinates in which it is stored. Raises ValueError if the embeddings do not fill the stream.
     """
     values, vectors = torch.linalg.eigh(W_E.double().mT @ W_E.double())
     if values[0] <= 1e-10 * values[-1]:
@@ -148,8 +145,7 @@ def turned(writer_OV: Any, reader_QK: Any, reader_OV: Any) -> Float[Tensor, "sid
     all singular values.
 
     A rotation R enters |W_OV R W_in| through the squares of its corner alone: with u and w the squared singular values
-    of both, scaled
-    to sum 1, the squared norm is sum_ij u_i R_ij^2 w_j.
+    of both, scaled to sum 1, the squared norm is sum_ij u_i R_ij^2 w_j.
     """
     generator, d_model = torch.Generator().manual_seed(0), writer_OV.B.shape[-1]
     squares = [circuit.S.square() for circuit in (writer_OV, reader_QK, reader_OV)]

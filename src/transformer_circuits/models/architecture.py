@@ -5,8 +5,8 @@
   enter a value and never stay in the residual stream
 
 Fields of `ModelConfig` add layer normalization and more for chapter 12. Module names are those of TransformerLens's
-native model, so
-that `models.bridge` can wrap this very module: there is one implementation, trained and analyzed alike.
+native model, so that `models.bridge` can wrap this very module: there is one implementation, trained and analyzed
+alike.
 """
 
 import math
@@ -104,9 +104,8 @@ class Attention(nn.Module):
         destination, source].
 
         `pattern_fn` may replace the pattern, and beside it, `scores_fn` the scaled scores (-inf where the source lies
-        ahead); without a
-        `pattern_fn`, no pattern is formed, and None returned. `positions` [position, d_model], or with a batch
-        dimension.
+        ahead); without a `pattern_fn`, no pattern is formed, and None returned. `positions` [position, d_model], or
+        with a batch dimension.
         """
         heads = (self.n_heads, self.d_head)
         with_positions = residual + positions

@@ -3,22 +3,19 @@
 It differs from other bridges where TransformerLens's defaults would give wrong numbers for these models:
 
 - **Positions** enter queries and keys only. `bridge.W_pos` [n_ctx, d_model] and the hook `positions.hook_out` [1, pos,
-d_model] give them.
-  There is no `hook_pos_embed`, which `ActivationCache.decompose_resid` would add to the residual stream (there is with
-  `standard_positions`).
+  d_model] give them. There is no `hook_pos_embed`, which `ActivationCache.decompose_resid` would add to the residual
+  stream (there is with `standard_positions`).
 - **`hook_attn_scores`** fires on the scores (scaled, masked with -inf) before the softmax, and edits take effect. A
-layer without a hook
-  there or at `hook_pattern` forms no pattern: its attention is fused.
+  layer without a hook there or at `hook_pattern` forms no pattern: its attention is fused.
 - **`hook_result`** [batch, pos, head, d_model] fires after `bridge.set_use_attn_result(True)`.
 - **Smeared keys** are mixed after `hook_k`, which shows each token's own key.
 - **Padding masks** are rejected (pad on the right), and so is compatibility mode, which rewrites weights.
 - Every hook in `hook_dict` fires (`hook_result` and, with an MLP, `hook_mlp_in` once they are switched on).
 
 TransformerLens itself cuts prompts given as text to the context silently (token ids raise), and its loss of a list of
-prompts of unequal
-length counts the padding. `stop_at_layer=n_layers` returns logits, and `start_at_layer` raises
-(`circuits.heads.run_from` does that for
-attention-only models). On a model without layers, `accumulated_resid` raises KeyError.
+prompts of unequal length counts the padding. `stop_at_layer=n_layers` returns logits, and `start_at_layer` raises
+(`circuits.heads.run_from` does that for attention-only models). On a model without layers, `accumulated_resid` raises
+KeyError.
 """
 
 import copy
@@ -202,10 +199,9 @@ def decide(d_vocab: int, tokenizer: Any = None, config: Any = None, start: int |
     """Return what a model with `d_vocab` rows of W_E is given to read.
 
     `tokenizer`: as it was published, before TransformerLens adds tokens to it. `start`: a start token that the reader
-    chose. Otherwise the start
-    token is the one that the tokenizer names, else the configuration's, if it is a special token of the tokenizer, else
-    an end token. Random
-    tokens are drawn from the ids that the tokenizer has, without special and added tokens.
+    chose. Otherwise the start token is the one that the tokenizer names, else the configuration's, if it is a special
+    token of the tokenizer, else an end token. Random tokens are drawn from the ids that the tokenizer has, without
+    special and added tokens.
     """
     ids, why_random = range(d_vocab), "it has no tokenizer"
     if tokenizer is not None:

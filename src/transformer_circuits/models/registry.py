@@ -45,16 +45,14 @@ def load_model(
     are as published.
 
     `name`: a model in `weights/` (without a clone, that of the release, fetched once), a public one (`public.MODELS`:
-    fetched once), a GGUF file, a folder,
-    or a name on the Hugging Face hub ("gpt2", "owner/name"), with a manifest and shards (`shards`),
-    an old TransformerLens checkpoint (Shortformer ones: `legacy`), or a model of the transformers library. `device`:
-    None takes CUDA where
-    there is one. The tokenizer of our own formats is the model's or else the repository's; None where neither fits (set
-    `bridge.tokenizer`).
+    fetched once), a GGUF file, a folder, or a name on the Hugging Face hub ("gpt2", "owner/name"), with a manifest and
+    shards (`shards`), an old TransformerLens checkpoint (Shortformer ones: `legacy`), or a model of the transformers
+    library. `device`: None takes CUDA where there is one. The tokenizer of our own formats is the model's or else the
+    repository's; None where neither fits (set `bridge.tokenizer`).
 
     Raises WeightsError, in one sentence, for an unknown name, for missing, unexpected, damaged, or unsuitable weights,
-    for NaN and
-    infinity, and for a tokenizer that is not the model's; SHA-256 sums are checked before anything is built.
+    for NaN and infinity, and for a tokenizer that is not the model's; SHA-256 sums are checked before anything is
+    built.
     """
     from transformer_lens.model_bridge import TransformerBridge  # slow
     from transformer_lens.model_bridge.sources.tl_legacy import TL_LEGACY_PREFIXES

@@ -2,8 +2,7 @@
 into the user's cache.
 
 `released.sha256` in this folder has their checksums, and the metadata of the package (from pyproject.toml) has the
-address. `make hub` makes both
-the zips and the list.
+address. `make hub` makes both the zips and the list.
 """
 
 import importlib.metadata

@@ -4,10 +4,8 @@
     <folder>/weights-00001-of-0000n.safetensors ...
 
 The manifest has the model's name, its `ModelConfig`, the stored dtype, for each shard its file, size, SHA-256 and
-tensors, the SHA-256 of
-the model's `tokenizer.json`, which is in the folder or is the repository's, and what the trainer reports. Tensor names
-are those of
-`Transformer.state_dict()` without `pos.weight`, which is computed.
+tensors, the SHA-256 of the model's `tokenizer.json`, which is in the folder or is the repository's, and what the
+trainer reports. Tensor names are those of `Transformer.state_dict()` without `pos.weight`, which is computed.
 """
 
 import contextlib
@@ -85,10 +83,9 @@ def save_model(
 ) -> None:
     """Write `model` in float16 to `folder`. Raises ValueError if a weight is not finite in float16.
 
-    `tokenizer`: the content of its `tokenizer.json`, which is written too, unless it is the repository's.
-    `film`: the content of its `film.npz`. The same weights always give the same bytes. Another process finds in
-    `folder`, even after a
-    kill, the old model, none, or the new one, never a mixture. Other files in there (a training log) stay.
+    `tokenizer`: the content of its `tokenizer.json`, which is written too, unless it is the repository's. `film`: the
+    content of its `film.npz`. The same weights always give the same bytes. Another process finds in `folder`, even
+    after a kill, the old model, none, or the new one, never a mixture. Other files in there (a training log) stay.
     """
     manifest: dict[str, Any] = {"name": name, "config": dataclasses.asdict(model.config)}
     files = _shards(model, manifest)

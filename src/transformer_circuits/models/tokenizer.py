@@ -1,9 +1,8 @@
 """A smaller vocabulary inside a byte-level BPE tokenizer: its first tokens, which are a tokenizer by themselves.
 
 BPE learns its merges one after the other, so these are what training to that size would have given. A merge only ever
-joins older tokens, and
-encoding applies older merges first: text in the smaller vocabulary is text in the larger one with every later token
-undone into its parts.
+joins older tokens, and encoding applies older merges first: text in the smaller vocabulary is text in the larger one
+with every later token undone into its parts.
 """
 
 from __future__ import annotations
@@ -90,8 +89,7 @@ def narrow(tokens: np.ndarray, table: Sequence[Sequence[int]]) -> np.ndarray:
 
 def packed(folder: Path, side: str, d_vocab: int) -> Path:
     """The file of packed tokens in a corpus folder, `side` "train" or "held_out", for a model of `d_vocab` tokens; made
-    from that of the
-    folder's tokenizer, where this has more tokens, and kept until that is a newer one."""
+    from that of the folder's tokenizer, where this has more tokens, and kept until that is a newer one."""
     whole, tokenizer = folder / f"{side}.npy", _read(folder)
     if tokenizer is None or len(tokenizer["model"]["vocab"]) <= d_vocab or not whole.exists():
         return whole

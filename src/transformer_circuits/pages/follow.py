@@ -1,10 +1,9 @@
 """The page "Follow a name": one example from its tokens to the prediction, through two heads.
 
 The picture is `book/_static/follow/follow.js`. This module writes its numbers, from runs of the shipped models: the
-two-layer model as it is (`intact`);
-with the keys of the induction head cut from what the previous-token head wrote (`cut`: its mean over the positions of
-the prompt is left); and the
-one-layer model. Which heads these are follows from their scores.
+two-layer model as it is (`intact`); with the keys of the induction head cut from what the previous-token head wrote
+(`cut`: its mean over the positions of the prompt is left); and the one-layer model. Which heads these are follows from
+their scores.
 """
 
 import json
@@ -95,8 +94,8 @@ def run(
 
 def paths(model: TransformerBridge, cache: Any, answer: int) -> list[tuple[str, float]]:
     """Return what every path adds to the centered logit of a token at the last position, with the patterns of the run:
-    the direct path, single
-    heads, virtual heads. Largest first, and they add up to that logit (claims P1 and T1)."""
+    the
+    direct path, single heads, virtual heads. Largest first, and they add up to that logit (claims P1 and T1)."""
     read = centered(model.W_U)[:, answer]
     embed, patterns = cache["embed"][0], [cache["pattern", layer][0] for layer in range(2)]
     parts = {"": float(embed[-1] @ read)}

@@ -2,8 +2,7 @@
 `_build/hub`.
 
 A folder has what `load_model` reads (manifest, shards, tokenizer, log) and a card. The zips have the same without the
-card, and the same bytes
-wherever they are made; their checksums go into `models/released.sha256`.
+card, and the same bytes wherever they are made; their checksums go into `models/released.sha256`.
 """
 
 import io

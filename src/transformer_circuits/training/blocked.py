@@ -15,8 +15,7 @@ class BlockedAttention(torch.autograd.Function):
     d_head].
 
     On CPUs PyTorch's fused kernel has a slow backward pass at this size, and slices of keys added up by autograd cost
-    as much as
-    the products themselves (benchmarks/training_step.py).
+    as much as the products themselves (benchmarks/training_step.py).
     """
 
     @staticmethod

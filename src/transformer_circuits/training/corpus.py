@@ -204,8 +204,7 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     document.
 
     The only document of its kind is for training. Where each is, or all of a kind are long, the shortest is held out,
-    so that never more than
-    half of a text is. Raises ValueError for fewer than two documents.
+    so that never more than half of a text is. Raises ValueError for fewer than two documents.
     """
     runs_of = {document: shingles(document.text) for document in documents}
     occurrences = Counter(run for runs in runs_of.values() for run in runs)
@@ -315,8 +314,7 @@ def count_bigrams(tokens: np.ndarray, d_vocab: int) -> dict[str, np.ndarray]:
     """Return how often each token follows each other one, as compact arrays (`data.bigram_counts` reads them back).
 
     successors [d_vocab]: number of different tokens seen after each token; then, for each of those in order, gap: its
-    id
-    minus the one before it in the row (the first: its id), and count.
+    id minus the one before it in the row (the first: its id), and count.
     """
     pairs = np.ones(len(tokens) - 1, dtype=np.uint32), (tokens[:-1], tokens[1:])
     table = sparse.csr_array(pairs, shape=(d_vocab, d_vocab))  # equal pairs are added

@@ -2,16 +2,14 @@
 end.
 
 A frame depends on the weights alone. A resumed run therefore ends with the same `film.npz`, byte for byte, as an
-uninterrupted one.
-`models.registry.training_film` reads it. With S snapshots, and texts of n tokens:
+uninterrupted one. `models.registry.training_film` reads it. With S snapshots, and texts of n tokens:
 
 step, tokens                          int64 [S], those of the log's rows
 text_k                                uint16 [n]; text 0: a sentence with made-up names, text 1: random tokens, repeated
     twice
 pattern_k                             uint8 [S, layer, head, n (n + 1) / 2]: 255 times the attention, in SHADES, row by
     row, sources up to the destination
-top_token_k, top_probability_k        uint16, uint8 [S, n, 5]: the most likely next tokens, 255 times their
-probabilities
+top_token_k, top_probability_k        uint16, uint8 [S, n, 5]: the most likely next tokens, 255 times their probability
 eigenvalues                           float16 [S, layer, head, d_head, 2]: of W_E W_V W_O W_U, real and imaginary,
     largest first, in PARTS,
 eigenvalue_scale                      float32 [S, layer, head]: divided by the largest absolute value

@@ -4,10 +4,9 @@
     python -m transformer_circuits.training.train --config melodies-2l --data melodies --out runs/melodies-2l
 
 A melody is played on 88 keys in a circle, so that no key is special. The next note is up to an octave away, and mostly
-in the direction
-of the last step. At any moment a random phrase from earlier in the same melody may recur, note for note, so that only
-the melody itself
-predicts how it continues. `ideal_losses` are the losses of an observer who knows these rules.
+in the direction of the last step. At any moment a random phrase from earlier in the same melody may recur, note for
+note, so that only the melody itself predicts how it continues. `ideal_losses` are the losses of an observer who knows
+these rules.
 """
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -70,8 +69,7 @@ def ideal_losses(notes: Int[np.ndarray, "melody note"]) -> Float[np.ndarray, "me
     possible loss.
 
     The observer keeps the probability of every hidden state (a new note, or a recurring phrase: from which place, and
-    with how many
-    notes remaining) and updates them after each note: the forward algorithm.
+    with how many notes remaining) and updates them after each note: the forward algorithm.
     """
     (n, length), losses = notes.shape, np.empty(notes.shape)
     new = chances_of_new_notes(notes)

@@ -1,10 +1,8 @@
 """Muon for each head: orthogonalized momentum for every head's W_Q, W_K, W_V, and W_O.
 
 Muon (Jordan et al. 2024) replaces a matrix's momentum by the nearest matrix whose singular values are all equal. Here
-the matrix is
-that of one head, as in "Per-Head Muon" (Kimi K3, 2026) and "Muon Split" (GLM-5, 2026): in the matrix of a whole layer,
-heads with large
-momentum would decide the step of all others.
+the matrix is that of one head, as in "Per-Head Muon" (Kimi K3, 2026) and "Muon Split" (GLM-5, 2026): in the matrix of a
+whole layer, heads with large momentum would decide the step of all others.
 """
 
 import torch
@@ -21,8 +19,7 @@ def orthogonalized(matrices: Float[Tensor, "*batch d_head d_model"]) -> Float[Te
     """Return each matrix with its singular values brought close to 1, by Newton-Schulz iterations. Zeros stay zeros.
 
     An iteration X <- a X + b (X X^T) X + c (X X^T)^2 X multiplies X from the left by a polynomial in its Gram matrix X
-    X^T. So the
-    iterations run on Gram matrices [d_head, d_head], and X itself is multiplied once, at the end.
+    X^T. So the iterations run on Gram matrices [d_head, d_head], and X itself is multiplied once, at the end.
     """
     a, b, c = COEFFICIENTS
     X = matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
@@ -40,8 +37,7 @@ class HeadMuon(torch.optim.Optimizer):
     """Momentum with Nesterov's look-ahead, orthogonalized for each head, and decoupled weight decay.
 
     `readers`: weights of W_Q, W_K, W_V as `nn.Linear` stores them, [n_heads * d_head, d_model]. `writers`: those of
-    W_O,
-    [d_model, n_heads * d_head].
+    W_O, [d_model, n_heads * d_head].
     """
 
     def __init__(self, readers: list[Tensor], writers: list[Tensor], d_head: int, lr: float, weight_decay: float = 0.1):

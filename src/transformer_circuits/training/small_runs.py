@@ -39,8 +39,8 @@ def draw_rows(
 ) -> tuple[Int[Tensor, "row pos"], Bool[Tensor, "row pos"]]:
     """Return rows of random tokens, and which of them the first copy of a segment predicts.
 
-    `distance`: between the beginnings of both copies; None for any.
-    `share`: the fraction of rows that have a second copy.
+    `distance`: between the beginnings of both copies; None for any. `share`: the fraction of rows that have a second
+    copy.
     """
     length = torch.randint(4, N_CTX // 2, (n_rows, 1), generator=generator)
     room = N_CTX - length - (distance or length) + 1

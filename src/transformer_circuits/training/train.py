@@ -7,12 +7,9 @@
     GPUs)
 
 `--data` is a folder that `training.corpus` wrote. A model with a smaller vocabulary reads the same text, cut finer
-(`models.tokenizer`).
-Written to `--out`: `training.jsonl` (losses and scores), `checkpoint.safetensors` (after a kill, the same command
-resumes, with the losses
-of an uninterrupted run), and at the end `model/`, as the book ships models. Several CPU processes need `--multi_gpu`
-too: without it,
-Accelerate 1.15 starts a single one.
+(`models.tokenizer`). Written to `--out`: `training.jsonl` (losses and scores), `checkpoint.safetensors` (after a kill,
+the same command resumes, with the losses of an uninterrupted run), and at the end `model/`, as the book ships models.
+Several CPU processes need `--multi_gpu` too: without it, Accelerate 1.15 starts a single one.
 """
 
 import contextlib
@@ -139,8 +136,7 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
     """Return (name, model, training) from a TOML file, or from a configuration in `configs/` by its name.
 
     `changes` replace settings of the file, as lines of TOML: "lr=1e-3". Text needs no quotes: "precision=no". Raises
-    ValueError that names what
-    exists or what is wrong.
+    ValueError that names what exists or what is wrong.
     """
     path = Path(name) if name.endswith(".toml") else CONFIGS / f"{name}.toml"
     if not path.is_file():
@@ -428,8 +424,7 @@ class Run:
 
     def export(self) -> None:
         """Write `out/model` as the book ships models, with the log. The manifest has the log's header and last row, and
-        the ablation effect of each
-        head on all held-out windows of an evaluation (the log's rows have it on a few)."""
+        the ablation effect of each head on all held-out windows of an evaluation (the log's rows have it on a few)."""
         log = self.log.read_text()
         header, *rows = map(json.loads, log.splitlines())
         training = {"run": header, "result": rows[-1]}
@@ -450,10 +445,8 @@ def train(
     """Train to the end, or for `stop_after` more steps; resume from `out/checkpoint.safetensors` if there is one.
 
     SIGINT and SIGTERM end all processes after the same whole step, with a checkpoint. Raises ValueError for settings,
-    tokens or a checkpoint
-    that cannot be used, if the loss is NaN or infinity (nothing is written then), and if another process is lost (with
-    a checkpoint,
-    unless the lost process is the one that writes it).
+    tokens or a checkpoint that cannot be used, if the loss is NaN or infinity (nothing is written then), and if another
+    process is lost (with a checkpoint, unless the lost process is the one that writes it).
     """
     run = Run(name, shape, config, data, out)
     last = run.steps if stop_after is None else min(run.steps, run.step + stop_after)

@@ -17,11 +17,9 @@ class Windows:
     """Non-overlapping windows of packed tokens, in a new random order every epoch.
 
     A row is the start token and `n_ctx` tokens of text. In `batch`, a share `without_start` of the rows begin with the
-    text's previous
-    token instead, and a share `planted` have a passage copied to a later place. Which rows these are depends on the
-    seed and on the
-    row's number in the stream alone. Raises ValueError for a file that is missing, unreadable, too short, or of a
-    larger vocabulary.
+    text's previous token instead, and a share `planted` have a passage copied to a later place. Which rows these are
+    depends on the seed and on the row's number in the stream alone. Raises ValueError for a file that is missing,
+    unreadable, too short, or of a larger vocabulary.
     """
 
     def __init__(self, path: Path, n_ctx: int, d_vocab: int, seed: int, without_start: float = 0, planted: float = 0):
