@@ -23,6 +23,12 @@ JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 # Pages that are nothing without a screen, or tables with thousands of rows.
 LEFT_OUT = ("book/play", "book/watch", "book/grow", "book/head_dump", "book/every_head")
 DRAWN = "() => [...document.querySelectorAll('.circuits-widget')].every(w => w.querySelector('canvas, span, button'))"
+# The book's title and contents first, as the theme prints them, and each chapter on a new page.
+STYLE = """@media print {
+  #jb-print-docs-body { display: block !important; }
+  .bd-main .bd-content .bd-article h1:first-of-type { display: none; }
+  span[id^='document-'] + section { break-before: page; }
+}"""
 NUMBER = "<div style='font-size: 8pt; width: 100%; text-align: center'><span class='pageNumber'></span></div>"
 
 
@@ -52,7 +58,7 @@ def print_page(page: Path, out: Path) -> None:
         tab.goto(page.as_uri())
         tab.evaluate("() => window.MathJax?.startup?.promise")
         tab.evaluate("() => document.querySelectorAll('img').forEach(image => (image.loading = 'eager'))")
-        tab.add_style_tag(content="span[id^='document-'] + section { break-before: page }")  # a chapter
+        tab.add_style_tag(content=STYLE)
         tab.wait_for_function(DRAWN)
         tab.wait_for_function("() => [...document.images].every(image => image.complete)")
         options = {"format": "A4", "print_background": True, "outline": True, "tagged": True}
