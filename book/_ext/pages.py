@@ -24,7 +24,7 @@ from sphinx.util import logging
 logger = logging.getLogger(__name__)
 
 PREVIEW = "book/_static/readme.png"
-GENERATED = re.compile(r"book/(scoreboard|figures|models|head_dump|every_head|play|watch|grow)(/|$)")
+GENERATED = re.compile(r"book/(scoreboard|figures|models|head_dump|every_head|follow|play|watch|grow)(/|$)")
 LENGTH = 200  # characters of a description; search engines and messengers show about as many
 
 

@@ -107,10 +107,10 @@ def test_the_films_of_shipped_models_end_with_the_shipped_weights(name):
         tokens = torch.from_numpy(film[f"text_{k}"].astype(np.int64))[None]
         logits, found = model(tokens)[0], heads.patterns(model, tokens)[:, 0].numpy()
         for layer, head in np.ndindex(found.shape[:2]):
-            assert np.abs(watch.pattern(film, k, -1, layer, head) - found[layer, head]).max() < 0.03
+            assert np.abs(watch.pattern(film, k, -1, layer, head) - found[layer, head]).max() < 0.05
         best = torch.from_numpy(film[f"top_token_{k}"][-1].astype(np.int64))
         chance = logits.softmax(-1).gather(-1, best).numpy()
-        assert np.abs(film[f"top_probability_{k}"][-1] / 255 - chance).max() < 0.03
+        assert np.abs(film[f"top_probability_{k}"][-1] / 255 - chance).max() < 0.05
     settings, config = read_manifest(paths.WEIGHTS / name)["training"]["run"]["training"], model.cfg
     windows = held_out_windows(settings["evaluate_windows"], config.n_ctx, config.d_vocab)
     windows = windows[: settings["few_windows"], :-1]

@@ -1,5 +1,4 @@
-"""The trainings of chapter 15: two small layers that learn to copy within seconds. `make small-runs` runs all and
-stores what the chapter reads.
+"""The trainings of chapter 15: two small layers that learn to copy within seconds. `make small-runs` runs all and stores what the chapter reads.
 
 tests/notebooks/test_small_runs.py says when that must be done again.
 """
@@ -39,8 +38,8 @@ def draw_rows(
 ) -> tuple[Int[Tensor, "row pos"], Bool[Tensor, "row pos"]]:
     """Return rows of random tokens, and which of them the first copy of a segment predicts.
 
-    `distance`: between the beginnings of both copies; None for any. `share`: the fraction of rows that have a second
-    copy.
+    `distance`: between the beginnings of both copies; None for any.
+    `share`: the fraction of rows that have a second copy.
     """
     length = torch.randint(4, N_CTX // 2, (n_rows, 1), generator=generator)
     room = N_CTX - length - (distance or length) + 1
