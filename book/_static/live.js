@@ -95,7 +95,7 @@
         make("div", {}, make("h4", {}, `QK: from where is ${source} attended to?`), bars(destinations.map(([name, x]) => [code(name), x]), most(destinations))),
         make("div", {}, make("h4", {}, `OV: what does it raise?`), bars(outs.map(([name, x]) => [code(name), x]), most(outs), { color: () => "orange" }))),
       make("p", {}, "The head cannot choose pairs: every destination on the left gets every output on the right. ✓ marks skip-trigrams that occur in the training text. The others are bugs."),
-      make("div", { className: "tc-scrolls" }, make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, `${source} …`), ...outs.map(([out]) => make("th", { scope: "col" }, code(out))))), make("tbody", {}, ...rows))));
+      make("div", { className: "tc-live-table" }, make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, `${source} …`), ...outs.map(([out]) => make("th", { scope: "col" }, code(out))))), make("tbody", {}, ...rows))));
     }
     host.replaceChildren(choice(`Source token, head ${head}`, sources.map(({ source }) => source), 0, show), box);
     show(0);
