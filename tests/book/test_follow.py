@@ -148,5 +148,9 @@ def test_nothing_is_wider_than_the_screen(page, width):
     page.locator(".tc-follow-line input").fill("8")
     page.wait_for_timeout(300)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    outside = "() => { const box = document.querySelector('.tc-follow svg').getBoundingClientRect(); return [...document.querySelectorAll('.tc-follow svg')[0].querySelectorAll('text')].filter(t => t.textContent && t.getAttribute('opacity') !== '0' && (t.getBoundingClientRect().left < box.left - 1 || t.getBoundingClientRect().right > box.right + 1)).map(t => t.textContent); }"
+    outside = """() => [...document.querySelectorAll('.tc-follow svg text')].filter((text) => {
+        const picture = text.closest('svg').getBoundingClientRect(), box = text.getBoundingClientRect();
+        const seen = text.textContent && text.getAttribute('opacity') !== '0';
+        return seen && (box.left < picture.left - 1 || box.right > picture.right + 1);
+    }).map((text) => text.textContent)"""
     assert page.evaluate(outside) == []

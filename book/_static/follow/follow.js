@@ -275,7 +275,8 @@ const follow = (() => {
 
   /** Every path to the logit of the answer, as a strand: as thick as what it adds, blue if it raises the logit. */
   function strands(d, narrow) {
-    const name = (path) => (path === "" ? "directly, from the last token" : path.includes("·") ? `head ${path.split("·")[0]}, of what ${path.split("·")[1]} moved` : `head ${path} alone`);
+    const words = narrow ? ["directly", (second, first) => `${second} after ${first}`] : ["directly, from the last token", (second, first) => `head ${second}, of what ${first} moved`];
+    const name = (path) => (path === "" ? words[0] : path.includes("·") ? words[1](...path.split("·")) : `head ${path} alone`);
     const rows = [...d.paths, [`${d.others[0]} other paths`, d.others[1]]], step = 26, height = step * rows.length + 10, most = Math.max(...rows.map(([, x]) => Math.abs(x)));
     const total = rows.reduce((sum, [, x]) => sum + x, 0), [width, left] = narrow ? [372, 168] : [640, 196], picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Paths to the logit of ${d.answer}` });
     if (!narrow) picture.style.maxWidth = "42rem";
