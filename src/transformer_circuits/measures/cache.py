@@ -5,7 +5,7 @@ import hashlib
 import importlib.metadata
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -36,15 +36,11 @@ def cached(
 
 
 def cached_for(
-    inputs: Mapping[str, Tensor],
-    measure: Callable[[], Sequence[Tensor]],
-    code: Sequence[ModuleType],
-    settings: str = "",
+    inputs: dict[str, Tensor], measure: Callable[[], Sequence[Tensor]], code: Sequence[ModuleType], settings: str = ""
 ) -> list[Tensor]:
     """Return what `measure` returns, measured before if nothing that it depends on has changed.
 
-    The key names the measure and has its source, `inputs`, their device, `settings`, the source of the modules in
-    `code`, and the releases of LIBRARIES.
+    The key has the measure, `inputs`, their device, `settings`, the source of `code`, and the releases of LIBRARIES.
     """
     device = next(iter(inputs.values())).device
     name = f"{measure.__module__}.{measure.__qualname__}"
@@ -64,6 +60,5 @@ def cached_for(
     found = list(measure())
     text = json.dumps([(str(x.dtype).removeprefix("torch."), list(x.shape), x.tolist()) for x in found])
     with contextlib.suppress(OSError):  # a full disk, or another process that stores the same: both go on without
-        FOLDER.mkdir(parents=True, exist_ok=True)
         write_atomically(file, lambda partial: partial.write_text(f"{sha256(text.encode())}\n{text}", encoding="utf-8"))
     return found

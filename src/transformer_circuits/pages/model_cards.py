@@ -1,5 +1,4 @@
-"""The page of models: how each was trained, from its manifest and log, and what its heads do, measured here. Nothing in
-it is typed."""
+"""The page of models: how each was trained, from its manifest and log, and what its heads do, measured here."""
 
 import functools
 import json
@@ -58,8 +57,7 @@ def reads_text(name: str) -> bool:
 
 @functools.cache
 def bytes_per_token(d_vocab: int) -> float:
-    """Return the bytes of held-out text per token when it is cut into the first `d_vocab` tokens of the family's
-    vocabulary."""
+    """Return the bytes of held-out text per token, cut into the first `d_vocab` tokens of the family's vocabulary."""
     tokenizer = load_tokenizer()
     texts = [tokenizer.decode(tokens[1:]) for _, tokens in held_out_documents()]
     return sum(len(text.encode()) for text in texts) / len(held_out_tokens(d_vocab))
@@ -127,8 +125,7 @@ def setting(value: Any) -> str:
 
 
 def training(group: str) -> dict[str, Any]:
-    """Return with which settings a group was trained: those that all models share, and a table of those in which they
-    differ."""
+    """Return with which settings a group was trained: those that all models share, and those in which they differ."""
     models = names(group)
     # `recipe` leaves out the precision, which changes a model no more than noise does.
     settings = [{"precision": "no", **manifest(name)["training"]["run"]["training"], **recipe(name)} for name in models]
