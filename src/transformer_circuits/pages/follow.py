@@ -91,8 +91,7 @@ def run(
 
 def paths(model: TransformerBridge, cache: Any, answer: int) -> list[tuple[str, float]]:
     """Return what every path adds to the centered logit of a token at the last position, with the patterns of the run:
-    the
-    direct path, single heads, virtual heads. Largest first, and they add up to that logit (claims P1 and T1)."""
+    the direct path, single heads, virtual heads. Largest first, and they add up to that logit (claims P1 and T1)."""
     read = centered(model.W_U)[:, answer]
     embed, patterns = cache["embed"][0], [cache["pattern", layer][0] for layer in range(2)]
     parts = {"": float(embed[-1] @ read)}
