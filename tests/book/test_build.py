@@ -167,7 +167,7 @@ def test_two_builds_wait_for_each_other(book):
     assert "0 notebooks run, 2 taken" in process.communicate()[0] and process.returncode == 0
 
 
-def test_places_where_it_cannot_work_get_one_sentence(book, capfd):
+def test_places_where_it_cannot_work_get_one_sentence(book, capfd, monkeypatch):
     code, printed = make(book, capfd, "--run", "nosuch.ipynb")
     assert code == 1 and re.search("There is no notebook .*nosuch.ipynb", printed)
     code, printed = make(book.rename(book.with_name("a%20book")), capfd)
