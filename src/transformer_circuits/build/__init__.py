@@ -183,7 +183,7 @@ def execute(store: Store, path: Path) -> tuple[NotebookNode, str, float]:
 def make(store: Store, path: Path) -> str:
     """Run a notebook, or make a page of GENERATED with all that belongs to it, and keep the result.
 
-    A notebook in which a cell failed is kept in FAILED; returns its name, else "". Raises BuildError for a page.
+    A notebook in which a cell failed is kept in FAILED; returns its name, else "". Raises BuildError for a failed page.
     """
     source, made = None, store.new(path.stem) / path.name
     if path.suffix == ".ipynb":

@@ -24,7 +24,7 @@ class AblationEffects(NamedTuple):
 
     @property
     def working(self) -> Bool[Tensor, "layer head"]:
-        """Which heads work: their cost is at least WORKS, and more than two errors. The others are without effect."""
+        """Which heads work: their cost is at least WORKS, and more than two standard errors."""
         return (self.cost >= WORKS) & (self.cost > 2 * self.error)
 
 
