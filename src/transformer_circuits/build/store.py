@@ -86,7 +86,7 @@ class Store:
         return self.results / name
 
     def keep(self, name: str, source: str | None = None, seconds: float = 0.0) -> None:
-        """Declare a result complete. Raises BuildError if a file that it needs has changed since the store was opened."""
+        """Declare a result complete. Raises BuildError if a file that it needs has changed since the store opened."""
         if changed := [path for path in self.inputs if not path.exists() or path.stat().st_mtime > self.opened]:
             raise BuildError(f"{changed[0]} changed while the book was built: build again.")
         write_whole(self.results / name / ".made.json", json.dumps({"key": self.key(source), "seconds": seconds}))

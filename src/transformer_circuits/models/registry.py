@@ -99,11 +99,9 @@ def training_log(name: str) -> pd.DataFrame:
     import pandas as pd  # not needed to load a model
 
     path = _folder(name) / "training.jsonl"
-    if not path.is_file():
-        raise WeightsError(f"{name!r} has no training.jsonl; use a model that came with it")
     try:
         return pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf8").splitlines()[1:]])
-    except ValueError as error:  # cut off
+    except (OSError, ValueError) as error:  # a model without one; one that is cut off
         raise WeightsError(f"{path} is not a readable log ({error}); fetch it again") from error
 
 

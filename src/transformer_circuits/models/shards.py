@@ -200,16 +200,14 @@ def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
-    contents = {shard["file"]: verified(folder / shard["file"], shard["sha256"]) for shard in manifest["shards"]}
+    contents = [verified(folder / shard["file"], shard["sha256"]) for shard in manifest["shards"]]
     tensors: dict[str, Tensor] = {}
     try:
-        for file, content in contents.items():  # noqa: B007 the message names it
+        for content in contents:
             tensors |= safetensors.torch.load(content)
         weights = full_precision(tensors)
-    except safetensors.SafetensorError as error:  # exported like this: its SHA-256 is right
-        raise WeightsError(f"{folder / file} has no tensors ({said(error)}); fetch or export it again") from error
-    except ValueError as error:
-        raise WeightsError(f"{folder} has {error}; fetch or export it again") from None
+    except (safetensors.SafetensorError, ValueError) as error:  # exported like this: the checksums are right
+        raise WeightsError(f"{folder} has {said(error)}; fetch or export it again") from None
     return build(ModelConfig(**manifest["config"]), weights, str(folder)), manifest
 
 
@@ -267,9 +265,7 @@ def said(error: Exception) -> str:
         name, must = ".".join(map(str, first["loc"])), re.sub(r"^\w+ should", "must", first["msg"])
         if first["type"] == "missing":
             return f"{name} is missing"
-        if not name:  # no JSON, or no object
-            return f"it {must}" if must.startswith("must") else must
-        return f"{name} {must}, got {reprlib.repr(first['input'])}"
+        return f"{name} {must}, got {reprlib.repr(first['input'])}".strip()
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

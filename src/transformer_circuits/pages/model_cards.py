@@ -38,6 +38,7 @@ SETTINGS = {
     "without_start": "windows that begin in running text, without start token (fraction)", "planted": "windows with a passage that occurs twice (fraction)",
     "corpus": "fingerprint of the text", "precision": "arithmetic",
 }  # fmt: skip
+WORDS = {None: "–", True: "yes", False: "no", "muon": "Muon for each head", "adamw": "AdamW", "no": "float32"}
 
 
 def names(group: str) -> list[str]:
@@ -108,19 +109,12 @@ def cards(*groups: str) -> pd.DataFrame:
 
 
 def setting(value: Any) -> str:
-    match value:
-        case None:
-            return "–"
-        case str():
-            return {"muon": "Muon for each head", "adamw": "AdamW", "no": "float32"}.get(value, value)
-        case bool():
-            return "yes" if value else "no"
-        case int():
-            return f"{value:,}"
-        case float():
-            return f"{value:g}"
-        case dict():
-            return " ".join(f"{key} {part}" for key, part in value.items())
+    if value is None or isinstance(value, (str, bool)):
+        return WORDS.get(value, value)
+    if isinstance(value, (int, float)):
+        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    if isinstance(value, dict):
+        return " ".join(f"{key} {part}" for key, part in value.items())
     return ", ".join(map(setting, value))
 
 
