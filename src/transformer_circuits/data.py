@@ -97,8 +97,7 @@ def bigram_counts() -> BigramCounts:
 
 
 def small_run(name: str) -> tuple[np.ndarray, dict[str, Tensor]]:
-    """One of chapter 15's trainings (`make small-runs`): its loss and right first guesses, [step, 2], and some weights.
-    Raises ValueError that lists the names."""
+    """One of chapter 15's trainings (`make small-runs`): loss and right first guesses, [step, 2]; some weights."""
     stored = load_file(data_file(SMALL_RUNS))
     names = [key.removesuffix("/log") for key in stored if key.endswith("/log")]
     if name not in names:

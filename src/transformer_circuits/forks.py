@@ -1,7 +1,6 @@
 """Processes forked from one that has already imported the libraries that chapters import.
 
-A kernel spends most of its start on imports. Where forking a process with loaded libraries is not safe (everywhere but
-on Linux), each process starts anew.
+A kernel spends most of its start on imports. Where forking is not safe (not on Linux), each starts anew.
 """
 
 import importlib

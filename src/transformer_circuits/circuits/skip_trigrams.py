@@ -94,8 +94,7 @@ class Hits(NamedTuple):
         return self.attended(sources, destinations, axis) & raised & self.counted[:, None]
 
     def best_copier(self, sources: Ids) -> Ids:
-        """Return for each source the counted head in whose OV row it ranks highest itself; of several, the one that
-        raises it most (claim S1)."""
+        """Return for each source the counted head that ranks it highest; of several, the largest boost (claim S1)."""
         rank = above(self.rows, sources, sources).masked_fill(~self.counted[:, None], self.rows.rdim)
         boost = (self.rows.A[:, sources] * self.rows.B.mT[:, sources]).sum(dim=-1)
         return boost.masked_fill(rank > rank.amin(dim=0), -torch.inf).argmax(dim=0)
@@ -106,8 +105,7 @@ class Hits(NamedTuple):
         return (self.sources[head, grid.destinations] == grid.sources[..., None, None]).any(dim=-1)
 
     def top_destinations(self, heads: Ids, sources: Ids, k: int = 5) -> tuple[Int[Tensor, "n k"], Bool[Tensor, "n k"]]:
-        """Return the k highest destinations of source i's column in head i, and which have the source in the top share
-        of their row (claim S1)."""
+        """Return source i's k highest destinations in head i, and which have it in their row's top share (claim S1)."""
         found = torch.zeros(len(sources), k, dtype=torch.long)
         for head in heads.unique():
             _, found[heads == head] = top_k(self.columns[int(head)], k, sources[heads == head])
@@ -140,8 +138,7 @@ def orders(n: int, draws: int) -> Int[Tensor, "draw n"]:
 def copied_by_chance(
     hits: Hits, family: Bool[Tensor, "d_vocab d_vocab"], sources: Ids, k: int = 5, shuffles: int = SHUFFLES
 ) -> Float[Tensor, " shuffle"]:
-    """Return the share of sources with themselves or a variant among the k highest out tokens of another source, in any
-    counted head (claim S1)."""
+    """Return the share of sources with a variant among another's k highest out tokens, in any counted head (S1)."""
     shares = []
     for others in sources[orders(len(sources), shuffles)]:
         raised = hits.grid.outs[hits.counted][:, others, :k]
@@ -306,8 +303,7 @@ def exchanged_hits(
 
 
 def hits_in_text(hits: Hits, listed: pd.DataFrame, right: Ways) -> pd.DataFrame:
-    """Return those of `paper_list` that are `right` in a text: source, rest, their forms there, and whether they are
-    hits by column and by row."""
+    """Return those of `paper_list` that are `right` in a text: source, rest, forms there, hit by column, by row."""
     rows = []
     for name, way in zip(listed.paper, ways_among(listed.forms, right)):
         if way.numel():

@@ -58,8 +58,7 @@ def losses_by_ablation(model: Any, windows: Int[Tensor, "window pos"]) -> dict[s
     """Return the mean loss (nats) of each window if the second layer's keys or queries read something else.
 
     "mean Q": its mean over these windows and positions. "other K", "other Q": its output at the same positions of the
-    window before, in a circle, so that windows should be far apart in the text. (A "mean K" adds the same to all scores
-    of a row: it equals "without K" above.)
+    window before, in a circle, so that windows should be far apart in the text. (A "mean K" equals "without K" above.)
     """
     _check(model)
     parts = [slice(at, at + BATCH) for at in range(0, len(windows), BATCH)]

@@ -153,8 +153,7 @@ MIME = "application/vnd.transformer-circuits.claims+json"
 
 
 class Verdicts:
-    """The claims of a chapter, a line each. A notebook's output carries them as HTML, as text, and as JSON for the
-    build."""
+    """The claims of a chapter, a line each. Outputs carry them as HTML, text, and JSON."""
 
     def __init__(self, *records: Record) -> None:
         self.records = list(records)
@@ -174,8 +173,7 @@ verdicts = Verdicts  # shows what `judge` found for a chapter's claims: the last
 
 
 def records_in(notebook: Mapping) -> Iterator[Record]:
-    """Yield the records that the outputs of an executed notebook carry. Raises pydantic's ValueError for malformed
-    ones."""
+    """Yield the records that the outputs of an executed notebook carry. Raises ValueError for malformed ones."""
     for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
             yield from map(Record.model_validate, output.get("data", {}).get(MIME, []))

@@ -183,8 +183,7 @@ def name_points(x: ArrayLike, y: ArrayLike, names: Sequence[str], *, column: flo
 
 
 def over_training(curves: Mapping[str, pd.Series], *, mark: float | None = None, ax: Axes) -> Axes:
-    """Numbers of a training log from the second snapshot on, over million tokens read; "one layer" is grey. `mark`: a
-    line to compare with."""
+    """Numbers of a training log from the second snapshot on, over million tokens read; "one layer" is grey."""
     for name, curve in curves.items():
         grey = {"color": "0.5", "ls": "-"} if name == "one layer" else {}
         ax.plot(curve.iloc[1:], label=name, **grey)

@@ -49,8 +49,7 @@ class Table:
         self.kinds = [" class=number" if is_numeric_dtype(values) else "" for _, values in frame.items()]
 
     def _shown(self, plain: Callable[[str], str], token: Callable[[str], str], between: str) -> pd.DataFrame:
-        """Return what each cell shows: strings as `plain` writes them or, in columns of tokens, as `token` does; lists
-        joined by `between`."""
+        """Return what each cell shows: strings as written by `plain` or `token`; lists joined by `between`."""
 
         def write(value: object, text: Callable[[str], str]) -> str:
             if isinstance(value, float):

@@ -33,8 +33,7 @@ PATCH = Path(__file__).with_name("circuitsvis.yml")  # what is changed in Circui
 
 @functools.cache
 def bundle() -> str:
-    """Return CircuitsVis's script (a global `CircuitsVis`) as patched. Raises ValueError if the installed script is
-    another one."""
+    """Return CircuitsVis's script as patched. Raises ValueError if the installed one is another."""
     # Not by `importlib.resources`, which would import the package, and torch with it.
     file = importlib.metadata.distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
     return patched(Path(file).read_text(encoding="utf-8"))
@@ -70,8 +69,7 @@ WRAPS = '<style>[data-component="TokenLogProbs"] span { display: inline !importa
 
 
 class Widget:
-    """A CircuitsVis component with its properties; a notebook displays it. `label` says what it shows, for those who
-    cannot see it."""
+    """A CircuitsVis component with its properties; a notebook displays it. `label`: for those who cannot see it."""
 
     def __init__(self, component: str, properties: dict[str, object], label: str) -> None:
         self.component, self.label, self.json = component, label, as_json(properties)

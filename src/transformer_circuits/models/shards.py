@@ -102,8 +102,7 @@ def save_model(
 
 
 def shrink(folder: str | Path) -> None:
-    """Rewrite the model in `folder` in 8 bits a weight: for models that others are only compared with. Vectors stay in
-    float16."""
+    """Rewrite the model in `folder` in 8 bits a weight: for models that are only compared with. Vectors: float16."""
     model, manifest = read_model(folder)
     _write(Path(folder), _shards(model, manifest, quantized=True), manifest)
 

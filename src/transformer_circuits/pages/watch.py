@@ -120,8 +120,7 @@ def token_name(tokenizer: Any, token: int) -> str:
 
 
 def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[dict[str, Any], bytes]:
-    """Return where the arrays are that watch.js reads, and their bytes; `held`: the roles. JavaScript has no 16-bit
-    floats."""
+    """Return where the arrays are that watch.js reads, and their bytes; `held`: the roles."""
     arrays = {name: film[name].astype(np.float32) for name in FLOATS if name in film}
     arrays["eigenvalues"] = np.round(film["eigenvalues"].astype(np.float32) * 32767).astype(np.int16)
     for k in range(len(TEXTS)):
