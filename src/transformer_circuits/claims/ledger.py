@@ -282,7 +282,8 @@ def judge(id: str, value: Number | Mapping[str, Number] | None = None, *, detail
     """Judge what a chapter measured for a claim, by the criterion in claims.yml.
 
     `value` or keywords: the numbers that claims.yml names, a pair being an estimate and its standard error; for an
-    identity its error, or errors by model. `detail`: a sentence for readers. Raises LedgerError for bad ids or values.
+    identity its error, or errors by model. `detail`: a sentence for the reader. Raises LedgerError for an unknown id
+    and for values that cannot be judged.
     """
     claim = claim_of(id)
     if isinstance(value, Mapping):
