@@ -36,9 +36,10 @@ def keep():
     return one_layer(scores, boosts)
 
 
-def test_where_triples_come_nearest_to_a_hit(keep):
+def test_where_triples_come_nearest_to_a_hit(keep, monkeypatch):
+    monkeypatch.setattr(st, "SHARE", TWO)
     forms = [((0,), (3,), (3,)), ((0,), (), (3,)), ((5, 0), (1,), (4,))]
-    table = st.nearest(keep, [st.combined(triple) for triple in forms], "abcdef", torch.tensor([True]), TWO)
+    table = st.nearest(keep, [st.combined(triple) for triple in forms], "abcdef", torch.tensor([True]))
     assert table.index.tolist() == [2, 0] and set(table["head"]) == {"0.0"}
     assert table.tokens.tolist() == [["a", "b", "e"], ["a", "d", "d"]]
     assert table.loc[2].tolist()[3:] == pytest.approx([0, 0, 100 / N]) and table.loc[0, "above o (%)"] == 0
