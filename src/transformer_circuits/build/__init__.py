@@ -46,11 +46,7 @@ CONTENTS = "_toc.yml"
 GENERATED = {  # pages that depend on code, weights and data alone, and the modules whose `main` makes them
     "book/models": "transformer_circuits.pages.model_cards",
     "book/head_dump": "transformer_circuits.pages.dump_pages",
-    "book/every_head": "transformer_circuits.pages.every_head",
-    "book/follow": "transformer_circuits.pages.follow",
-    "book/play": "transformer_circuits.pages.play",
-    "book/watch": "transformer_circuits.pages.watch",
-    "book/grow": "transformer_circuits.pages.grow",
+    **{f"book/{name}": f"transformer_circuits.pages.{name}" for name in "every_head follow play watch grow".split()},
 }
 FAILED = "_build/failed"  # notebooks in which a cell failed in the last run, with outputs up to there
 TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared
