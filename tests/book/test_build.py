@@ -172,11 +172,6 @@ def test_places_where_it_cannot_work_get_one_sentence(book, capfd, monkeypatch):
     assert code == 1 and re.search("There is no notebook .*nosuch.ipynb", printed)
     code, printed = make(book.rename(book.with_name("a%20book")), capfd)
     assert code == 1 and "a%20book contains %" in printed
-    book = book.with_name("a%20book").rename(book)
-    (book / "src" / "transformer_circuits").mkdir(parents=True)
-    monkeypatch.chdir(book)  # a copy of the repository, with the original's .venv
-    code, printed = make(book, capfd)
-    assert code == 1 and "not the one in" in printed and "run `make` here" in printed
 
 
 def test_what_a_result_depends_on(book, tmp_path, monkeypatch):

@@ -1,8 +1,7 @@
 """In-context learning: which tokens the text before them can tell, and from when on in training something holds.
 
 Paper: "Where Does This Leave Us?", and its sequel, "In-context Learning and Induction Heads" (Olsson et al. 2022).
-Claims W1 and W2. A Series has a value for each snapshot of a training log (`models.registry.training_log`), its index
-the tokens seen.
+Claims W1 and W2. A Series has a value for each snapshot of a training log, by the tokens seen.
 """
 
 import hashlib
@@ -31,8 +30,7 @@ GROUPS = ("new token", "token seen, pair new", "pair seen")
 
 
 def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-1"]:
-    """What a window up to each token says about the next one, as an index into GROUPS: whether it, or the pair of both,
-    stood there before."""
+    """What a window up to each token says about the next: whether it, or the pair, stood there before (GROUPS)."""
     kinds = []
     for row in windows:  # one at a time: a table of positions by positions
         inputs, following = row[:-1], row[1:]
@@ -45,11 +43,7 @@ def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-
 def logits_at(
     model: Any, tokens: Int[Tensor, "row pos"], places: Int[Tensor, " place"]
 ) -> Float[Tensor, "row place d_vocab"]:
-    """Return the logits of an attention-only model at a few positions alone: its last layer asks from nowhere else.
-
-    With 40 of 512 positions this takes half of the time of two layers, and a quarter of that of one. Raises ValueError
-    for other models.
-    """
+    """Return the logits of an attention-only model at a few positions alone: its last layer asks from nowhere else."""
     config, last = model.original_model.config, model.cfg.n_layers - 1
     if config.beyond or last < 0:
         raise ValueError("the model must be attention-only, of this book's kind, and have a layer")
@@ -66,10 +60,7 @@ def logits_at(
 
 def in_context_scores(model: Any, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
     """Return the in-context score of each window, in nats (claim W1): `prediction.in_context_score` window by window.
-
-    Two minutes of one core for all held-out windows of the one- and the two-layer model together, so the repository
-    has theirs (`make in-context`). For other models, or other windows, they are measured.
-    """
+    Those of the chapters take two minutes, so the repository has them (`make in-context`)."""
     key = _key(model, windows)
     shipped = load_file(SHIPPED)
     return shipped[key].to(windows.device) if key in shipped else measured_scores(model, windows)
@@ -112,8 +103,8 @@ def met_from(met: pd.Series) -> Milestone:
 
 
 def steepest_fall(score: pd.Series) -> Milestone:
-    """Return where a score, interpolated over the logarithm of the tokens seen, falls most while these double: the end
-    and the start of that stretch; NaN, NaN if it never falls."""
+    """Return where a score, interpolated over log tokens, falls most while these double: the end and start of that
+    stretch; NaN, NaN if it never falls."""
     score = score[score.index > 0]
     at = np.log(score.index.to_numpy(float))
     starts = at[at <= at[-1] - np.log(2)]
@@ -135,10 +126,9 @@ def when_true(
 ) -> pd.DataFrame:
     """Return from which snapshot on each headline finding holds until the end of training, as far as logs can judge it.
 
-    A row for each finding, in the order of the paper: `claim` (its id in the ledger, empty if no claim has this
-    criterion), `about` (what the criterion reads: "weights", "attention", or "loss"), `finding`, and `tokens` and
-    `before` of `met_from`. "The best head" is the one with the best induction score at that snapshot. `log` may be that
-    of a one-layer model.
+    A row for each finding, in the order of the paper: `claim` (its id, or ""), `about` (what is read: "weights",
+    "attention", "loss"), `finding`, and `tokens` and `before` of `met_from`. "The best head" is the one with the best
+    induction score at that snapshot. `log` may be that of a one-layer model.
 
     `copying`: positivity above which a head of the one-layer model copies (`weights.copying_threshold` of the matrices
     as they are, because the log's positivity is that of circuits which are not centered).
