@@ -144,6 +144,8 @@ def workbook(notebook: NotebookNode) -> Iterator[str]:
     for i, cell in code_cells(notebook) if stubs(notebook) else ():
         if "plt." in cell.source and "import" not in cell.source and "\ndrawn(\n" not in cell.source:
             yield f"cell {i} shows what a function finds: it must end with drawn(...), which is folded until the check has passed"
+        if "answered(" in cell.source and not cell.metadata.get("jupyter", {}).get("source_hidden"):
+            yield f"cell {i} has an answer in its code: jupyter.source_hidden must fold it"
 
 
 def problems(notebook: NotebookNode) -> list[str]:

@@ -6,18 +6,8 @@ import pytest
 import torch
 
 from transformer_circuits.circuits.in_context import in_context_scores, kind_of_next, met_from, steepest_fall, when_true
-from transformer_circuits.claims import ledger
 from transformer_circuits.data import held_out_windows
-from transformer_circuits.measures.prediction import (
-    HALF,
-    HELPS,
-    IN_CONTEXT_WINDOWS,
-    VIRTUAL,
-    in_context_places,
-    in_context_score,
-    losses,
-)
-from transformer_circuits.measures.weights import MOST
+from transformer_circuits.measures.prediction import IN_CONTEXT_WINDOWS, in_context_places, in_context_score, losses
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import wrap
@@ -80,11 +70,3 @@ def test_heads_without_effect_are_not_counted() -> None:
     assert most_copy(cost=[[works + idle]] * 2, **error)
     assert not most_copy(cost=[[idle + works]] * 2, **error)
     assert not most_copy(cost=[[idle + idle]] * 2, **error)
-
-
-def test_thresholds_of_single_claims_are_those_of_the_ledger() -> None:
-    written = {id: claim.reproduced for id, claim in ledger.load_claims().items()}
-    assert f"{MOST * 12:.0f} / 12" in written["E1"]
-    assert written["T8"].count(f">= {HALF}") == 3
-    assert f"virtual_share <= {VIRTUAL}" in written["T11"]
-    assert f"gain >= {HELPS}" in written["W1"]
