@@ -167,10 +167,8 @@ def execute(store: Store, path: Path) -> tuple[NotebookNode, str]:
 
 
 def make(store: Store, path: Path) -> str:
-    """Run a notebook, or make a page of GENERATED with all that belongs to it, and keep the result.
-
-    A notebook in which a cell failed is kept in FAILED; returns its name, else "". Raises BuildError for a failed page.
-    """
+    """Run a notebook, or make a page of GENERATED with all that belongs to it, and keep the result. A notebook in which
+    a cell failed is kept in FAILED; returns its name, else "". Raises BuildError for a failed page."""
     source, made, start = None, store.new(path.stem) / path.name, time.monotonic()
     if path.suffix == ".ipynb":
         notebook, trouble = execute(store, path)
@@ -195,9 +193,7 @@ def make(store: Store, path: Path) -> str:
 
 def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
     """Run all notebooks, or the chosen ones, that have not run on the present files. Returns where the results are.
-
-    `pages`: make the pages of GENERATED as well. BuildError names every notebook with a failed cell.
-    """
+    `pages`: make the pages of GENERATED as well. BuildError names every notebook with a failed cell."""
     if missing := [str(path) for path in chosen if not path.is_file()]:
         raise BuildError(f"There is no notebook {', '.join(missing)}.")
     store, chosen = Store(root), chosen or notebooks(root)
