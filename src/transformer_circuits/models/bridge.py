@@ -322,6 +322,6 @@ def check_against(model: TransformerBridge, expected: Computed) -> None:
         if not difference <= limit:  # nor NaN
             raise WeightsError(
                 f"{model.cfg.model_name!r} is not computed as the transformers library computes it: "
-                f"on {len(expected.tokens)} rows its {what} differ by {difference:.2g} (at most {limit:g}: rounding), "
-                "so TransformerLens does not support a setting of its config.json; choose another model"
+                f"on {len(expected.tokens)} rows {what} differ by {difference:.2g} (at most {limit:g} is rounding); "
+                "TransformerLens does not support a setting of its config.json: choose another model"
             )
