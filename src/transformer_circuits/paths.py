@@ -20,9 +20,7 @@ def find_clone() -> Path | None:
         root = Path(told).expanduser().resolve()
         if not (root / "pyproject.toml").is_file():
             todo = "set TRANSFORMER_CIRCUITS_ROOT to one, or unset it"
-            raise FileNotFoundError(
-                f"{root} is not a clone of the book's repository (it has no pyproject.toml): {todo}"
-            )
+            raise FileNotFoundError(f"{root} is not a clone of the book's repository (no pyproject.toml): {todo}")
         return root
     package = Path(__file__).resolve().parent
     root = package.parents[1]

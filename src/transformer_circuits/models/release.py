@@ -50,9 +50,7 @@ def fetch(name: str, folder: Path) -> None:
     import requests
 
     if (place := address()) is None:
-        raise WeightsError(
-            f"{name!r} is not on this machine, and the package names no address to fetch it from: {TODO}"
-        )
+        raise WeightsError(f"{name!r} is not on this machine, and the package names no address to fetch it: {TODO}")
     url, partial = f"{place}/{name}.zip", folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     pooch.get_logger().setLevel("WARNING")
     try:

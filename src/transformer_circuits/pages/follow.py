@@ -126,9 +126,8 @@ def sentence(two: TransformerBridge, one: TransformerBridge, which: Circuit, tex
     parts = {source: content @ two.W_K[layer, index] @ query for source, content in contents.items()}
 
     moves = centered(cache["v", layer][0, :, index] @ two.W_O[layer, index] @ two.W_U)  # [source, d_vocab]
-    likely = torch.cat(
-        [x["probabilities"].topk(TOP).indices for x in runs.values()] + [torch.tensor([answer])]
-    ).unique()
+    best = [x["probabilities"].topk(TOP).indices for x in runs.values()]
+    likely = torch.cat([*best, torch.tensor([answer])]).unique()
     every = paths(two, cache, answer)
 
     def names(tokens: Tensor) -> list[str]:
