@@ -1,5 +1,6 @@
 """Measurements that are stored: each under a key of its own measure, modules, inputs, and library releases."""
 
+import pytest
 import torch
 
 from transformer_circuits.measures import attention, cache
@@ -25,16 +26,11 @@ def test_two_measures_of_the_same_modules_and_inputs_do_not_collide(tmp_path, mo
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_after_an_upgrade_of_a_library_everything_is_measured_again(tmp_path, monkeypatch):
+@pytest.mark.parametrize("library", cache.LIBRARIES)
+def test_after_an_upgrade_of_a_library_everything_is_measured_again(library, tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "FOLDER", tmp_path)
     cache.cached_for(INPUTS, double, [attention])
-    for library in cache.LIBRARIES:
-        version = cache.importlib.metadata.version
-        monkeypatch.setattr(
-            cache.importlib.metadata, "version", lambda name, of=library: "9" + version(name) * (name != of)
-        )
-        before = len(list(tmp_path.iterdir()))
-        cache.cached_for(INPUTS, double, [attention])
-        assert len(list(tmp_path.iterdir())) == before + 1
-        monkeypatch.undo()
-        monkeypatch.setattr(cache, "FOLDER", tmp_path)
+    version = cache.importlib.metadata.version
+    monkeypatch.setattr(cache.importlib.metadata, "version", lambda name: version(name) + ".1" * (name == library))
+    cache.cached_for(INPUTS, double, [attention])
+    assert len(list(tmp_path.iterdir())) == 2

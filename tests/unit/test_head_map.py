@@ -76,26 +76,6 @@ def test_the_record_that_pages_show_is_what_the_text_gives(small):
 
 
 @torch.no_grad()
-def test_a_map_has_the_scores_of_the_other_measures_and_the_costs_that_it_is_given(small, windows):
-    recorded = recorded_effects(SMALL)
-    found = head_map.head_map(small, windows, recorded)
-    text = windows[:, :-1]
-    expected = {
-        "cost": recorded.cost,
-        "previous": heads.previous_token_scores(small, text),
-        "start": heads.start_token_scores(small, text),
-        "induction": heads.measured_induction(small).mean,
-    }
-    for name, values in expected.items():
-        torch.testing.assert_close(torch.tensor(found[name].to_numpy()), values.flatten(), rtol=1e-4, atol=1e-5)
-    assert list(found.index) == [f"0.{head}" for head in range(small.cfg.n_heads)]
-    assert found["by window"].between(0, 1).all() and found["successor"].between(0, 1).all()
-    measured = head_map.head_map(small, windows, induction=torch.zeros_like(recorded.cost))
-    rise = head_map.rises(small, windows[: head_map.ROWS, : head_map.TOKENS + 1]).mean(dim=(2, 3))
-    torch.testing.assert_close(torch.tensor(measured["cost"].to_numpy()), rise.flatten())
-
-
-@torch.no_grad()
 def test_an_induction_circuit_that_was_built_by_hand_gets_its_names():
     model = from_matrices(**induction_by_hand(40, 64))
     all_work = AblationEffects(torch.ones(2, 1), torch.zeros(2, 1))
@@ -104,15 +84,6 @@ def test_an_induction_circuit_that_was_built_by_hand_gets_its_names():
     assert {"induction", "copying"} <= set(found["names"]["1.0"]) and found["copies"]["1.0"] > 0.95
     idle = head_map.head_map(model, survey.text(model), AblationEffects(torch.zeros(2, 1), torch.zeros(2, 1)))
     assert idle["names"].tolist() == [[], []], "only working heads have names"
-
-
-@torch.no_grad()
-def test_passages_are_where_the_loss_rises_most(small, windows):
-    rise = head_map.rises(small, windows)
-    first, second = head_map.passages(small, windows, rise, (0, 1))
-    assert first.rise == rise[0, 1].max() and first.row != second.row and first.rise >= second.rise
-    A = heads.patterns(small, windows[:, :-1])[0, first.row, 1, first.place]
-    torch.testing.assert_close(first.attention, A[: first.place + 1], rtol=1e-4, atol=1e-5)
 
 
 def test_bad_input_is_one_sentence(small, windows):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from transformer_circuits.circuits.in_context import in_context_scores, kind_of_next, met_from, steepest_fall, when_true
+from transformer_circuits.circuits.in_context import in_context_scores, kind_of_next, met_from, steepest_fall
 from transformer_circuits.measures import cache
 from transformer_circuits.measures.prediction import in_context_places, in_context_score, losses
 from transformer_circuits.models.architecture import ModelConfig, Transformer
@@ -51,18 +51,3 @@ def test_the_steepest_fall_is_measured_while_tokens_double() -> None:
     # The start, before any token was seen, does not count.
     assert steepest_fall(score) == pytest.approx((4, 2))
     assert all(map(np.isnan, steepest_fall(pd.Series([1.0, 2.0, 3.0], [1, 2, 4]))))
-
-
-def test_heads_without_effect_are_not_counted() -> None:
-    heads = {"rest": [[0.1] * 4], "induction": [[0.01] * 4], "previous_token": [[0.5] * 4], "in_context": 0.0}
-    log = pd.DataFrame([{"tokens": 8, "positivity": [[0.9, 0.8, -0.5, -0.5]], **heads}] * 2)
-
-    def most_copy(**columns: list) -> bool:
-        found = when_true(log.assign(**columns), d_vocab=64, copying=0.4).set_index("finding")
-        return bool(found.loc["Two thirds of the heads of the one-layer model copy", "tokens"] == 8)
-
-    works, idle = [0.01, 0.01], [0.0, 0.001]
-    error = {"cost_error": [[[1e-4] * 4]] * 2}
-    assert most_copy(cost=[[works + idle]] * 2, **error)
-    assert not most_copy(cost=[[idle + works]] * 2, **error)
-    assert not most_copy(cost=[[idle + idle]] * 2, **error)

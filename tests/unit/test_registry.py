@@ -134,21 +134,17 @@ def test_hub_models_that_cannot_be_loaded_are_not_fetched(hub):
     assert fetched == ["config.json"]
 
 
-@pytest.mark.parametrize("shortformer", [False, True])
-def test_a_hub_name_goes_to_the_loader_that_knows_its_positions(hub, monkeypatch, shortformer):
-    """`NeelNanda/...`: TransformerLens's own loader, ours for Shortformer."""
+def test_a_hub_name_of_another_kind_goes_to_transformer_lens(hub, monkeypatch):
     name, (_, state) = "NeelNanda/Some_Model", old("LN")
     settings = dict(d_model=32, n_layers=2, d_mlp=64, n_heads=3, d_head=8, n_ctx=20, d_vocab=50)
-    settings |= {"act_fn": "gelu", "attn_only": True, "shortformer_pos": shortformer, "normalization": "LN"}
+    settings |= {"act_fn": "gelu", "attn_only": True, "shortformer_pos": False, "normalization": "LN"}
     folder = write_old(hub[0] / name, state, settings, "model_final.pth")
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repo, file: str(folder / file))
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_: ["model_final.pth"])
     bridge = load_model(name, "cpu")
     torch.testing.assert_close(bridge.W_E, state["embed.W_E"])
-    assert bridge.cfg.positional_embedding_type == ("shortformer" if shortformer else "standard")
-    if not shortformer:
-        with pytest.raises(WeightsError, match="names no start token"):  # it has no tokenizer here
-            start_token(bridge)
+    with pytest.raises(WeightsError, match="names no start token"):  # it has no tokenizer here
+        start_token(bridge)
 
 
 def test_what_transformer_lens_cannot_load_is_one_sentence_and_code_in_a_folder_is_not_run(tmp_path):
