@@ -172,4 +172,4 @@ def test_a_browser_is_found_or_else_installed_or_else_named(machine, tmp_path, t
     if to_be_had:
         assert len(said) == 1 and get() == [], "the second time there is one"
     else:
-        assert said[1].startswith("None is to be had here") and "Debian's package chromium" in said[1]
+        assert said[1].startswith("None is to be had here") and "Debian's packages chromium" in said[1]
