@@ -79,6 +79,10 @@ def as_root(*command: str) -> list[str]:
     return ["sudo", *ask, *command]
 
 
-if __name__ == "__main__":
+def main() -> None:
     if not (find() or install()):
         print(f"None is to be had here. The tests of the pages need one: {ADVICE}.")
+
+
+if __name__ == "__main__":
+    main()
