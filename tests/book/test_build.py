@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import filelock
 import nbformat
 import psutil
 import pytest
@@ -150,6 +151,23 @@ def test_a_killed_build_leaves_nothing_that_counts_as_done_and_no_kernel(book, c
     assert below and not psutil.wait_procs(below, timeout=60)[1]
     write(book / "notebooks" / "02_two.ipynb", COUNT, CLAIM.format("P1", 1e-7))
     assert make(book, capfd)[0] == 0 and ids(book) == ["O1", "P1"] and SHOWN in text_of(book, "02_two")
+
+
+def test_two_builds_wait_for_each_other(book):
+    command = [sys.executable, "-u", "-m", "transformer_circuits.build", "--root", str(book), "--run"]
+    with filelock.FileLock(book / "_build" / ".lock"):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert "waiting until it has ended" in process.stdout.readline()
+    assert "0 notebooks run, 2 taken" in process.communicate()[0] and process.returncode == 0
+
+
+def test_a_file_that_changes_while_it_is_in_use_makes_no_result(book):
+    results = store.Store(book)
+    results.new("01_one")
+    (book / "weights" / "w.safetensors").write_text("2")
+    os.utime(book / "weights" / "w.safetensors", (results.opened + 1, results.opened + 1))
+    with pytest.raises(build.BuildError, match="w.safetensors changed while the book was built"):
+        results.keep("01_one")
 
 
 def test_places_where_it_cannot_work_get_one_sentence(book, capfd, monkeypatch):

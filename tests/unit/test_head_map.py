@@ -86,6 +86,15 @@ def test_an_induction_circuit_that_was_built_by_hand_gets_its_names():
     assert idle["names"].tolist() == [[], []], "only working heads have names"
 
 
+@torch.no_grad()
+def test_passages_are_where_the_loss_rises_most(small, windows):
+    rise = head_map.rises(small, windows)
+    first, second = head_map.passages(small, windows, rise, (0, 1))
+    assert first.rise == rise[0, 1].max() and first.row != second.row and first.rise >= second.rise
+    A = heads.patterns(small, windows[:, :-1])[0, first.row, 1, first.place]
+    torch.testing.assert_close(first.attention, A[: first.place + 1], rtol=1e-4, atol=1e-5)
+
+
 def test_bad_input_is_one_sentence(small, windows):
     for call in (head_map.rises, head_map.head_map):
         with pytest.raises(ValueError, match="must be at least 2 windows, got 1") as error:
