@@ -16,7 +16,7 @@ NOTEBOOKS = {path: nbformat.read(path, as_version=4) for path in notebooks(ROOT)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_conventions(path):
+def test_a_chapter_has_the_form_that_readers_know(path):
     assert problems(NOTEBOOKS[path]) == []
 
 

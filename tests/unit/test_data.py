@@ -10,7 +10,7 @@ from transformer_circuits.circuits.bigrams import similarly_frequent, token_freq
 from transformer_circuits.training.corpus import count_bigrams
 
 
-def test_windows():
+def test_held_out_windows_begin_with_the_start_token_and_run_through_the_text():
     windows = data.held_out_windows(5, 100)
     assert windows.shape == (5, 101) and (windows[:, 0] == 0).all()
     text = torch.cat([tokens for _, tokens in data.held_out_documents()])
@@ -30,7 +30,7 @@ def test_compact_counts_are_the_counts():
     torch.testing.assert_close(token_frequency(counts), dense.sum(1) / dense.sum())
 
 
-def test_tokens_of_similar_frequency():
+def test_a_token_is_exchanged_for_one_of_similar_frequency():
     counts = torch.randperm(100, generator=torch.Generator().manual_seed(0))
     tokens = torch.arange(100).repeat(60, 1)
     steps = counts[similarly_frequent(counts, tokens, within=5)] - counts[tokens]

@@ -95,7 +95,7 @@ def test_passages_are_where_the_loss_rises_most(small, windows):
     torch.testing.assert_close(first.attention, A[: first.place + 1], rtol=1e-4, atol=1e-5)
 
 
-def test_bad_input_is_one_sentence(small, windows):
+def test_a_map_of_a_model_without_heads_or_of_one_window_is_one_sentence(small, windows):
     for call in (head_map.rises, head_map.head_map):
         with pytest.raises(ValueError, match="must be at least 2 windows, got 1") as error:
             call(small, windows[:1])

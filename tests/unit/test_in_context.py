@@ -14,7 +14,7 @@ from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import wrap
 
 
-def test_groups_against_a_slow_loop() -> None:
+def test_next_tokens_are_grouped_as_a_slow_loop_groups_them() -> None:
     windows = torch.randint(0, 6, (8, 40), generator=torch.Generator().manual_seed(2))
     for row, found in zip(windows.tolist(), kind_of_next(windows).tolist()):
         for i, kind in enumerate(found):

@@ -51,7 +51,7 @@ def ways(*lines: str) -> set[tuple[int, ...]]:
     return {tuple(WORDS.index(string) for string in line.split("|")) for line in lines}
 
 
-def test_words_fall_apart():
+def test_a_word_is_found_in_every_way_it_falls_into_tokens():
     splits = ways(" Ralph|R|alph", "dog|d|og", " dog|d|og", " dogs| dog|s", " dogs|dog|s")
     assert set(map(tuple, st.all_splits(WORDS).T.tolist())) == splits
     pieces = {"Ralph": "R alph", "ralph": "r a l p h", "dog": "dog", "Dog": "D og", "Dogs": "D o g s"}
@@ -124,6 +124,6 @@ OTHER = [("as", "a"), ("is", "I"), ("cities", "citys"), ("the", "there"), ("  tw
 
 
 @pytest.mark.parametrize(("first", "second"), SAME + OTHER)
-def test_akin(first, second):
+def test_words_that_differ_in_case_space_or_plural_alone_are_akin(first, second):
     expected = [{1}, {0}] if (first, second) in SAME else [set(), set()]
     assert variants_of([first, second]) == variants_of([second, first]) == expected
