@@ -59,6 +59,8 @@ def install() -> str | None:
     print("There is no Chrome or Chromium that the tests of the pages can use: getting one.", flush=True)
     if not driver_starts():
         install_packages("libatomic1")
+        if program := find():
+            return program
     succeeds([*PLAYWRIGHT, "install", "chromium"])
     if not of_playwright():
         install_packages("chromium", "fonts-dejavu-core")

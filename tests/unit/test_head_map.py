@@ -1,5 +1,5 @@
-"""Ablation effects: the same for the plain module, the hooked model, and the record that pages show. The map of all heads: the numbers of
-the trainer and of the other measures, names where they are known, one sentence for bad input."""
+"""Ablation effects: the same for the plain module and for the hooked model. The map of all heads: names where they are known, passages, one
+sentence for bad input."""
 
 import re
 
@@ -10,14 +10,7 @@ from transformer_circuits.circuits import head_map, heads, survey
 from transformer_circuits.circuits.term_importance import losses_by_ablation, losses_by_terms
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.exercises.solutions import induction_by_hand
-from transformer_circuits.measures.ablation import (
-    WINDOWS,
-    WORKS,
-    AblationEffects,
-    ablate_heads,
-    effects,
-    recorded_effects,
-)
+from transformer_circuits.measures.ablation import WORKS, AblationEffects, ablate_heads, effects
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import from_matrices, wrap
@@ -63,16 +56,6 @@ def test_costs_are_those_of_hooks_and_a_head_that_is_switched_off_is_without_eff
 def test_a_head_works_if_its_cost_is_large_enough_and_certain_enough():
     cost = torch.tensor([[WORKS, WORKS * 0.99, 0.1, -0.1]])
     assert AblationEffects(cost, torch.tensor([[0.0, 0, 0.06, 0.01]])).working.tolist() == [[True, False, False, False]]
-
-
-def test_the_record_that_pages_show_is_what_the_text_gives(small):
-    rows, recorded = held_out_windows(WINDOWS, small.cfg.n_ctx, small.cfg.d_vocab), recorded_effects(SMALL)
-    again = effects(costs(small, rows, small.blocks, small.cfg.n_heads))
-    # The trainer measured it before the weights were stored in 8 bits.
-    torch.testing.assert_close(torch.stack(again), torch.stack(recorded), atol=1e-5, rtol=5e-3)
-    assert torch.equal(again.working, recorded.working)
-    with pytest.raises(WeightsError, match="came without the ablation effects of its heads"):
-        recorded_effects("attn-only-0l")
 
 
 @torch.no_grad()

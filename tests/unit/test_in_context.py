@@ -1,13 +1,11 @@
-"""Groups of tokens against a slow loop, in-context scores against all losses, milestones by hand."""
+"""Groups of tokens against a slow loop, in-context scores against all losses."""
 
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 
-from transformer_circuits.circuits.in_context import in_context_scores, kind_of_next, met_from, steepest_fall
+from transformer_circuits.circuits.in_context import in_context_scores, kind_of_next
 from transformer_circuits.measures import cache
 from transformer_circuits.measures.prediction import in_context_places, in_context_score, losses
 from transformer_circuits.models.architecture import ModelConfig, Transformer
@@ -36,18 +34,3 @@ def test_in_context_scores_are_those_of_the_losses_at_all_positions(
         in_context_scores(wrap(with_mlp), windows)
     early, late = in_context_places(512)
     assert (early.tolist(), late.tolist()) == (list(range(40, 60)), list(range(490, 510)))
-
-
-def test_met_from_is_the_start_of_the_last_stretch() -> None:
-    tokens = [0, 1, 2, 4, 8]
-    again = pd.Series([False, True, False, True, True], tokens)  # once met and missed again does not count
-    assert met_from(again) == (4, 2)
-    assert met_from(pd.Series([True] * 5, tokens)) == (0, 0)
-    assert all(map(np.isnan, met_from(pd.Series([True, True, True, True, False], tokens))))
-
-
-def test_the_steepest_fall_is_measured_while_tokens_double() -> None:
-    score = pd.Series([0.9, 0.0, 0.1, -0.4, -0.5, -0.7], [0, 1, 2, 4, 8, 16])
-    # The start, before any token was seen, does not count.
-    assert steepest_fall(score) == pytest.approx((4, 2))
-    assert all(map(np.isnan, steepest_fall(pd.Series([1.0, 2.0, 3.0], [1, 2, 4]))))
