@@ -2,10 +2,7 @@
 (() => {
   const root = document.getElementById("play");
   const folder = new URL(".", document.currentScript.src);
-  const { make, svg } = dom; // of dom.js
-  const percent = (p) => (p >= 0.9995 ? "100%" : p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : p >= 0.001 ? `${(100 * p).toFixed(1)}%` : "<0.1%");
-  const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(Math.abs(x) < 9.95 ? 1 : 0)}`;
-  const nats = (x) => x.toFixed(2);
+  const { make, svg, fixed: nats, signed, percent, clamp } = dom;
   const headName = ([layer, head]) => `${layer}.${head}`;
   const aloud = (text) => make("span", { className: "play-aloud" }, text); // for those who listen
   const LARGEST_LOSS = 12; // nats at which a bar is full; the chart says so if there are more
@@ -74,7 +71,7 @@
   function select(i, keep = false) {
     preview = null;
     if (i !== state.at && !keep) state.target = undefined;
-    state.at = Math.max(0, Math.min(i, result.n - 1));
+    state.at = clamp(i, 0, result.n - 1);
     drawAttention();
     look();
   }
@@ -152,7 +149,6 @@
   function drawAttention() {
     const i = at(), { n } = result, values = attention(state.head).subarray(i * n, (i + 1) * n), next = lastTime(i);
     heads.attend(ui.tokens, (j) => values[j], i, next, "play");
-    ui.strip.setAttribute("aria-activedescendant", `play-token-${i}`);
     drawArc(i, next);
     const best = Array.from(values.subarray(0, i + 1).keys()).sort((a, b) => values[b] - values[a]).slice(0, 3).filter((j) => values[j] >= 0.01);
     const name = (j) => make("code", { className: "play-word" }, result.names[j]);
@@ -233,7 +229,7 @@
     const most = Math.max(1, ...adds.flat().map(Math.abs));
     for (const tile of ui.tiles) {
       const amount = adds[tile.layer][tile.head];
-      tile.adds.textContent = Math.abs(amount) < 0.05 ? "0" : signed(amount);
+      tile.adds.textContent = signed(amount);
       tile.adds.classList.toggle("play-large", Math.abs(amount) > 0.25 * most && Math.abs(amount) >= 0.5);
     }
     ui.target.replaceChildren(
@@ -271,7 +267,7 @@
       const [now, was] = [mean(result.losses, places), mean(result.intactLosses, places)];
       return make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, nats(now)),
         ...(edited() ? [make("td", { className: "play-was" }, nats(was)),
-          make("td", {}, `${now < was ? "−" : "+"}${nats(Math.abs(now - was))}`)] : []));
+          make("td", {}, `${now > was ? "+" : ""}${nats(now - was)}`)] : []));
     };
     const heads = ["mean loss, nats per token", edited() ? "now" : "", ...(edited() ? ["intact", "change"] : [])];
     ui.summary.replaceChildren(
