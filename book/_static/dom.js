@@ -1,13 +1,35 @@
 // What the scripts of all pages share: an element of HTML or of SVG with its properties and children, in one call; numbers as words; steps that are
 // played; a worker that answers questions; and the data of a page.
 const dom = (() => {
-  const make = (name, properties = {}, ...children) => {
-    const { data = {}, ...rest } = properties, element = document.createElement(name);
+  /**
+   * @template {keyof HTMLElementTagNameMap} K
+   * @typedef {{ [P in Exclude<keyof HTMLElementTagNameMap[K], "style" | "children">]?: string extends HTMLElementTagNameMap[K][P] ? string | number : HTMLElementTagNameMap[K][P] }} Own
+   */
+  /**
+   * @template {keyof HTMLElementTagNameMap} K
+   * @typedef {Own<K> & { [aria: `aria-${string}`]: any, role?: string, style?: string, data?: object }} Properties
+   */
+  /**
+   * @template {keyof HTMLElementTagNameMap} K
+   * @param {K} name
+   * @param {Properties<K>} properties
+   * @param {...(Node | string)} children
+   * @returns {HTMLElementTagNameMap[K]}
+   */
+  const make = (name, properties = /** @type {Properties<K>} */ ({}), ...children) => {
+    const { data = {}, ...rest } = /** @type {any} */ (properties), element = document.createElement(name);
     for (const [key, value] of Object.entries(rest)) key in element && key !== "role" ? (element[key] = value) : element.setAttribute(key, value);
     Object.assign(element.dataset, data);
     element.append(...children);
     return element;
   };
+  /**
+   * @template {keyof SVGElementTagNameMap} K
+   * @param {K} name
+   * @param {Record<string, any>} attributes
+   * @param {...(Node | string)} children
+   * @returns {SVGElementTagNameMap[K]}
+   */
   const svg = (name, attributes = {}, ...children) => {
     const element = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
@@ -98,5 +120,5 @@ const dom = (() => {
       throw new Error(`The file ${file} is damaged; ${again}.`);
     }
   }
-  return { make, svg, clamp, fixed, signed, percent, stepper, worker, load };
+  return Object.freeze({ make, svg, clamp, fixed, signed, percent, stepper, worker, load });
 })();

@@ -53,7 +53,7 @@ const heads = (() => {
   function strip(at, choose, prefix = "watch", label = "Tokens: arrow keys choose the one to look from") {
     const list = make("div", { className: `${prefix}-strip`, role: "listbox", tabIndex: 0, "aria-label": label });
     list.addEventListener("click", (event) => {
-      const i = event.target.closest?.("[data-i]")?.dataset.i;
+      const i = /** @type {any} */ (event.target).closest?.("[data-i]")?.dataset.i;
       if (i !== undefined) choose(Number(i));
     });
     list.addEventListener("keydown", (event) => {
@@ -94,7 +94,7 @@ const heads = (() => {
   }
 
   // A pattern, with a ring around the token that followed last time, and a frame around the chosen row. A click chooses a row; a mouse points at one.
-  function pattern(choose, prefix = "watch", point = () => {}) {
+  function pattern(choose, prefix = "watch", point = (_) => {}) {
     const canvas = make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" }), rings = svg("g"), row = svg("rect", { x: 0, height: 1 });
     const over = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, rings, row), square = make("div", { className: `${prefix}-square` }, canvas, over);
     let painted, ringed, size = 0;
@@ -161,5 +161,5 @@ const heads = (() => {
   // Calls `take` when the address becomes another such link. One within the page, such as "#main-content" or "#", must not undo the reader's work.
   const linked = (take) => addEventListener("hashchange", () => location.hash.includes("=") && take());
 
-  return { lastTime, moves, name, graph, mark, width, strip, token, attend, paint, pattern, ink, choices, section, page, belowHeader, link, linked };
+  return Object.freeze({ lastTime, moves, name, graph, mark, width, strip, token, attend, paint, pattern, ink, choices, section, page, belowHeader, link, linked });
 })();

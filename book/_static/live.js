@@ -7,7 +7,7 @@
   const button = (label, pressed, onclick) => make("button", { type: "button", textContent: label, ariaPressed: String(pressed), onclick });
 
   /** A list of bars with names, to the right of zero or to its left. */
-  function bars(rows, most, { mark = null, digits = 2, color = () => "blue" } = {}) {
+  function bars(rows, most, { mark = null, digits = 2, color = (_) => /** @type {string} */ ("blue") } = {}) {
     return make("ul", { className: "tc-live-bars" }, ...rows.map(([name, value, note = ""], i) => {
       const bar = make("i", { className: color(i), style: `width: ${(100 * clamp(Math.abs(value) / most, 0, 1)).toFixed(1)}%` });
       const box = make("b", {}, bar, ...(mark === null ? [] : [make("u", { style: `left: ${(100 * mark) / most}%` })]));
@@ -20,7 +20,7 @@
   function eigenvalues(host, { start, threshold }) {
     const rows = start.map((row) => [...row]), size = 260, unit = 36, center = size / 2;
     const plane = svg("svg", { viewBox: `0 0 ${size} ${size}` }), complex = svg("svg", { viewBox: `0 0 ${size} ${size}`, role: "img" }), said = make("p", { ariaLive: "polite" });
-    const at = ([x, y]) => [center + unit * x, center - unit * y];
+    const at = (/** @type {number[]} */ [x, y]) => [center + unit * x, center - unit * y];
     function axes(picture, across, up) {
       picture.append(svg("path", { d: `M0 ${center}H${size}M${center} 0V${size}`, stroke: "var(--live-faint)" }),
         svg("text", { x: size - 4, y: center + 16, "text-anchor": "end" }, across), svg("text", { x: center + 5, y: 12 }, up));

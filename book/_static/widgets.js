@@ -9,7 +9,7 @@ for (const summary of document.querySelectorAll("nav summary")) summary.setAttri
   const widgets = document.querySelectorAll(".circuits-widget"), source = new URL("circuitsvis/iife.js", document.currentScript.src);
   if (!widgets.length) return;
   const script = document.createElement("script");
-  script.src = source;
+  script.src = source.href;
   script.onload = () => {
     for (const widget of widgets) {
       const properties = document.querySelector(`script[data-for="${widget.id}"]`);

@@ -24,7 +24,7 @@ const follow = (() => {
 
   /** What the picture reads from the numbers of a sentence. `v.cut` and `v.one` mix the three runs. */
   function reading(data, heads) {
-    const { tokens, target, runs, parts } = data, last = tokens.length - 1, rank = data.likely.indexOf(data.answer);
+    const { tokens, runs, parts } = data, last = tokens.length - 1, rank = data.likely.indexOf(data.answer);
     const mixed = (read, v) => mix(mix(read(runs.intact), read(runs.cut), v.cut), read(runs.one), v.one);
     const above = (values, i) => values[i] - mean(values);
     return {
@@ -110,7 +110,7 @@ const follow = (() => {
   function draw(root, d, G) {
     const marks = [], { place, at, wide } = G, n = d.tokens.length, two = (v) => 1 - v.one;
     const ink = (color, part, other = "faint") => `color-mix(in srgb, var(--f-${color}) ${(100 * clamp(part)).toFixed(0)}%, var(--f-${other}))`;
-    const set = (element, { text, ...attributes }) => {
+    const set = (element, { text = undefined, ...attributes }) => {
       for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
       if (text !== undefined && element.textContent !== text) element.textContent = text;
     };
@@ -231,7 +231,7 @@ const follow = (() => {
         mark("text", {}, (v) => ({ x: zero + Math.max(0, size(v)) + 5, y: down(v), opacity: seen(v), text: text(value(v)) }));
       });
     }
-    const part = (name, words, color = "bar", left = () => 1) => ({ name: words, color: () => color, value: (v) => d.part(name, d.target) * left(v) });
+    const part = (name, words, color = "bar", left = (_) => 1) => ({ name: words, color: () => color, value: (v) => d.part(name, d.target) * left(v) });
     const rows = [
       part("previous", wide ? `its note “before me: ${d.asked}”` : "its note", "blue", (v) => 1 - v.cut), part("token", wide ? `the token ${d.answer} itself` : "the token itself"),
       part("also", `${wide ? "what " : ""}head ${d.heads.also}${wide ? " wrote" : ""}`), part("rest", "all else"),
@@ -278,8 +278,8 @@ const follow = (() => {
 
   /** Every path to the logit of the answer, as a strand: as thick as what it adds, blue if it raises the logit. */
   function strands(d, narrow) {
-    const words = narrow ? ["directly", (second, first) => `${second} after ${first}`] : ["directly, from the last token", (second, first) => `head ${second}, of what ${first} moved`];
-    const name = (path) => (path === "" ? words[0] : path.includes("·") ? words[1](...path.split("·")) : `head ${path} alone`);
+    const direct = narrow ? "directly" : "directly, from the last token", after = (second, first) => (narrow ? `${second} after ${first}` : `head ${second}, of what ${first} moved`);
+    const name = (path) => (path === "" ? direct : path.includes("·") ? after(...path.split("·")) : `head ${path} alone`);
     const rows = [...d.paths, [`${d.others[0]} other paths`, d.others[1]]], step = 26, height = step * rows.length + 10, most = Math.max(...rows.map(([, x]) => Math.abs(x)));
     const total = rows.reduce((sum, [, x]) => sum + x, 0), [width, left] = narrow ? [372, 168] : [640, 196], picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Paths to the logit of ${d.answer}` });
     if (!narrow) picture.style.maxWidth = "42rem";
@@ -299,7 +299,7 @@ const follow = (() => {
   function start(host, { heads: circuit, sentences }, { step = 1, play = false, whole = false } = {}) {
     const labels = Object.keys(sentences), still = matchMedia("(prefers-reduced-motion: reduce)");
     const now = { at: step, cut: 0, one: 0 }, goal = { ...now };
-    let d, paint = () => {}, below = null, chosen = null, frame = null, before = 0;
+    let d, paint = (_) => {}, below = null, chosen = null, frame = null, before = 0;
     const told = make("p", { className: "tc-follow-say", ariaLive: "polite" }), picture = svg("svg", { role: "img", "aria-label": "The residual streams of all tokens, through two heads, to the prediction" });
     const scrub = make("input", { type: "range", min: 1, max: NAMES.length, step: 0.01, ariaLabel: "Step" });
     const button = (text, ariaLabel, onclick) => make("button", { type: "button", textContent: text, ariaLabel, onclick });
@@ -381,5 +381,5 @@ const follow = (() => {
       seen.observe(host);
     }
   }
-  return { start };
+  return Object.freeze({ start });
 })();

@@ -100,7 +100,7 @@
   function draw() {
     ui.play.textContent = state.running ? "❚❚ Pause" : looks.chosen.step ? "▶ Continue" : "▶ Train";
     ui.now.textContent = `step ${looks.chosen.step}`;
-    ui.rate.textContent = root.dataset.milliseconds && state.running ? `${Math.round(root.dataset.milliseconds / state.speed)} ms per step` : "";
+    ui.rate.textContent = root.dataset.milliseconds && state.running ? `${Math.round(Number(root.dataset.milliseconds) / state.speed)} ms per step` : "";
     drawCurves(), drawHeads(), drawAttention();
     Object.assign(root.dataset, { step: looks.chosen.step, right: looks.chosen.right, removed: looks.chosen.removed.join(" ") });
   }
@@ -196,7 +196,7 @@
   function settings() {
     const select = ([name, { label, values }]) => {
       const options = values.map((pair) => make("option", { value: value(pair), selected: value(pair) === state.settings[name] }, [pair].flat().at(-1)));
-      return make("label", {}, `${label} `, make("select", { name, onchange: (event) => set(name, event.target.value) }, ...options));
+      return make("label", {}, `${label} `, make("select", { name, onchange: ({ target }) => set(name, /** @type {HTMLSelectElement} */ (target).value) }, ...options));
     };
     const group = (legend, fresh) => make("fieldset", {}, make("legend", {}, legend), ...Object.entries(SETTINGS).filter(([, each]) => Boolean(each.fresh) === fresh).map(select));
     return make("div", { className: "grow-settings" }, group("A change starts a new model", true), group("A change holds from the next step on", false));
@@ -229,7 +229,7 @@
     const attention = make("section", { className: "watch-attention" }, ui.attentionTitle, ui.strip,
       make("p", { className: "watch-small" }, "Below each token: the model's guess of the next one. Underlined: the second copy, where the next token can be known. Bold and framed: right."),
       ui.where, ui.pattern.square, make("p", { className: "watch-small" }, "Rows attend to columns. Rings: the token that followed last time."));
-    const { name } = document.activeElement; // the focus stays on the successor of what had it
+    const name = document.activeElement.getAttribute("name"); // the focus stays on the successor of what had it
     app.replaceChildren(bar, settings(), make("div", { className: "watch-panels" }, curves, circuits, attention, make("section", {}, heads.link("Link to these settings", address))));
     app.querySelector(`[name="${name}"]`)?.focus();
     heads.belowHeader(root, "--watch-top");

@@ -63,7 +63,7 @@
     const began = performance.now();
     drawTime(), drawHeads(), drawAttention(), drawEigenvalues();
     root.dataset.milliseconds = (performance.now() - began).toFixed(1);
-    root.dataset.at = state.at;
+    root.dataset.at = String(state.at);
   }
 
   function drawTime() {
@@ -287,7 +287,7 @@
     draw();
     if (!linked) app.querySelector("[aria-pressed=true]").focus(); // the button that was pressed is a new one
     say("");
-    root.dataset.load = Math.round(performance.now() - began);
+    root.dataset.load = String(Math.round(performance.now() - began));
     root.dataset.ready = film.name;
   }
 
