@@ -5,20 +5,8 @@ compares what it prints.
 """
 
 import os
-from pathlib import Path
 
 # Before torch is imported, here and in the programs that tests start: threads that wait for one another on a busy
 # machine take many times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")  # nbval would compare progress bars
-
-import pytest
-
-from transformer_circuits import build
-
-
-def pytest_configure() -> None:
-    try:
-        build.check_place(Path(__file__).parent)
-    except build.BuildError as error:
-        pytest.exit(str(error), returncode=1)

@@ -1,11 +1,8 @@
-"""Run every chapter as on Google Colab, with the releases that Colab brings: `make colab`, or `.venv/bin/python
-.ci/as_on_colab.py [NOTEBOOK …]`.
+"""Run every chapter as on Google Colab, with its releases: `make colab`, or `python .ci/as_on_colab.py [NOTEBOOK …]`.
 
-They are installed in `_build/colab`. There the notebooks of the last commit run one at a time, each from its first cell
-on, which fetches the
-book (from this repository in place of GitHub) and installs what is missing. Exit status 1 if a cell fails, or if the
-first cell changed a
-release that Colab brought. Needs the package index; torch brings several GB of CUDA packages with it.
+The notebooks of the last commit run in `_build/colab`; their first cell fetches the book (from this repository in place
+of GitHub) and installs what is missing. Exit status 1 if a cell fails, or if the first cell changed a release of Colab.
+Needs the package index; torch brings several GB of CUDA packages with it.
 """
 
 import json
@@ -32,7 +29,6 @@ RELEASES = {  # of the present runtime, which has Python 3.13; older ones have 3
     "scikit-learn": "1.6.1",
     "ipython": "7.34.0",
 }
-READ = "import sys, json, importlib.metadata as m; print(json.dumps({n: m.version(n).partition('+')[0] for n in sys.argv[1:]}))"  # noqa: E501
 
 
 def output(*command: str | Path) -> str:
@@ -40,30 +36,25 @@ def output(*command: str | Path) -> str:
 
 
 def installed() -> dict[str, str]:
-    return json.loads(output(PYTHON, "-c", READ, *RELEASES))
+    listed = json.loads(output(PYTHON, "-m", "pip", "list", "--format=json"))
+    versions = {package["name"].lower(): package["version"].partition("+")[0] for package in listed}
+    return {name: versions[name] for name in RELEASES}
 
 
 def set_up() -> None:
-    """Make a Python with Colab's releases, and print in one line which of them were not to be had."""
+    """Make a Python with Colab's releases."""
     if not PYTHON.exists():
         for newest in filter(shutil.which, ("python3.13", "python3.12", sys.executable)):
             if subprocess.run([newest, "-m", "venv", PYTHON.parents[1]]).returncode == 0:  # no mere shim
                 break
-    exact = [f"{name}=={release}" for name, release in RELEASES.items() if name != "torch"]
-    tested = next(line for line in (ROOT / "constraints.txt").read_text().split() if line.startswith("torch=="))
-    for torch in (f"torch=={RELEASES['torch']}", tested):
-        pip = [PYTHON, "-m", "pip", "install", "--quiet", torch, *exact, "ipykernel"]
-        if subprocess.run(pip).returncode == 0:
-            break
-    else:
+    exact = [f"{name}=={release}" for name, release in RELEASES.items()]
+    if subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *exact, "ipykernel"]).returncode:
         sys.exit("The releases of Colab could not be installed: see above.")
-    others = [f"{name} {version}" for name, version in installed().items() if version != RELEASES[name]]
-    print(f"Colab's releases with {output(PYTHON, '-V').strip()}; differing: {', '.join(others) or 'none'}", flush=True)
+    print(f"Colab's releases with {output(PYTHON, '-V').strip()}", flush=True)
 
 
 def run(name: str) -> str:
-    """Run one notebook of the last commit, print what its first cell says, and return the traceback of what failed,
-    else ""."""
+    """Run one notebook of the last commit, print what its first cell says, and return the traceback, else ""."""
     notebook = nbformat.reads(output("git", "show", f"HEAD:notebooks/{name}"), as_version=4)
     kernel = PLACE / "jupyter" / "kernels" / "colab" / "kernel.json"
     kernel.parent.mkdir(parents=True, exist_ok=True)
@@ -71,16 +62,16 @@ def run(name: str) -> str:
     kernel.write_text(json.dumps({"argv": argv, "display_name": "Colab", "language": "python"}))
     os.environ["JUPYTER_PATH"] = str(PLACE / "jupyter")
     address = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
-    instead = {
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": f"url.{ROOT.as_uri()}.insteadOf",
-        "GIT_CONFIG_VALUE_0": address,
-    }
+    instead = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{ROOT.as_uri()}.insteadOf"}
     for name_of_ours in ("PYTHONPATH", "VIRTUAL_ENV", "TRANSFORMER_CIRCUITS_ROOT"):
         os.environ.pop(name_of_ours, None)
     client = NotebookClient(notebook, timeout=1800, kernel_name="colab", resources={"metadata": {"path": str(CONTENT)}})
     try:
-        client.execute(env=os.environ | instead | {"COLAB_RELEASE_TAG": "simulated", "TQDM_DISABLE": "1"})
+        client.execute(
+            env=os.environ
+            | instead
+            | {"GIT_CONFIG_VALUE_0": address, "COLAB_RELEASE_TAG": "simulated", "TQDM_DISABLE": "1"}
+        )
     except Exception as error:  # a failed cell, one that took too long, or what nbclient makes of a kernel that died
         return str(error) or repr(error.__context__)
     finally:
@@ -104,9 +95,8 @@ def main(names: list[str]) -> int:
         print(f"{status} {name} in {time.monotonic() - start:.0f} s\n{trouble}".strip(), flush=True)
         failed += [name] if trouble else []
     changed = [name for name, version in installed().items() if version != before[name]]
-    print(
-        f"{len(chosen) - len(failed)} passed, {len(failed)} failed; the first cell changed {', '.join(changed) or 'no release'}"  # noqa: E501
-    )
+    passed, what = len(chosen) - len(failed), ", ".join(changed) or "no release"
+    print(f"{passed} passed, {len(failed)} failed; the first cell changed {what}")
     return int(bool(failed or changed))
 
 

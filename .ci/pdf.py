@@ -1,11 +1,7 @@
-"""Print the whole book into one file, `_build/book.pdf`: jupyter-book writes one long page, which the browser prints.
-`make pdf` does this.
+"""Print the book into `_build/book.pdf` (`make pdf`): jupyter-book writes one long page, which the browser prints.
 
-(`jupyter-book build . --builder pdfhtml` would do the same with a browser that Playwright has fetched, and replace
-_build/html by the long page.)
+(`jupyter-book build . --builder pdfhtml` does not wait for figures, and replaces _build/html by the long page.)
 """
-
-from __future__ import annotations
 
 import re
 import shutil
@@ -41,8 +37,7 @@ def contents() -> str:
 
 
 def rooted(text: str) -> str:
-    """Return the long page as one that lies at the root, as its links expect; those in raw HTML, which lead from page
-    to page, lead inside it."""
+    """Return the long page as one that lies at the root; links from page to page lead inside it."""
     text = text.replace('href="book/intro.html#', 'href="#')
     text = re.sub(r'href="(?:\.\./)?((?:book|notebooks)/\w+)\.html[^"]*"', r'href="#document-\1"', text)
     return re.sub(r'(src|href)="\.\./', r'\1="', text)
@@ -73,9 +68,8 @@ def main() -> None:
         toc = Path(own, "_toc.yml")
         toc.write_text(contents(), encoding="utf-8")
         options = ["--toc", toc, "--path-output", own, "--builder", "singlehtml", "--quiet", "--quiet"]
-        subprocess.run(
-            [sys.executable, "-c", JUPYTER_BOOK, "build", ROOT, *options], check=True, stdout=subprocess.DEVNULL
-        )
+        command = [sys.executable, "-c", JUPYTER_BOOK, "build", ROOT, *options]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         single = Path(own, "_build", "singlehtml")
         (single / "book.html").write_text(rooted((single / "book" / "intro.html").read_text(encoding="utf-8")))
         print_page(single / "book.html", build / "book.pdf")

@@ -1,5 +1,4 @@
-"""The picture of the README and the front page, from the shipped weights: `python .ci/readme_figure.py
-book/_static/readme.png`."""
+"""The picture of README and front page, from the weights: `python .ci/readme_figure.py book/_static/readme.png`."""
 
 import sys
 from pathlib import Path
@@ -21,8 +20,7 @@ SMALLEST = 12.5  # points: at least 9 pixels in a picture of 340 pixels, on a pa
 
 @torch.no_grad()
 def main(out: Path) -> None:
-    """Draw the induction scores of the one- and the two-layer model, and below them the best head's attention on a
-    made-up name."""
+    """Draw the induction scores of both models, and below them the best head's attention on a made-up name."""
     use_style()
     one, two = (load_model(f"attn-only-{n}l", device="cpu") for n in (1, 2))
     scores = {"one layer": heads.measured_induction(one).mean, "two layers": heads.measured_induction(two).mean}
@@ -41,9 +39,8 @@ def main(out: Path) -> None:
     for text in dots.texts:
         text.set_fontsize(SMALLEST)
     fig.savefig(out, dpi=160)
-    Image.open(out).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(
-        out, optimize=True
-    )  # a quarter of the size
+    small = Image.open(out).convert("RGB").quantize(96, dither=Image.Dither.NONE)  # a quarter of the size
+    small.save(out, optimize=True)
 
 
 if __name__ == "__main__":

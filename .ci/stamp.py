@@ -1,5 +1,4 @@
-"""Write into other files what pyproject.toml decides: the public address, and each notebook's first cell (`make
-stamp`)."""
+"""Write into other files what pyproject.toml decides: the address, and each notebook's first cell (`make stamp`)."""
 
 import json
 import re
@@ -29,8 +28,7 @@ def project(root: Path = ROOT) -> dict:
 
 
 def first_cell(root: Path = ROOT) -> str:
-    """Return the first code cell of every notebook; on Colab it fetches the notebook's own release, else the default
-    branch."""
+    """Return the first code cell of every notebook; on Colab it fetches its release, else the default branch."""
     address, version = project(root)["urls"]["Repository"], project(root)["version"]
     clone = f"git clone -q --depth 1 {address} book"
     if "dev" not in version:
@@ -47,8 +45,7 @@ def with_first_cell(text: str, source: str) -> str:
 
 
 def places(address: str) -> list[str]:
-    """Return the addresses that follow from a repository's: its own, that of its notebooks on Colab, that of the
-    published book."""
+    """Return the addresses that follow from a repository's: its own, that on Colab, that of the published book."""
     owner, name = address.removeprefix("https://github.com/").split("/")
     return [address, f"research.google.com/github/{owner}/{name}", f"https://{owner.lower()}.github.io/{name}"]
 

@@ -1,5 +1,4 @@
-"""Remove from a notebook what running it adds, but for the outputs that nbval compares: standard input to standard
-output, as git's filter.
+"""Remove from a notebook what running it adds, but for the outputs that nbval compares.
 
 python .ci/strip_outputs.py < NOTEBOOK     what git compares and stores, once `make` has set the filter up
 python .ci/strip_outputs.py NOTEBOOK …     in the files themselves (`make strip`: all)

@@ -1,7 +1,6 @@
 """Bring what Sphinx reads up to date, and add to pages what their text lacks: a description and a preview picture in
-the
-head; on a notebook's page also an anchor at each cell and a name for each folded one. The headline figure moves below
-the first paragraph. Thebe is left out: it would come from a public server."""
+the head; on a notebook's page also an anchor at each cell and a name for each folded one. The headline figure moves
+below the first paragraph. Thebe is left out: it would come from a public server."""
 
 from __future__ import annotations
 

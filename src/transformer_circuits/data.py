@@ -1,7 +1,6 @@
 """The book's own data: tokenizer, held-out text, bigram counts of the training text, passages, small trainings.
 
-All but the last are made by `python -m transformer_circuits.training.corpus --ship data`; sources and licenses are in
-`training/sources.toml`.
+All but the last are made by `python -m transformer_circuits.training.corpus --ship data` from `training/sources.toml`.
 """
 
 import dataclasses
@@ -39,8 +38,7 @@ def vocabulary() -> tuple[str, ...]:
 
 @functools.cache
 def held_out_tokens(d_vocab: int = D_VOCAB) -> np.ndarray:
-    """All held-out documents, one after another, each with the start token first; cut finer for a smaller
-    vocabulary."""
+    """All held-out documents, one after another, each with the start token first."""
     tokens = np.load(data_file("held_out.npz"))["tokens"]
     if d_vocab == D_VOCAB:
         return tokens
@@ -50,8 +48,7 @@ def held_out_tokens(d_vocab: int = D_VOCAB) -> np.ndarray:
 def held_out_windows(n: int, n_ctx: int, d_vocab: int = D_VOCAB) -> Int[Tensor, "window pos"]:
     """`n` windows of held-out text, evenly spaced: the start token, then `n_ctx` tokens; pos = n_ctx + 1.
 
-    A smaller vocabulary (`models.tokenizer`) reads the same text cut finer. Raises ValueError if there is not so much
-    text, or no such vocabulary.
+    A smaller vocabulary (`models.tokenizer`) reads the same text cut finer. Raises ValueError if there is not so much.
     """
     tokens = held_out_tokens(d_vocab)
     available = len(tokens) // n_ctx if n_ctx > 0 else 0
@@ -100,11 +97,7 @@ def bigram_counts() -> BigramCounts:
 
 
 def small_run(name: str) -> tuple[np.ndarray, dict[str, Tensor]]:
-    """One of chapter 15's trainings: its loss and right first guesses, [step, 2], and its weights, for the models that
-    are measured further.
-
-    Stored by `make small-runs`; weights in 8 bits, as in `models.shards`. Raises ValueError that lists the names.
-    """
+    """One of chapter 15's trainings (`make small-runs`): loss and right first guesses, [step, 2]; some weights."""
     stored = load_file(data_file(SMALL_RUNS))
     names = [key.removesuffix("/log") for key in stored if key.endswith("/log")]
     if name not in names:

@@ -1,8 +1,6 @@
 """Processes forked from one that has already imported the libraries that chapters import.
 
-A kernel spends most of its start on imports. (A pool of kernels that are reset between chapters leaks names, hooks, and
-random states.) Where forking a process with loaded libraries is not safe (everywhere but on Linux), each process starts
-anew.
+A kernel spends most of its start on imports. Where forking is not safe (not on Linux), each starts anew.
 """
 
 import importlib
@@ -25,8 +23,7 @@ PRELOADED = [
 
 
 def start_server(variables: Mapping[str, str]) -> None:
-    """Start the process that all others are forked from, with these variables: libraries read some of them when they
-    are imported."""
+    """Start the process that all others are forked from, with these variables, which libraries read at import."""
     if CONTEXT.get_start_method() == "forkserver":
         CONTEXT.set_forkserver_preload(PRELOADED)
         before = dict(os.environ)
@@ -60,8 +57,7 @@ def start(target: Callable[..., None], *arguments: Any) -> Fork:
     return process
 
 
-# ---- in the new process
-# -------------------------------------------------------------------------------------------------
+# ---- in the new process ----------------------------------------------------------------------------------------------
 
 
 def enter(variables: Mapping[str, str], folder: str) -> None:
@@ -96,8 +92,7 @@ def make_page(module: str, out: str, variables: Mapping[str, str], folder: str) 
     importlib.import_module(module).main(Path(out))
 
 
-# ---- in the process that waits
-# ------------------------------------------------------------------------------------------
+# ---- in the process that waits ---------------------------------------------------------------------------------------
 
 
 class Manager(AsyncKernelManager):

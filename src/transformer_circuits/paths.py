@@ -1,5 +1,4 @@
-"""Where the book's files are: in a clone of its repository, or else, for an installed package, in the user's cache
-(`models.release` fills it).
+"""Where the book's files are: in a clone of its repository, or else in the user's cache (`models.release`).
 
 An editable install (what `make` does) finds the clone from this file's own place; others are told by the environment
 variable TRANSFORMER_CIRCUITS_ROOT, which wins where both are known.
@@ -15,10 +14,8 @@ DISTRIBUTION = "transformer-circuits-reproduced"
 
 
 def find_clone() -> Path | None:
-    """Return the repository's folder; None for a package without one.
-
-    Raises FileNotFoundError if TRANSFORMER_CIRCUITS_ROOT names another folder.
-    """
+    """Return the repository's folder; None for a package without one. Raises FileNotFoundError if
+    TRANSFORMER_CIRCUITS_ROOT names another folder."""
     if told := os.environ.get("TRANSFORMER_CIRCUITS_ROOT"):
         root = Path(told).expanduser().resolve()
         if not (root / "pyproject.toml").is_file():

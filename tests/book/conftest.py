@@ -17,7 +17,10 @@ PATIENCE = 180_000  # milliseconds; a busy machine draws a page of widgets slowl
 expect.set_options(timeout=PATIENCE)
 
 # Beside Playwright's own flags, which leave out the sandbox (CI runs as root) and all that a browser does in the background.
-FLAGS = ["--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # no name resolves: the network is cut off
+FLAGS = [
+    "--disable-gpu",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+]  # no name resolves: the network is cut off
 
 NO_BROWSER = f"The tests of the pages need a browser: {ADVICE}."
 

@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import filelock
 import nbformat
 import psutil
 import pytest
@@ -84,13 +83,11 @@ def content(book) -> dict[str, str]:
 
 def test_the_headline_moves_below_the_first_paragraph_and_folded_cells_say_what_they_contain(book, capfd):
     plot = "# Plot\nimport matplotlib.pyplot as plt\n_ = plt.plot([1, 2])"
-    sentence = "# The sentence below\nfrom IPython.display import Markdown\nMarkdown('**It rises** by $x$.')"
     path = book / "notebooks" / "01_one.ipynb"
-    write(path, "# Imports\nx = 1", CLAIM.format("O1", 1e-7), plot, sentence)
+    write(path, "# Imports\nx = 1", CLAIM.format("O1", 1e-7), plot)
     notebook = nbformat.read(path, as_version=4)
-    _, imports, _, figure, said = notebook.cells
+    _, imports, _, figure = notebook.cells
     imports.metadata = {"tags": ["hide-input"]}
-    said.metadata = {"tags": ["hide-input", "headline"]}
     options = {"figure": {"caption": "A *line*.", "name": "fig-line"}, "image": {"alt": "One line."}}
     figure.metadata = {"tags": ["hide-input", "headline"], "mystnb": options}
     nbformat.write(notebook, path)
@@ -100,13 +97,12 @@ def test_the_headline_moves_below_the_first_paragraph_and_folded_cells_say_what_
     top, cell = page.select_one(".tc-headline"), page.find(id="cell-cell-3")
     assert top.find_next_sibling()["id"] == "cell-cell-1", "before the first cell"
     image = top.select_one("figure#fig-line").img
-    assert image["alt"] == "One line." and len(page.select("article img")) == 1
+    assert image["alt"] == "One line." and len(page.select("article img")) == 1 and "A line." in top.get_text()
     assert image["src"] == "../_images/01_one-cell-3.png", "a name that other pages can know"
-    assert "A line." in top.get_text() and page.get_text().count("It rises by") == 1
-    assert "It rises by" in top.get_text() and cell.select_one(".cell_output a")["href"] == "#fig-line"
-    assert cell.select_one(".cell_output a").get_text() == "Fig. 1.1"
+    link = cell.select_one(".cell_output a")
+    assert (link["href"], link.get_text()) == ("#fig-line", "Fig. 1.1")
     folded = [summary.p.get_text() for summary in page.select("details.hide > summary")]
-    assert folded == ["Imports", "Plot", "The sentence below"]
+    assert folded == ["Imports", "Plot"]
 
 
 def test_a_failed_cell_fails_the_build_and_is_not_kept(book, capfd):
@@ -114,8 +110,7 @@ def test_a_failed_cell_fails_the_build_and_is_not_kept(book, capfd):
     code, printed = make(book, capfd)
     assert code == 1 and "ZeroDivisionError" in printed and "A cell failed in 02_two.ipynb" in printed
     assert SHOWN in text_of(book, "02_two"), "the pages of the last good build stay"
-    failed = nbformat.read(book / "_build" / "failed" / "02_two.ipynb", as_version=4)
-    assert failed.cells[2].outputs[-1].ename == "ZeroDivisionError"
+    assert (book / "_build" / "failed" / "02_two.ipynb").is_file()
     write(book / "notebooks" / "02_two.ipynb", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     code, printed = make(book, capfd, "--run")
     assert code == 1 and "died" in printed.lower() and "1 notebooks run, 1 taken from the cache" in printed
@@ -144,87 +139,65 @@ def test_a_killed_build_leaves_nothing_that_counts_as_done_and_no_kernel(book, c
     program = "from transformer_circuits import build, forks; forks.PRELOADED = [forks.__name__]; build.main()"
     shutil.rmtree(book / "_build")
     (book / "runs").unlink()
-    for until, seconds in (("runs", 600), ("_build/pages-*/_build/html", 0)):
-        sleep = f"import time; time.sleep({seconds})"
-        write(book / "notebooks" / "02_two.ipynb", COUNT, sleep, CLAIM.format("P1", 1e-7))
-        process = subprocess.Popen([sys.executable, "-c", program, "--root", str(book)], stdout=subprocess.DEVNULL)
-        while not list(book.glob(until)) and process.poll() is None:
-            time.sleep(0.05)
-        below = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
-        process.wait()
-        assert below and not (book / "_build" / "html").exists()
-        assert seconds == 0 or not psutil.wait_procs(below, timeout=60)[1]
+    write(book / "notebooks" / "02_two.ipynb", COUNT, "import time; time.sleep(600)")
+    process = subprocess.Popen([sys.executable, "-c", program, "--root", str(book)], stdout=subprocess.DEVNULL)
+    while not (book / "runs").exists() and process.poll() is None:
+        time.sleep(0.05)
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    assert below and not psutil.wait_procs(below, timeout=60)[1]
+    write(book / "notebooks" / "02_two.ipynb", COUNT, CLAIM.format("P1", 1e-7))
     assert make(book, capfd)[0] == 0 and ids(book) == ["O1", "P1"] and SHOWN in text_of(book, "02_two")
 
 
-def test_two_builds_wait_for_each_other(book):
-    lock = filelock.FileLock(book / "_build" / ".lock")
-    command = [sys.executable, "-u", "-m", "transformer_circuits.build", "--root", str(book), "--run"]
-    with lock:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert "waiting until it has ended" in process.stdout.readline()
-    assert "0 notebooks run, 2 taken" in process.communicate()[0] and process.returncode == 0
-
-
 def test_places_where_it_cannot_work_get_one_sentence(book, capfd, monkeypatch):
-    code, printed = make(book, capfd, "--run", "nosuch.ipynb")
-    assert code == 1 and re.search("There is no notebook .*nosuch.ipynb", printed)
     code, printed = make(book.rename(book.with_name("a%20book")), capfd)
     assert code == 1 and "a%20book contains %" in printed
-    book = book.with_name("a%20book").rename(book)
-    (book / "src" / "transformer_circuits").mkdir(parents=True)
-    monkeypatch.chdir(book)  # a copy of the repository, with the original's .venv
-    code, printed = make(book, capfd)
-    assert code == 1 and "not the one in" in printed and "run `make` here" in printed
 
 
-def test_what_a_result_depends_on(book, tmp_path, monkeypatch):
-    package = tmp_path / "package"
-    for name in ("models/a.py", "pages/a.py", "pages/templates/a.md", "build/a.py", "claims/ledger.py", ".hidden"):
-        write_text(package / name, "1")
-    claims = shutil.copy(store.PACKAGE / store.CLAIMS, package / store.CLAIMS)
-    monkeypatch.setattr(store, "PACKAGE", package)
+@pytest.mark.parametrize(("file", "changed"), [
+    ("package/models/a.py", ["notebook", "page"]),
+    ("package/models/new.py", ["notebook", "page"]),
+    ("book/weights/w.safetensors", ["notebook", "page"]),
+    ("book/data/new", ["notebook", "page"]),
+    ("package/pages/a.md", ["page"]),
+    ("package/build/a.py", []),
+    ("package/.hidden", []),
+])  # fmt: skip
+def test_what_a_result_depends_on(tmp_path, monkeypatch, file, changed):
+    for name in ("package/models/a.py", "package/pages/a.md", "package/build/a.py", "book/weights/w.safetensors"):
+        write_text(tmp_path / name, "1")
+    write_text(tmp_path / "package" / store.CLAIMS, (store.PACKAGE / store.CLAIMS).read_text())
+    monkeypatch.setattr(store, "PACKAGE", tmp_path / "package")
+    before = keys(tmp_path / "book")
+    write_text(tmp_path / file, "2")
+    assert [name for name, key in keys(tmp_path / "book").items() if key != before[name]] == changed
 
-    def keys() -> tuple[str, str]:
-        return store.Store(book).key("judge('O1', 0)"), store.Store(book).key(None)
 
-    def changed(path: Path, text: str) -> list[str]:
-        """Return what depends on a file, and that nothing does any more when it is as before."""
-        before, content = keys(), path.read_bytes() if path.exists() else None
-        write_text(path, text)
-        names = [name for name, was, now in zip(("notebook", "page"), before, keys()) if was != now]
-        path.unlink() if content is None else path.write_bytes(content)
-        assert keys() == before
-        return names
-
-    for name in ("models/a.py", "models/new.py", "claims/ledger.py"):
-        assert changed(package / name, "2") == ["notebook", "page"], name
-    for name in ("weights/w.safetensors", "data/new"):
-        assert changed(book / name, "2") == ["notebook", "page"], name
-    assert changed(package / "pages" / "templates" / "a.md", "2") == ["page"]
-    for name in ("build/a.py", ".hidden", "models/a.py~"):
-        assert changed(package / name, "2") == [], name
-    text = Path(claims).read_text()
-    one, other = (re.search(rf"id: {id}\n +title: \S+", text)[0] for id in ("O1", "O2"))
-    assert changed(claims, text.replace(one, f"{one}X")) == ["notebook", "page"]
-    assert changed(claims, text.replace(other, f"{other}X")) == ["page"], "a claim that the notebook does not name"
-    before = keys()
+def test_a_notebook_depends_on_the_claims_that_it_names_and_on_the_installed_releases(tmp_path, monkeypatch):
+    claims = tmp_path / "package" / store.CLAIMS
+    text = (store.PACKAGE / store.CLAIMS).read_text()
+    write_text(claims, text)
+    monkeypatch.setattr(store, "PACKAGE", tmp_path / "package")
+    before = keys(tmp_path)
+    for id, changed in (("O1", ["notebook", "page"]), ("O2", ["page"])):
+        title = re.search(rf"id: {id}\n +title: \S+", text)[0]
+        write_text(claims, text.replace(title, f"{title}X"))
+        assert [name for name, key in keys(tmp_path).items() if key != before[name]] == changed
     monkeypatch.setattr(store.importlib.metadata, "distributions", lambda: [])
-    assert not set(before) & set(keys())
+    assert not set(before.values()) & set(keys(tmp_path).values())
+
+
+def keys(book: Path) -> dict[str, str]:
+    """Return the key of a notebook that names claim O1, and that of pages."""
+    results = store.Store(book)
+    return {"notebook": results.key("judge('O1', 0)"), "page": results.key(None)}
 
 
 def write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-
-
-def test_a_file_that_changes_while_it_is_in_use_fails_the_build(book):
-    change = "Path('../weights/w.safetensors').write_text('2')"
-    write(book / "notebooks" / "01_one.ipynb", COUNT, change)
-    for _ in range(2):
-        with pytest.raises(build.BuildError, match="w.safetensors changed while the book was built"):
-            build.run(book)
 
 
 def test_a_kernel_begins_like_a_new_interpreter(book):

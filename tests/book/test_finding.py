@@ -2,14 +2,11 @@
 
 import pkgutil
 import re
-import tomllib
 
 import pytest
 from small_book import soup
 
 from transformer_circuits import circuits, measures, models
-from transformer_circuits.build import GENERATED, files
-from transformer_circuits.paths import ROOT
 
 
 @pytest.mark.parametrize(("query", "term", "page"), [
@@ -41,13 +38,3 @@ def test_the_library_has_its_page(html):
     signature = page.find(id="transformer_circuits.measures.attention.induction_score").text
     assert "Float[Tensor, 'row head dest src']" in signature
     assert "Alias for field" not in page.text and "Annotated[" not in page.text
-
-
-def test_each_page_names_its_version_and_can_be_edited_if_a_person_wrote_it(html):
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    for name in files(ROOT):
-        page = soup(html / f"{name}.html")
-        assert f"Version {version}. Cite as: " in page.select_one(".extra_footer").text, name
-        edits = [link["href"] for link in page.select("a[href*='/edit/main/']")]
-        made = name in GENERATED or name in ("book/scoreboard", "book/figures")
-        assert bool(edits) != made and all((ROOT / edit.partition("/edit/main/")[2]).is_file() for edit in edits), name

@@ -113,7 +113,7 @@ def test_arrow_keys_walk_through_the_steps_and_the_switches_change_the_numbers(p
     expect(say).to_contain_text(chance(data, "intact"))  # going back from the last step undid the cut
 
 
-def test_each_sentence_and_both_lenses_can_be_chosen(page, numbers):
+def test_each_sentence_shows_its_own_numbers_and_both_lenses_can_be_moved(page, numbers):
     for label, data in numbers["sentences"].items():
         page.get_by_label("Sentence").select_option(label)
         source = page.get_by_role("listbox", name="The token that is attended to")

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from live_page import OnAPhone, follow, make_site, opened
+from live_page import OnAPhone, make_site, opened
 from playwright.sync_api import expect
 from torch.nn.functional import cross_entropy
 
@@ -15,11 +15,7 @@ from transformer_circuits.pages import grow
 from transformer_circuits.training.evaluation import composition, head_matrices
 from transformer_circuits.training.train import TrainingConfig, optimizers_for
 
-SHAPES = {
-    "2 layers": dict(layers=2, heads=4, d_head=16),
-    "1 layer": dict(layers=1, heads=2, d_head=16),
-    "8 heads": dict(layers=2, heads=8, d_head=8),
-}
+SHAPES = {"2 layers": dict(layers=2, heads=4, d_head=16), "1 layer": dict(layers=1, heads=2, d_head=16)}
 ROWS, N_CTX, WIDTH = 64, 32, 64  # the page's; as many tokens as dimensions
 RATE, WARMUP = 0.02, 50
 SECONDS = 600  # for a training that takes half a minute on a free core
@@ -48,9 +44,6 @@ def trained_to(page, condition):
     return step_of(page)
 
 
-# ---- what is computed ------------------------------------------------------------------------------------------------------
-
-
 def matrices(model):
     """Return the weights by the names of train.js."""
     found = {"E": model.tok_embed.weight, "U": model.head.weight}
@@ -65,9 +58,7 @@ def stored(name, weight):
     return (weight.T if name.startswith("O") else weight).flatten()
 
 
-@pytest.mark.parametrize(
-    ("shape", "cut"), [("2 layers", ""), ("2 layers", "K"), ("2 layers", "Q"), ("1 layer", ""), ("8 heads", "K")]
-)
+@pytest.mark.parametrize(("shape", "cut"), [("2 layers", ""), ("2 layers", "K"), ("2 layers", "Q"), ("1 layer", "")])
 def test_loss_gradients_and_updates_are_those_of_pytorch(page, shape, cut):
     torch.manual_seed(1)
     shape = SHAPES[shape]
@@ -114,9 +105,6 @@ def test_loss_gradients_and_updates_are_those_of_pytorch(page, shape, cut):
         assert np.abs(np.array(found["weights"][name]) - wanted).max() < 1e-4 * np.abs(wanted).max(), name
 
 
-# ---- how it is used --------------------------------------------------------------------------------------------------------
-
-
 def test_two_layers_learn_what_one_cannot_and_train_on_without_a_head(site, watched):
     """Train to 90%, pause, remove the head with the most attention to the previous token, and resume. With one head a layer: a third less time."""
     page = opened(watched.page, f"{site.as_uri()}#heads=1")
@@ -141,24 +129,16 @@ def test_two_layers_learn_what_one_cannot_and_train_on_without_a_head(site, watc
 def test_the_page_answers_while_it_trains(page):
     page.get_by_role("button", name="Train").click()
     page.wait_for_function("() => Number(document.getElementById('grow').dataset.step) > 0")
-    for head in ("1.2", "0.3"):
-        page.get_by_role("radio", name=f"Head {head}").click()
-        expect(page.locator(".watch-attention h3")).to_contain_text(f"head {head}")
-    follow(page, "main-content")
-    page.evaluate("() => grow.settled()")
-    assert step_of(page) > 0
+    page.get_by_role("radio", name="Head 1.2").click()
+    expect(page.locator(".watch-attention h3")).to_contain_text("head 1.2")
     page.get_by_role("button", name="Start over").press("Enter")
     expect(page.locator(".watch-now")).to_have_text("step 0")
     expect(page.get_by_role("button", name="Start over")).to_be_focused()
-    page.get_by_role("combobox", name="Layers").press("ArrowDown")
-    expect(page.get_by_role("radio")).to_have_count(4)
-    expect(page.get_by_role("combobox", name="Layers")).to_be_focused()
 
 
-def test_a_link_has_the_settings(page, site, watched):
+def test_a_link_has_the_settings_and_a_hostile_one_is_ignored(page, site, watched):
     page.get_by_role("combobox", name="Second layer reads the first with its").select_option("K")
     page.get_by_role("combobox", name="Heads per layer").select_option("2")
-    expect(page.get_by_role("radio")).to_have_count(4)
     page.get_by_role("button", name="Link to these settings").click()
     again = opened(watched.page, page.url)
     expect(again.get_by_role("combobox", name="Second layer reads the first with its")).to_have_value("K")
@@ -171,8 +151,3 @@ def test_a_link_has_the_settings(page, site, watched):
 
 class TestGrow(OnAPhone):
     pass
-
-
-def test_without_scripts_a_link_leads_to_the_chapter(site, unscripted):
-    unscripted.goto(site.as_uri())
-    expect(unscripted.locator("noscript a")).to_be_visible()

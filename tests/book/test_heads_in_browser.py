@@ -81,11 +81,10 @@ def pages(tmp_path_factory):
         return build.build(root).parent / "book"
 
 
-@pytest.mark.parametrize(("head", "cost", "idle"), [(0, "0.2500 ± 0.0100", False), (1, "0.0010 ± 0.0002", True)])
-def test_each_head_has_its_page_with_its_first_sources_and_copies_marked(pages, head, cost, idle):
+def test_each_head_has_its_page_with_its_first_sources_and_copies_marked(pages):
     """Also without scripts, which read this table and draw it anew."""
-    page = soup(pages / "head_dump" / "some-model" / f"0_{head}.html")
-    assert f"by {cost} nats per token" in page.text and ("That is no effect" in page.text) == idle
+    page = soup(pages / "head_dump" / "some-model" / "0_1.html")
+    assert "by 0.0010 ± 0.0002 nats per token" in page.text and "That is no effect" in page.text
     rows = [row.select("td") for row in page.select(".head-dump tbody tr")]
     assert [int(row[0].text) for row in rows] == list(range(1, SHOWN + 1)), "a page stops where it should"
     sources = [row[1].text for row in rows]
@@ -100,21 +99,10 @@ def test_the_index_links_every_head_and_a_file_with_all_sources(pages):
     page = soup(pages / "head_dump.html")
     heads = page.select_one(".head-dump")
     assert [a["href"] for a in heads.select("a")] == [f"head_dump/some-model/0_{i}.html" for i in (0, 1)]
-    assert [row.select("td")[1].text for row in heads.select("tbody tr")] == [f"3\u00a0of\u00a0{SHOWN}"] * 2
-    assert f"first {SHOWN} source tokens" in page.text and '"some-model.parquet"' in page.text
     assert "is the source </td>. Its first destinations are <script>alert(1)</script> ↵" in page.text
     frame = pd.read_parquet(pages / page.select_one("a.download[href$='some-model.parquet']")["href"])
     assert frame["source_token"].tolist() == TOKENS * 2 and frame["score"][0] == 60
-    for ids, strings in (("destinations", "destination_tokens"), ("outs", "out_tokens")):
-        assert [list(row) for row in frame[ids]] == dump()[ids].tolist()
-        assert [list(row) for row in frame[strings]] == [[TOKENS[i] for i in row] for row in frame[ids]]
-
-
-def test_the_papers_skip_trigrams_say_where_they_come_nearest(pages):
-    table = soup(pages / "head_dump.html").select(".head-dump")[-1]
-    found, split = ([cell.text for cell in row.select("td")] for row in table.select("tbody tr"))
-    assert found == ["for ... in → range", "·for in range", "hit", "0.1", "0.02", "7.25", "0.50"]
-    assert split == ["'</ ... (any) → >'", "'|</", "split", "", "", "", ""]
+    assert [list(row) for row in frame["out_tokens"]] == [[TOKENS[i] for i in row] for row in dump()["outs"]]
 
 
 @pytest.fixture
@@ -125,40 +113,29 @@ def table(pages, reused):
     return page
 
 
-def cells(page, column: int):
-    return page.locator(f".head-dump tbody tr td:nth-child({column})")
-
-
 def sources(page):
     """Return the column of source tokens. The table is drawn some time after a click or a key: check it with `expect`, which waits."""
-    return cells(page, 2)
-
-
-def search(page, text: str, column: str | None = None):
-    name = "Search all columns" if column is None else f"Search the column {column}"
-    page.get_by_label(name, exact=True).fill(text)
-    return sources(page)
+    return page.locator(".head-dump tbody tr td:nth-child(2)")
 
 
 def test_search_finds_tokens_with_and_without_their_space(table):
-    expect(search(table, "·two", "source")).to_have_text(["·two"])
-    expect(search(table, "two", "source")).to_have_text(["·two", "two", "Two"])
+    for searched, found in {"·two": ["·two"], "two": ["·two", "two", "Two"]}.items():
+        table.get_by_label("Search the column source", exact=True).fill(searched)
+        expect(sources(table)).to_have_text(found)
     for token in ("</td>", "!=", '"', "\\(", "↵"):  # the search is literal
-        expect(search(table, token, "source")).to_have_text([token])
-    search(table, "", "source")
-    # In all columns: also the rows that have it among destinations and outs.
-    expect(search(table, "·two")).to_have_text(["!=", "$x$", "\\(", "·two"])
-    expect(search(table, "nothing of the kind")).to_have_count(0)
+        table.get_by_label("Search the column source", exact=True).fill(token)
+        expect(sources(table)).to_have_text([token])
+    table.get_by_label("Search the column source", exact=True).fill("")
+    table.get_by_label("Search all columns", exact=True).fill("·two")  # also among destinations and outs
+    expect(sources(table)).to_have_text(["!=", "$x$", "\\(", "·two"])
 
 
 def test_a_row_has_a_heads_names_and_its_passages_with_literal_tokens(pages):
     rows = soup(pages / "every_head.html").select(".head-dump tbody tr")
-    assert [row.select("td")[0].text for row in rows] == HEADS
     assert [row.select("td")[1].text for row in rows][1:4] == ["no name", "induction, copying", "no effect"]
-    first, second = rows[2].select("details .passage")
+    first = rows[2].select_one("details .passage")
     assert first.text.startswith('<|start|></td><script>alert(1)</script>$x$"·two↵ → </details>')
     assert "rises by 2.50 nats. It attends to $x$ (30%, 3 back)" in first.text
-    assert second.text.startswith('<|start|></td><script>alert(1)</script>$x$"·two → ↵')
     assert [span["style"] for span in first.select("span")][2:4] == ["--attention: 0.20", "--attention: 0.30"]
 
 

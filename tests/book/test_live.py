@@ -119,8 +119,3 @@ def test_predictions_open_the_answer_with_what_chance_gives(page):
 def test_nothing_is_wider_than_the_screen(page, width):
     page.set_viewport_size({"width": width, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-def test_an_unknown_kind_is_rejected():
-    with pytest.raises(ValueError, match="kind must be one of"):
-        live("juggling", "nothing")

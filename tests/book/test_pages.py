@@ -121,21 +121,6 @@ def test_every_page_is_light_with_links_that_lead_somewhere_and_asks_for_nothing
             assert there, f"{path.name}: {link!r} names an anchor that does not exist"
 
 
-def test_every_page_has_a_title_a_description_of_its_own_and_a_preview_picture_in_its_head(html):
-    seen = {}
-    for name in files(ROOT):
-        page = parse(html / f"{name}.html")
-        tags = {
-            tag.get("property") or tag.get("name"): tag.get("content") for tag in page.xpath("//head/meta[@content]")
-        }
-        about = tags["description"]
-        assert page.findtext(".//title").strip() and tags["og:title"] and tags["twitter:card"], name
-        assert 20 <= len(about) <= 200 and about == tags["og:description"], f"{name}: {about!r}"
-        assert about not in seen, f"{name} and {seen.get(about)}: {about!r}"
-        seen[about] = name
-        assert (ROOT / re.fullmatch(r"https://.*/raw/main/(.*)", tags["og:image"])[1]).is_file()
-
-
 def test_a_wide_table_says_that_it_scrolls(html, reused):
     page = reused.page
     page.set_viewport_size({"width": 400, "height": 800})
@@ -173,18 +158,6 @@ def test_every_figure_has_a_number_of_its_own_a_caption_and_every_chapter_a_butt
         links = page.xpath("//a[contains(@href, 'colab.research.google.com/github')]/@href")
         assert any(link.endswith(f"/blob/main/notebooks/{path.name}") for link in links)
     assert len(set(numbers)) == len(numbers) and all(re.match(r"Fig\. [AE]?\d+\.\d+", number) for number in numbers)
-
-
-def test_the_first_page_leads_to_the_book(html, reused):
-    page = reused.page
-    page.goto((html / "index.html").as_uri())
-    page.wait_for_url("**/book/intro.html")
-
-
-def test_search_finds_a_chapter(html, reused):
-    page = reused.page
-    page.goto((html / "search.html").as_uri() + "?q=residual")
-    page.wait_for_selector("#search-results li a")
 
 
 def test_the_menu_button_shows_the_list_of_pages_on_a_phone_and_hides_it_on_a_wide_screen(html, watched):

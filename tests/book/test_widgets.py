@@ -1,4 +1,4 @@
-"""The widgets in a real browser, offline: drawn, alive, and every token literal, in a book's page and alone."""
+"""The widget in a real browser, offline: drawn, alive, and every token literal, in a book's page and alone."""
 
 import pytest
 import torch
@@ -17,12 +17,9 @@ def page(request, tmp_path, monkeypatch, watched):
     monkeypatch.setenv("TRANSFORMER_CIRCUITS_BOOK", "1" if request.param == "book" else "0")
     torch.manual_seed(0)
     n = len(TOKENS)
-    patterns = torch.rand(3, n, n).tril()
-    patterns /= patterns.sum(-1, keepdim=True)
     log_probs = torch.randn(n, n).log_softmax(-1)
     shown = [
-        widgets.attention_heads(patterns, TOKENS, label='Three "heads" <b>', names=[f"Head {i}" for i in range(3)]),
-        widgets.token_log_probs(torch.arange(n), log_probs, TOKENS, label="Predictions"),
+        widgets.token_log_probs(torch.arange(n), log_probs, TOKENS, label='Its "predictions" <b>'),
         token_table([{"token": t} for t in TOKENS]),
     ]
     loader = ""
@@ -37,28 +34,10 @@ def page(request, tmp_path, monkeypatch, watched):
     return watched.open(tmp_path / "page.html")
 
 
-def component(page, name):
-    return page.locator(f".circuits-widget[data-component={name}]")
-
-
 def test_widgets_are_drawn_literal_and_alive(page):
     assert page.locator(".token-table td").all_inner_texts() == list(map(show_token, TOKENS))
-    heads, predictions = component(page, "AttentionHeads"), component(page, "TokenLogProbs")
+    predictions = page.get_by_role("figure", name='Its "predictions" <b>')
     expect(predictions).to_contain_text("".join(map(show_token, TOKENS[2:])))
-    canvases = page.get_by_role("figure", name='Three "heads" <b>').locator("canvas")
-    assert canvases.count() == 4, "three to choose from, one enlarged"
-
-    # A head is chosen by hovering and kept by clicking.
-    expect(heads.get_by_text("Head 0 Zoomed")).to_have_count(1)
-    before = canvases.last.evaluate("c => c.toDataURL()")
-    canvases.nth(1).hover()
-    expect(heads.get_by_text("Head 1 Zoomed")).to_have_count(1)
-    canvases.nth(2).click()
-    page.mouse.move(0, 0)
-    expect(heads.get_by_text("Head 2 Zoomed")).to_have_count(1)
-    last = "[...document.querySelectorAll('.circuits-widget[data-component=AttentionHeads] canvas')].at(-1)"
-    page.wait_for_function(f"before => {last}.toDataURL() !== before", arg=before)
-
     # When a token is hovered: the heading, the true token, the ten best.
     predictions.locator("span").filter(has_text="<td").first.hover()
     expect(predictions.locator("table tr")).to_have_count(1 + 1 + 10)

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from random_models import build, differs, same
 
 from transformer_circuits.circuits import heads
-from transformer_circuits.circuits.heads import relative_error
 from transformer_circuits.measures import attention, cache, estimates, prediction, weights
 from transformer_circuits.measures.repeats import repeated_random_tokens, repeated_text
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
@@ -26,10 +25,9 @@ def test_rows_are_the_start_token_noise_copies_noise():
 
 
 def test_draws_depend_on_the_seed_alone_and_follow_a_frequency():
-    again, other = (repeated_random_tokens(90, 60, rows=20, shortest=6, seed=seed) for seed in (0, 1))
-    assert torch.equal(again.tokens, REPEATED.tokens) and not torch.equal(other.tokens, REPEATED.tokens)
-    even = torch.zeros(90)
-    even[::2] = 1
+    again, other = (repeated_random_tokens(90, 60, rows=20, shortest=6, seed=seed).tokens for seed in (0, 1))
+    assert torch.equal(again, REPEATED.tokens) and not torch.equal(other, REPEATED.tokens)
+    even = 1.0 - torch.arange(90) % 2
     drawn = repeated_random_tokens(90, 60, shortest=6, frequency=even).tokens
     assert (drawn % 2 == 0).all() and (drawn[:, 1:] != BOS).all()
 
@@ -39,10 +37,6 @@ def test_two_copies_must_fit(options):
     with pytest.raises(ValueError, match="two copies of 4 different tokens must fit"):
         repeated_random_tokens(**{"d_vocab": 30, "n_ctx": 20, "shortest": 4, **options})
     assert (repeated_random_tokens(12, 60).length == 11).all(), "all tokens of a small vocabulary"
-    with pytest.raises(
-        ValueError, match="two copies of 1 different tokens must fit, got a context of 2 and 29 tokens to draw from$"
-    ):
-        repeated_random_tokens(30, 2)
 
 
 def test_a_segment_of_text_is_written_twice_and_the_text_goes_on():
@@ -52,9 +46,6 @@ def test_a_segment_of_text_is_written_twice_and_the_text_goes_on():
         assert torch.equal(row, torch.cat([text[0, : start + length], text[0, start : 60 - length]]))
         assert 6 <= length <= 29 and 1 <= start and start + 2 * length <= 60
     assert len(set(found.length.tolist())) > 5 and len(set(found.start.tolist())) > 5
-    assert not torch.equal(repeated_text(text, shortest=6, seed=1).tokens, found.tokens)
-    with pytest.raises(ValueError, match="two copies of 6 tokens must fit, got rows of 12"):
-        repeated_text(text[:, :12], shortest=6)
 
 
 def test_the_error_of_a_ratio_is_that_of_resampled_pairs():
@@ -90,14 +81,6 @@ def test_scores_of_heads_made_by_hand():
     assert attention.start_token_score(pattern).tolist() == pytest.approx([1 / 8, 1, all_but_first])
 
 
-def test_in_context_score_compares_late_with_early_tokens():
-    losses = torch.linspace(5, 0, 511).expand(3, -1)
-    assert prediction.in_context_score(losses) == pytest.approx(-450 * 5 / 510, abs=1e-4)
-    half = losses[:, ::2]  # a context of half the length
-    assert prediction.in_context_score(half) == pytest.approx(-450 * 5 / 510, abs=0.05)
-    assert all(prediction.in_context_score(losses[:, :n]) <= 0 for n in range(1, 12)), "a number for every context"
-
-
 @pytest.fixture(scope="module")
 def case():
     return build(n_layers=2, n_heads=3, d_vocab=90, length=60, seed=3)
@@ -112,17 +95,6 @@ def test_scores_of_a_model_are_those_of_its_patterns(case):
     same(heads.induction_scores(case.model, REPEATED), expected)
     same(heads.previous_token_scores(case.model, tokens), attention.previous_token_score(pattern).mean(1))
     same(heads.start_token_scores(case.model, tokens), attention.start_token_score(pattern).mean(1))
-
-
-def test_a_run_for_one_activation_or_for_patterns_ends_there(case):
-    def later(activation, hook):
-        raise AssertionError(f"{hook.name} was computed")
-
-    after = [("blocks.1.attn.hook_z", later), ("unembed.hook_in", later)]
-    _, cache = case.model.run_with_cache(REPEATED.tokens)
-    same(heads.patterns(case.model, REPEATED.tokens, after)[1], cache["pattern", 1])
-    with case.model.hooks(fwd_hooks=after):
-        same(heads.activation(case.model, REPEATED.tokens, "k", layer=1), cache["k", 1])
 
 
 def test_a_run_from_the_stream_is_the_rest_of_the_whole_run(case):
@@ -140,39 +112,25 @@ def test_a_run_from_the_stream_is_the_rest_of_the_whole_run(case):
 def test_chance_for_positivity_is_cached_for_embeddings_of_any_precision(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "FOLDER", tmp_path)
     W_E, W_U = torch.randn(2, 30, 12, generator=torch.Generator().manual_seed(0)).bfloat16()
-    for n, (E, U) in enumerate([(W_E, W_U.T), (W_E.float(), W_U.T.float()), (2 * W_E, W_U.T)], start=1):
-        first = weights.random_positivities(E, U, d_head=3)
-        assert len(list(tmp_path.iterdir())) == n
-        assert torch.equal(weights.random_positivities(E, U, d_head=3), first)
+    first, again = (weights.random_positivities(W_E, W_U.T, d_head=3) for _ in range(2))
+    assert torch.equal(again, first)
     differs(weights.random_positivities(W_E, W_U.T, d_head=4), first)
 
 
-def test_scores_are_measured_once_for_the_same_weights_code_and_no_hooks(case, tmp_path, monkeypatch):
+def test_scores_are_measured_anew_for_other_weights_hooks_or_start_tokens(case, tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "FOLDER", tmp_path)
     made, score = [], heads.induction_scores
     monkeypatch.setattr(heads, "induction_scores", lambda *given: made.append(1) or score(*given))
     W = {name: weight.float() for name, weight in matrices(case.model).items()}
     model, other = from_matrices(**W), from_matrices(**W | {"W_K": W["W_K"] + 1e-3})
-
-    def measured(model, anew: bool) -> torch.Tensor:
-        before, scores = len(made), heads.measured_induction(model)
-        assert (len(made) > before) == anew
-        return torch.stack(scores)
-
-    first = measured(model, True)
-    assert torch.equal(measured(from_matrices(**W), False), first) and (first[1] > 0).all()
-    differs(measured(other, True), first)
+    first = torch.stack(heads.measured_induction(model))
+    once = len(made)
+    assert torch.equal(torch.stack(heads.measured_induction(from_matrices(**W))), first) and len(made) == once
+    differs(torch.stack(heads.measured_induction(other)), first)
     with model.hooks(fwd_hooks=heads.without_heads([(0, 1)])):
-        differs(measured(model, True), first)
-    measured(case.model, True)  # in double precision
-    for file in tmp_path.iterdir():
-        file.write_text(file.read_text().replace("1", "2"))
-    assert torch.equal(measured(model, True), first) and torch.equal(measured(model, False), first)
-    with monkeypatch.context() as changed:
-        changed.setattr(cache.inspect, "getsource", lambda module: "another measure")
-        measured(model, True)
+        differs(torch.stack(heads.measured_induction(model)), first)
     set_reading(model, start=7)
-    differs(measured(model, True), first)
+    differs(torch.stack(heads.measured_induction(model)), first)
 
 
 def test_losses_and_first_guesses_are_the_plain_modules(case):
@@ -204,13 +162,6 @@ def test_removing_heads_is_a_model_without_their_output(case):
         assert torch.equal(measure(case.model, data), before)  # the hooks are gone
 
 
-def test_relative_error():
-    assert relative_error(torch.zeros(2), torch.zeros(2)) == 0
-    assert relative_error(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 4.0])) == 0.25
-    with pytest.raises(ValueError, match="shapes must be equal"):  # broadcasting would hide it
-        relative_error(torch.zeros(3), torch.zeros(3, 1))
-
-
 def test_ratios_between_white_circuits_are_the_same_in_all_coordinates():
     case = build(n_layers=2, d_vocab=90, seed=5)
     W = matrices(case.model)
@@ -228,9 +179,3 @@ def test_ratios_between_white_circuits_are_the_same_in_all_coordinates():
     same(ratios(rewritten), ratios(case.model), 1e-8)
     stored = [weights.composition_ratios(model.OV[0], model.QK[1], model.OV[1]) for model in (rewritten, case.model)]
     differs(*stored)
-
-
-def test_embeddings_that_do_not_fill_the_stream_cannot_be_made_white():
-    case = build(n_layers=1, d_vocab=90, seed=5)
-    with pytest.raises(ValueError, match="the embeddings must fill the residual stream"):
-        weights.white_circuits(case.model.OV[0], case.model.QK[0], case.model.W_E[:3])

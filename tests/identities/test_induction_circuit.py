@@ -44,16 +44,6 @@ def test_the_k_composition_circuit_is_the_part_of_the_score_through_the_earlier_
     assert abs(positivity(circuit.eigenvalues) - positivity(large)) < 1e-8
 
 
-def test_the_circuit_of_a_pair_is_the_part_of_the_score_through_two_earlier_heads():
-    model, tokens = MODELS[0], REPEATED.tokens[:1]
-    circuit = model.W_E @ model.OV[0, 0] @ model.QK[1, 2] @ model.OV[0, 1].T @ model.W_E.mT  # as chapter 7 writes it
-    _, cache = model.run_with_cache(tokens)
-    A, E = cache["pattern", 0][0], model.W_E[tokens[0]]
-    query = A[0] @ E @ model.W_V[0, 0] @ model.W_O[0, 0] @ model.W_Q[1, 2]
-    key = A[1] @ E @ model.W_V[0, 1] @ model.W_O[0, 1] @ model.W_K[1, 2]
-    same(A[0] @ circuit.AB[tokens[0]][:, tokens[0]] @ A[1].T, query @ key.T)
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_what_a_head_reads_in_parts_gives_the_scores_of_hooks_that_keep_or_remove(model):
     tokens, head = REPEATED.tokens, 2

@@ -81,22 +81,3 @@ def test_p3_fails_with_free_patterns_or_one_free_layer(case):
     hooks = freeze(case.cache)
     assert mixing_error(case, []) > BROKEN
     assert mixing_error(case, hooks[1:]) > BROKEN
-
-
-@pytest.mark.parametrize("case", [case for case in PLAIN_CASES if case.model.cfg.n_layers > 1])
-def test_key_lens_is_the_score_of_the_query_token(case):
-    """Recorded scores, once with the query's stream replaced by its token and the key's as it is, positions left out."""
-    model, name = case.model, "blocks.1.attn.{}.hook_in"
-    x, embed = case.cache.accumulated_resid(), case.plain.tok_embed(case.tokens).detach()
-    hooks = [(name.format("q"), lambda _, hook: embed), (name.format("k"), lambda _, hook: x[1])]
-    recorded = []
-    hooks.append(("blocks.1.attn.hook_attn_scores", lambda scores, hook: recorded.append(scores.clone())))
-    model.run_with_hooks(case.tokens, fwd_hooks=hooks)
-    allowed = torch.ones(x.shape[2], x.shape[2], dtype=torch.bool).tril()
-    # [stage, head, position, token], as in the chapter
-    lens = (x[:2] @ model.QK[1].T @ model.W_E.T).AB / model.cfg.d_head**0.5
-    for head in range(model.cfg.n_heads):
-        found = lens[1, head][:, case.tokens[0]].T  # [query, key]
-        same(found[allowed], recorded[0][0, head][allowed])
-        broken = lens[0, head][:, case.tokens[0]].T  # of the stream before layer 0 has written
-        differs(broken[allowed], recorded[0][0, head][allowed])

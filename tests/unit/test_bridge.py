@@ -108,35 +108,38 @@ def test_logits_and_cached_activations_are_those_of_an_explicit_computation(shap
     close(model(tokens), logits)  # the bridge has weights of its own
 
 
-@pytest.mark.parametrize("how", ["hook_pattern", "hook_attn_scores", "hook_z", "hook_result", "positions"])
+@pytest.mark.parametrize("how", ["hook_pattern", "hook_z", "hook_result"])
 def test_an_edit_takes_effect_where_its_hook_is(two_layers, how):
-    """Compared with the plain module without what the edit removes: a head; for the scores, all sources but the start token; positions."""
+    """Compared with the plain module without the head that the edit removes."""
     model, bridge = two_layers
     tokens, without = some_tokens(), copy.deepcopy(model)
+    without.layers[1].attn.o.weight[:, 8:16].zero_()
     bridge.set_use_attn_result(how == "hook_result")
 
     def edit(tensor, hook):
-        if how == "hook_attn_scores":
-            tensor[:, 1, :, 1:] = -math.inf
-        elif how == "hook_pattern":
-            tensor[:, 1] = 0
-        elif how == "positions":
-            tensor = torch.zeros_like(tensor)
-        else:
-            tensor[:, :, 1] = 0
+        tensor.select(1 if how == "hook_pattern" else 2, 1).zero_()
         return tensor
 
-    _, cache = bridge.run_with_cache(tokens)
-    hook = "positions.hook_out" if how == "positions" else f"blocks.1.attn.{how}"
-    edited = bridge.run_with_hooks(tokens, fwd_hooks=[(hook, edit)])
-    removed = without.pos.weight if how == "positions" else without.layers[1].attn.o.weight[:, 8:16]
-    removed.zero_()
-    expected = without(tokens)
-    if how == "hook_attn_scores":
-        expected += cache["v", 1][:, :1, 1] @ model.layers[1].attn.o.weight[:, 8:16].T @ model.head.weight.T
-    close(edited, expected)
+    close(bridge.run_with_hooks(tokens, fwd_hooks=[(f"blocks.1.attn.{how}", edit)]), without(tokens))
     close(bridge(tokens), model(tokens))  # hooks are gone
     bridge.set_use_attn_result(False)
+
+
+def test_positions_and_scores_can_be_edited_too(two_layers):
+    model, bridge = two_layers
+    tokens, without = some_tokens(), copy.deepcopy(model)
+    without.pos.weight.zero_()
+    hook = ("positions.hook_out", lambda positions, hook: torch.zeros_like(positions))
+    close(bridge.run_with_hooks(tokens, fwd_hooks=[hook]), without(tokens))
+
+    def only_the_start(scores, hook):
+        return scores.index_fill(3, torch.arange(1, scores.shape[3]), -math.inf)
+
+    patterns = []
+    hooks = [("blocks.1.attn.hook_attn_scores", only_the_start)]
+    hooks.append(("blocks.1.attn.hook_pattern", lambda pattern, hook: patterns.append(pattern.clone())))
+    bridge.run_with_hooks(tokens, fwd_hooks=hooks)
+    assert (patterns[0][..., 0] == 1).all()
 
 
 @ids
@@ -154,23 +157,19 @@ def test_every_hook_there_is_fires(shape):
 
 def test_what_could_not_work_is_rejected_by_name(two_layers):
     _, bridge = two_layers
-    gone = ("hook_attn_in", "attn.hook_q_input", "attn.hook_hidden_states", "hook_mlp_in")
-    for name in ("hook_pos_embed", *(f"blocks.0.{hook}" for hook in gone)):
+    for name in ("hook_pos_embed", "blocks.0.hook_attn_in", "blocks.0.attn.hook_q_input", "blocks.0.hook_mlp_in"):
         with pytest.raises(KeyError, match="does not exist on this model"):
             bridge.run_with_hooks(some_tokens(), fwd_hooks=[(name, lambda tensor, hook: tensor)])
-    with pytest.raises(RuntimeError, match="does not support compatibility mode"):
-        bridge.enable_compatibility_mode()
-    with pytest.raises(ValueError, match="pad on the right"):
-        bridge(["the dog", "the cat sat on the mat"], padding_side="left")
-    with pytest.raises(NotImplementedError, match="one sequence at a time"):
-        bridge.generate(["the dog", "the cat sat on the mat"], max_new_tokens=2, verbose=False)
-    with pytest.raises(ValueError, match="token ids"):
-        bridge(torch.randn(1, 4, 32))
-    for n in (0, N_CTX + 1):
-        with pytest.raises(ValueError, match=f"1 to {N_CTX} tokens"):
-            bridge(torch.zeros(1, n, dtype=torch.long))
-    with pytest.raises(ValueError, match="this model has layer normalization and MLPs"):
-        matrices(wrap(random_model(2, normalization="LN", d_mlp=24)))
+    for error, message, call in (
+        (RuntimeError, "does not support compatibility mode", bridge.enable_compatibility_mode),
+        (ValueError, "pad on the right", lambda: bridge(["the dog", "the cat sat on"], padding_side="left")),
+        (NotImplementedError, "one sequence at a time", lambda: bridge.generate(["the dog", "the cat"], verbose=False)),
+        (ValueError, "token ids", lambda: bridge(torch.randn(1, 4, 32))),
+        (ValueError, f"1 to {N_CTX} tokens", lambda: bridge(torch.zeros(1, N_CTX + 1, dtype=torch.long))),
+        (ValueError, "has layer normalization", lambda: matrices(wrap(random_model(2, normalization="LN")))),
+    ):
+        with pytest.raises(error, match=message):
+            call()
 
 
 def test_text_has_one_start_token_and_needs_no_network(two_layers, tiny_tokenizer_file, monkeypatch):
@@ -195,7 +194,7 @@ def explicit_attention(q, k, v):
 
 
 @pytest.mark.parametrize("attention", [causal_attention, blocked_attention])
-@pytest.mark.parametrize("n", [1, 2, 31, 127, 128, 129, 255, 256, 300])
+@pytest.mark.parametrize("n", [1, 127, 128, 129, 300])
 def test_attention_and_its_gradients_equal_the_explicit_computation(n, attention):
     torch.manual_seed(n)
     inputs = [torch.randn(2, 3, n, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]

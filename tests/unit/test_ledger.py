@@ -49,9 +49,6 @@ def borne_out(id):
     return {**values, "alike": 1} if "alike" in claim.optional else values
 
 
-# The claims
-
-
 def test_the_ledger_holds_exactly_the_papers_claims():
     claims = load_claims()
     assert sorted(claims) == sorted(PAPER) and len(PAPER) == 65
@@ -72,16 +69,13 @@ def test_a_claim_that_is_judged_has_criteria_over_its_values_and_no_other_has(id
 
 
 @pytest.mark.parametrize("id", JUDGED)
-def test_each_value_is_exact_or_an_estimate_that_comes_with_its_standard_error(id):
+def test_an_estimate_is_not_judged_without_its_standard_error(id):
     claim, values = load_claims()[id], borne_out(id)
     assert not [name for name, value in claim.quantities.items() if bool(value.over) == value.exact]
     for error in claim.errors.values():
         if error in values:
             with pytest.raises(LedgerError, match=f"is missing {error}"):
                 judge(id, {name: value for name, value in values.items() if name != error})
-    for whose in [*(name for name, value in claim.quantities.items() if value.exact), "nobody"]:
-        with pytest.raises(LedgerError, match=f"has no value {whose}_error"):
-            judge(id, {**values, f"{whose}_error": 0.1})
 
 
 @pytest.mark.parametrize("id", JUDGED)
@@ -128,9 +122,6 @@ def test_an_identity_is_judged_by_its_largest_error_and_a_note_not_at_all():
     assert "note" in repr(verdicts(note)) and "50%" in repr(verdicts(note))
 
 
-# Judging
-
-
 @pytest.mark.parametrize(("id", "value", "words"), [
     ("?", 0.0, "unknown claim '?'; the ids are O1, O2"),
     ("O1", float("nan"), "error must be finite"),
@@ -143,20 +134,15 @@ def test_what_cannot_be_judged_is_refused(id, value, words):
         judge(id, value)
 
 
-# What a notebook shows, and what its output carries
-
-
-def test_the_list_escapes_everything_and_tells_the_verdict_in_words(monkeypatch):
+def test_the_list_of_verdicts_escapes_everything_and_leads_to_the_scoreboard(monkeypatch):
     monkeypatch.setenv("TRANSFORMER_CIRCUITS_BOOK", "1")
     odd = judge("O1", {"<td": 1e-7}).model_copy(update={"criterion": "</script> & `W_E`"})
     shown = verdicts(odd, judge("E1", copying_heads=9, heads=12, models=3, models_most=3))._repr_mimebundle_()
     lines = BeautifulSoup(shown["text/html"], "html.parser").select("li")
     assert [line.a["href"] for line in lines] == [f"../book/scoreboard.html#claim-{id}" for id in ("O1", "E1")]
-    assert [line.select_one(".tc-verdict")["class"][1] for line in lines] == ["tc-identity-holds", "tc-reproduced"]
     assert " ".join(lines[1].select_one(".tc-result").text.split()) == "9 of 12 working heads Paper: 10 of 12 heads"
     assert "</script>" not in shown["text/html"]
     assert str(show.subscripts("<W_E^T W_QK")) == "&lt;W<sub>E</sub><sup>T</sup> W<sub>QK</sub>"
-    assert str(show.subscripts("d_head wide")) == "<code>d_head</code> wide"
 
 
 @pytest.mark.parametrize(("id", "changes", "words"), [
@@ -180,23 +166,17 @@ def test_numbers_are_rounded_for_people(x, unit, shown):
     assert show.show_quantity(x, unit) == shown
 
 
-# The records of a whole book
-
-
 def test_good_records_are_no_problem_and_wrong_ones_are_named():
     good, other = judge("Z2", 0.02), judge("O1", 1e-7)
     assert ledger.problems({"02": [good], "01": [other]}) == []
     assert ledger.problems({"02": [good], "03": [good]}) == ["Z2 is recorded by both 02 and 03; keep one."]
     for wrong, words in [
         ({"id": "Q7"}, "unknown claim 'Q7'"),
-        ({"criterion": "reproduced: always"}, "another criterion"),
         ({"verdict": Verdict.PARTLY}, "another criterion"),
         ({"values": {"self_largest": 0.9}}, "another criterion"),
-        ({"within_error": True}, "another criterion"),
-        ({"values": {"diagonal": 0.1}}, "is missing self_largest"),
     ]:
-        found = ledger.problems({"02": [good.model_copy(update=wrong)]})
-        assert len(found) == 1 and words in found[0]
+        (problem,) = ledger.problems({"02": [good.model_copy(update=wrong)]})
+        assert words in problem
 
 
 def test_claims_without_a_record_are_missing_but_for_those_that_need_the_network():
@@ -214,7 +194,6 @@ def test_changed_verdicts_are_listed_until_they_are_accepted(tmp_path):
 
 
 def test_records_of_other_models_are_read_and_a_malformed_file_is_named(tmp_path):
-    assert ledger.held_out_seed(tmp_path) is None and ledger.public_models(tmp_path) == []
     record = judge("Z2", 0.02)
     (tmp_path / "public").mkdir()
     for path in (tmp_path / ledger.HELD_OUT, tmp_path / "public" / "some-model.yml"):

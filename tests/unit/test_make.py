@@ -19,7 +19,7 @@ case "$1 $2" in
 "-c "*) exec {real} -c "import sys; sys.version_info = {version}; sys.base_prefix = '{name}'; {lacks}
 $2" ;;
 "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && echo "{name} made $3" >> log ;;
-"-m pip") echo "{name} ran pip" >> log ;;
+"-m pip") {pip} ;;
 esac
 """
 TOOLS = "sh make cat df awk rm mkdir cp git".split()
@@ -41,9 +41,11 @@ class Machine:
         (self.bin / name).write_text(text)
         (self.bin / name).chmod(0o755)
 
-    def python(self, name: str, minor: int, lacks: str = "") -> None:
+    def python(self, name: str, minor: int, lacks: str = "", pip: str | None = None) -> None:
         without = f"sys.modules['{lacks}'] = None" if lacks else ""
-        self.script(name, PYTHON.format(real=sys.executable, version=(3, minor, 1), name=name, lacks=without))
+        pip = pip or f'echo "{name} ran pip" >> log'
+        stub = PYTHON.format(real=sys.executable, version=(3, minor, 1), name=name, lacks=without, pip=pip)
+        self.script(name, stub)
 
     def make(self, *arguments: str, user: int | None = None) -> tuple[int, str, list[str]]:
         """Return the exit status of `make ready`, what it says, and what was done."""
@@ -104,39 +106,27 @@ def test_a_venv_of_another_python_is_made_anew_only_for_one_that_the_user_names(
     assert machine.make("PYTHON=python3.12") == machine.make() == (0, "", [])
 
 
-def test_a_venv_that_pip_did_not_finish_is_made_anew(machine):
-    machine.python("python3", 11)
-    pip = '"-m pip") exit 1 ;;\n'
-    stub = machine.bin / "python3"
-    whole = stub.read_text()
-    stub.write_text(whole.replace('"-m pip")', pip + '"-m pip")'))
-    status, said, noted = machine.make()
-    assert (status, noted) == (2, NEW[:1]) and said.startswith("pip could not install the packages")
-    stub.write_text(whole)
-    assert machine.make() == (0, "A new .venv: the last one was not finished.", NEW)
-
-
-@pytest.mark.parametrize("harm", ["gone", "dangling", "too old"])
-def test_a_venv_whose_interpreter_does_not_serve_is_made_anew(machine, harm):
-    machine.python("python3", 11)
-    machine.make()
+@pytest.mark.parametrize(("harm", "why"), [
+    ("dangling", "its Python is gone, or is not 3.11 to 3.13"),
+    ("too old", "its Python is gone, or is not 3.11 to 3.13"),
+    ("copied", "it was made in another folder"),
+    ("pip failed", "the last one was not finished"),
+])  # fmt: skip
+def test_a_venv_that_does_not_serve_is_made_anew(machine, tmp_path, harm, why):
+    machine.python("python3", 11, pip="exit 1" if harm == "pip failed" else None)
+    status, said, _ = machine.make()
+    assert said.startswith("pip could not install the packages" if status else "")
     interpreter = machine.book / ".venv" / "bin" / "python"
-    if harm == "too old":
-        interpreter.write_text(interpreter.read_text().replace("(3, 11, 1)", "(3, 10, 1)"))
-    else:
-        interpreter.unlink()
     if harm == "dangling":
+        interpreter.unlink()
         interpreter.symlink_to("/nowhere/python3")
-    assert machine.make() == (0, "A new .venv: its Python is gone, or is not 3.11 to 3.13.", NEW)
-
-
-def test_a_copied_or_moved_folder_gets_a_venv_of_its_own(machine, tmp_path):
+    elif harm == "too old":
+        interpreter.write_text(interpreter.read_text().replace("(3, 11, 1)", "(3, 10, 1)"))
+    elif harm == "copied":
+        (machine.book / ".venv" / "bin" / "pytest").write_text("#!/the/old/place")
+        machine.book = shutil.copytree(machine.book, tmp_path / "copy", copy_function=shutil.copy2)
     machine.python("python3", 11)
-    machine.make()
-    (machine.book / ".venv" / "bin" / "pytest").write_text("#!/the/old/place")
-    shutil.copytree(machine.book, tmp_path / "copy", copy_function=shutil.copy2)
-    machine.book = tmp_path / "copy"
-    assert machine.make() == (0, "A new .venv: it was made in another folder.", NEW)
+    assert machine.make() == (0, f"A new .venv: {why}.", NEW)
     assert not (machine.book / ".venv" / "bin" / "pytest").exists()
 
 
@@ -159,40 +149,27 @@ def test_a_full_disk_and_a_folder_of_someone_else_are_one_sentence(machine):
     assert (status, noted) == (2, []) and said.startswith("Nothing can be written to ") and "\n" not in said
 
 
-BROWSER = "#!/bin/sh\n[ {status} = 0 ] && echo Chromium 1\nexit {status}\n"
-
-
 @pytest.mark.parametrize("to_be_had", [True, False])
-def test_a_browser_is_found_or_else_installed_or_else_named(tmp_path, to_be_had):
-    bin = tmp_path / "bin"
-    bin.mkdir()
-
-    def script(name: str, text: str) -> None:
-        (bin / name).write_text(text)
-        (bin / name).chmod(0o755)
-
-    def get() -> str:
+def test_a_browser_is_found_or_else_installed_or_else_named(machine, tmp_path, to_be_had):
+    def get() -> list[str]:
         environment = {
-            "PATH": str(bin),
+            "PATH": str(machine.bin),
             "HOME": str(tmp_path),
             "PLAYWRIGHT_BROWSERS_PATH": str(tmp_path / "none"),
             "PLAYWRIGHT_DOWNLOAD_HOST": "http://127.0.0.1:9",  # nothing answers there
         }
         command = [sys.executable, ROOT / "tests" / "book" / "browser.py"]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        return done.stdout.splitlines()
 
-    script("chromium-browser", BROWSER.format(status=1))  # as on Ubuntu: only says how to get one
-    package = bin / "package"
-    package.write_text(BROWSER.format(status=0))
-    package.chmod(0o755)
-    ask = f'echo "$*" >> {tmp_path}/asked\n'
-    fetch = f'case "$*" in *install*chromium*) /bin/cp {package} {bin}/chromium ;; esac\n' if to_be_had else "exit 1\n"
-    script("apt-get", f"#!/bin/sh\n{ask}{fetch}")
-    script("sudo", '#!/bin/sh\n[ "$1" = -n ] && shift\nexec "$@"\n')
-    said = get().splitlines()
+    machine.script("chromium-browser", "#!/bin/sh\nexit 1\n")  # as on Ubuntu: only says how to get one
+    machine.script("package", "#!/bin/sh\n")
+    place = f"cp {machine.bin}/package {machine.bin}/chromium" if to_be_had else "exit 1"
+    machine.script("apt-get", f'#!/bin/sh\ncase "$*" in *install*chromium*) {place} ;; esac\n')
+    machine.script("sudo", '#!/bin/sh\n[ "$1" = -n ] && shift\nexec "$@"\n')
+    said = get()
     assert said[0].startswith("There is no Chrome or Chromium")
-    assert "update" in (tmp_path / "asked").read_text()
     if to_be_had:
-        assert len(said) == 1 and get() == "", "the second time there is one"
+        assert len(said) == 1 and get() == [], "the second time there is one"
     else:
         assert said[1].startswith("None is to be had here") and "Debian's package chromium" in said[1]

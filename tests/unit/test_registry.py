@@ -57,20 +57,8 @@ def test_a_shipped_model_is_ready_to_read():
     assert bridge.cfg.model_name == "shipped-b" and bridge.tokenizer.bos_token == "<|start|>"
 
 
-def test_a_model_may_be_a_link_and_the_present_folder_is_none_of_the_shipped(repository, tmp_path, monkeypatch):
-    save_model(make(3), tmp_path / "elsewhere" / "mine", "mine", {})
-    (repository / "weights" / "linked").symlink_to(tmp_path / "elsewhere" / "mine")
-    assert list_models() == ["linked", "shipped-a", "shipped-b"]
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert_is(load_model("linked", "cpu"), 3)
-    for name in (".", ".."):
-        with pytest.raises(WeightsError, match="^[.]+ has no model"):
-            load_model(name, "cpu")
-
-
 def test_a_name_that_is_not_found_and_a_folder_without_its_manifest_are_no_models(repository):
-    names = "shipped-a, shipped-b"
-    message = f"^unknown model 'attn-only-9l': .* {names}, .* hub: the network is not there$"
+    message = "^unknown model 'attn-only-9l': .* shipped-a, shipped-b, .* hub: the network is not there$"
     with pytest.raises(WeightsError, match=message):
         load_model("attn-only-9l")
     folder = repository / "weights" / "shipped-a"
@@ -81,8 +69,6 @@ def test_a_name_that_is_not_found_and_a_folder_without_its_manifest_are_no_model
     with pytest.raises(WeightsError, match="training.jsonl is not a readable log .*; fetch it again"):
         training_log("shipped-a")
     assert list_models() == ["shipped-b"]
-    with pytest.raises(WeightsError, match="'shipped-b' has no training"):
-        training_log("shipped-b")
 
 
 def test_a_tokenizer_has_the_checksum_that_the_manifest_says(repository):
@@ -100,13 +86,9 @@ def test_a_tokenizer_has_the_checksum_that_the_manifest_says(repository):
 
 
 def test_a_tokenizer_that_is_missing_damaged_or_of_another_size_is_not_used(repository):
-    text = (repository / "data" / "tokenizer.json").read_text()
     save_model(make(d_vocab=123), repository / "weights" / "other", "other", {})
     assert load_model("other", "cpu").tokenizer is None
-    folder = repository / "weights" / "shipped-a"
-    (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(WeightsError, match="tokenizer.json is not a readable tokenizer .*; fetch it again"):
-        load_model("shipped-a", "cpu")
+    text, folder = (repository / "data" / "tokenizer.json").read_text(), repository / "weights" / "shipped-a"
     save_model(make(d_vocab=299), folder, "shipped-a", {}, tokenizer=text + " ")
     with pytest.raises(WeightsError, match="has 300 tokens, but the model's vocabulary has 299"):
         load_model("shipped-a", "cpu")
@@ -169,13 +151,12 @@ def test_a_hub_name_goes_to_the_loader_that_knows_its_positions(hub, monkeypatch
             start_token(bridge)
 
 
-@pytest.mark.parametrize("more", [{}, {"auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}])
-def test_what_transformer_lens_cannot_load_is_one_sentence_and_code_in_a_folder_is_not_run(tmp_path, more):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "none", **more}))
+def test_what_transformer_lens_cannot_load_is_one_sentence_and_code_in_a_folder_is_not_run(tmp_path):
+    own = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "none", "auto_map": own}))
     (tmp_path / "own.py").write_text("raise SystemExit('remote code ran')")
-    with pytest.raises(WeightsError, match="' could not be loaded: ") as error:
+    with pytest.raises(WeightsError, match=r"^[^\n]*' could not be loaded: [^\n]*$"):
         load_model(tmp_path)
-    assert "\n" not in str(error.value)
 
 
 OLD = dict(positional_embedding_type="shortformer", normalization_type=None, attn_only=True, d_head=8)
@@ -219,16 +200,14 @@ def write_old(folder, state, settings=OLD, file="model.safetensors"):
     return folder
 
 
-@pytest.mark.parametrize("n_layers", [0, 2])
 @pytest.mark.parametrize("file, normalization, biases, names", [
     ("model.safetensors", None, False, {}),
-    ("model.pth", "LN", False, {}),
     ("model.pth", "LNPre", True, {}),
     # the training code's own names, and settings of a run that change nothing:
-    ("model_final.pth", None, True, {"shortformer_pos": True, "normalization": None, "lr": 1e-3, "act_fn": "gelu"}),
+    ("model_final.pth", "LN", True, {"shortformer_pos": True, "normalization": "LN", "lr": 1e-3, "act_fn": "gelu"}),
 ])  # fmt: skip
-def test_old_checkpoints_compute_what_they_computed(tmp_path, file, n_layers, normalization, biases, names):
-    model, state = old(normalization, n_layers, biases)
+def test_old_checkpoints_compute_what_they_computed(tmp_path, file, normalization, biases, names):
+    model, state = old(normalization, biases=biases)
     settings = {"attn_only": True, **names} if names else OLD | {"normalization_type": normalization}
     folder = write_old(tmp_path / "checkpoint", state, settings, file)
     if names:  # what a training run leaves beside its final state
@@ -236,55 +215,29 @@ def test_old_checkpoints_compute_what_they_computed(tmp_path, file, n_layers, no
     bridge = load_model(folder, "cpu")
     torch.testing.assert_close(bridge(TOKENS), model(TOKENS), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(bridge.W_pos, state["pos_embed.W_pos"])
-    assert bridge.tokenizer is None
-
-
-W_Q = "blocks.1.attn.W_Q"
-UNSUPPORTED = {
-    "positional_embedding_type": "standard",
-    "normalization_type": "RMS",
-    "attn_scale": 1.0,
-    "use_local_attn": True,
-}
 
 
 @pytest.mark.parametrize("tensors, settings, message", [
-    *(({}, {name: value}, f"has {name} = {value!r}; the loader supports only causal") for name, value in UNSUPPORTED.items()),
+    ({}, {"attn_scale": 1.0}, "has attn_scale = 1.0; the loader supports only causal"),
     ({}, {"d_head": "8"}, "config.json is not a readable configuration: d_head must be a whole number, got '8'"),
-    ({W_Q: torch.ones(32, 24)}, {}, f"is not a Shortformer's state dict of tensors: .*{W_Q}"),
     ({"blocks.1.attn.W_K": None}, {}, "do not fit its configuration: .*Missing.*layers.1.attn.k.weight"),
-    ({"blocks.1.attn.b_O": torch.ones(8)}, {}, "size mismatch for layers.1.attn.o.bias"),
-    ({W_Q: torch.full((3, 32, 8), torch.nan)}, {}, "layers.1.attn.q.weight in .* contains NaN"),
+    ({"blocks.1.attn.W_Q": torch.ones(32, 24)}, {}, "is not a Shortformer's state dict of tensors: .*attn.W_Q"),
 ])  # fmt: skip
-def test_unsupported_incomplete_and_foreign_old_checkpoints_are_rejected_by_name(tmp_path, tensors, settings, message):
+def test_an_old_checkpoint_that_is_another_model_is_rejected_by_name(tmp_path, tensors, settings, message):
     state = {key: tensor for key, tensor in (old()[1] | tensors).items() if tensor is not None}
     with pytest.raises(WeightsError, match=message):
         load_model(write_old(tmp_path / "old", state, OLD | settings))
-
-
-def test_an_old_checkpoint_needs_its_settings_and_one_state_dict(tmp_path):
-    _, state = old()
-    with pytest.raises(WeightsError, match="has no config.json"):
-        load_model(write_old(tmp_path / "a", state, settings=None))
-    unsaid = {key: value for key, value in OLD.items() if key != "normalization_type"}
-    with pytest.raises(WeightsError, match="Missing.*layers.0.ln1.weight"):  # the old class's default is LN
-        load_model(write_old(tmp_path / "b", state, unsaid))
-    torch.save(state, write_old(tmp_path / "c", state) / "second.pth")
-    with pytest.raises(WeightsError, match="must contain one state dict .* got 2"):
-        load_model(tmp_path / "c")
 
 
 CODE = b"cbuiltins\nexec\n(S'raise SystemExit'\ntR."  # a pickle that runs it
 
 
 @pytest.mark.parametrize("file", ["model.pth", "model.safetensors", "config.json"])
-@pytest.mark.parametrize("content", [b"", b"\x80\x04K", b"\xff" * 1000, CODE])
-def test_a_malformed_old_checkpoint_is_one_sentence_and_pickled_code_is_not_run(tmp_path, file, content):
+def test_a_malformed_old_checkpoint_is_one_sentence_and_pickled_code_is_not_run(tmp_path, file):
     folder = write_old(tmp_path / "old", old()[1], file=file.replace("config.json", "model.pth"))
-    (folder / file).write_bytes(content)
-    with pytest.raises(WeightsError, match="is not a (.*state dict|readable configuration)") as error:
+    (folder / file).write_bytes(CODE)
+    with pytest.raises(WeightsError, match=r"^[^\n]*is not a (.*state dict|readable configuration)[^\n]*$"):
         load_model(folder)
-    assert "\n" not in str(error.value)
 
 
 def test_a_published_checkpoint_without_config_is_known_by_its_hub_name(hub):

@@ -1,7 +1,6 @@
 """Writing models to disk and reading them back: exactly, or not at all."""
 
 import dataclasses
-import hashlib
 import json
 import math
 from unittest.mock import Mock
@@ -70,21 +69,17 @@ def test_a_model_in_8_bits_is_half_as_large_and_off_by_half_a_step_of_its_row_at
         else:
             step = half[key].abs().amax(dim=1, keepdim=True) / 127
             assert ((tensor - half[key]).abs() <= 0.501 * step).all() and not torch.equal(tensor, half[key]), key
-    content = (tmp_path / manifest["shards"][0]["file"]).read_bytes()
+    (shard,) = manifest["shards"]
+    content = (tmp_path / shard["file"]).read_bytes()
     shrink(tmp_path)  # again: nothing changes
-    shard = manifest["shards"][0]
     assert (tmp_path / shard["file"]).read_bytes() == content
     tensors = safetensors.torch.load(content)
-    step, text = tensors.pop("head.weight.step"), (tmp_path / MANIFEST).read_text()
-    for wrong, message in (
-        (safetensors.torch.save(tensors), "has head.weight without a head.weight.step for each row"),
-        (safetensors.torch.save(tensors | {"head.weight.step": step[:-1]}), "without a head.weight.step for each row"),
-        (b"no tensors", "weights-00001-of-00001.safetensors has no tensors .*"),
-    ):
-        (tmp_path / shard["file"]).write_bytes(wrong)
-        (tmp_path / MANIFEST).write_text(text.replace(shard["sha256"], shards.sha256(wrong)))
-        with pytest.raises(WeightsError, match=f"{message}; fetch or export it again"):
-            read_model(tmp_path)
+    del tensors["head.weight.step"]
+    wrong, text = safetensors.torch.save(tensors), (tmp_path / MANIFEST).read_text()
+    (tmp_path / shard["file"]).write_bytes(wrong)
+    (tmp_path / MANIFEST).write_text(text.replace(shard["sha256"], shards.sha256(wrong)))
+    with pytest.raises(WeightsError, match="has head.weight without a head.weight.step for each row; fetch"):
+        read_model(tmp_path)
 
 
 def test_manifest_describes_every_shard_and_the_same_weights_give_the_same_bytes(saved, tmp_path):
@@ -101,28 +96,26 @@ def test_manifest_describes_every_shard_and_the_same_weights_give_the_same_bytes
 
 
 def test_a_kill_while_saving_leaves_no_mixture(saved, monkeypatch):
-    """Interrupted at each file in turn, the folder is either not loadable or the complete new model; a log beside it stays."""
+    """Interrupted at its last file, which is the manifest, the folder is not loadable; then the whole new model is. A log beside it stays."""
     (saved / "training.jsonl").write_text("{}\n")
-    newer = make(seed=1)
-    for allowed in range(len(read_manifest(saved)["shards"]) + 1):
-        done = []
+    newer, last = make(seed=1), len(read_manifest(saved)["shards"])
+    replaced, replace = [], shards.Path.replace
 
-        def replace(self, target, done=done, allowed=allowed, real=shards.Path.rename):
-            if len(done) == allowed:
-                raise KeyboardInterrupt
-            done.append(target)
-            return real(self, target)
+    def stop_at_the_last(self, target):
+        if len(replaced) == last:
+            raise KeyboardInterrupt
+        replaced.append(target)
+        return replace(self, target)
 
-        with monkeypatch.context() as patched:
-            patched.setattr(shards.Path, "replace", replace)
-            with pytest.raises(KeyboardInterrupt):
-                save_model(newer, saved, "m", {})
-        with pytest.raises(WeightsError, match=f"has no {MANIFEST}"):
-            read_model(saved)
-    save_model(newer, saved, "m", {})
-    assert torch.equal(read_model(saved)[0].head.weight, newer.head.weight.half().float())
+    with monkeypatch.context() as patched:
+        patched.setattr(shards.Path, "replace", stop_at_the_last)
+        with pytest.raises(KeyboardInterrupt):
+            save_model(newer, saved, "m", {})
+    with pytest.raises(WeightsError, match=f"has no {MANIFEST}"):
+        read_model(saved)
     monkeypatch.setattr(shards, "SHARD_BYTES", 10**6)
     save_model(newer, saved, "m", {})
+    assert torch.equal(read_model(saved)[0].head.weight, newer.head.weight.half().float())
     names = {path.name for path in saved.iterdir()}
     assert names == {MANIFEST, "weights-00001-of-00001.safetensors", "training.jsonl"}
 
@@ -141,49 +134,35 @@ def test_what_cannot_be_stored_leaves_the_old_model(saved, value, training, mess
 
 def test_any_flipped_byte_is_found_before_anything_is_built(saved, monkeypatch):
     monkeypatch.setattr(shards, "Transformer", Mock(side_effect=AssertionError("built from damaged weights")))
-    for shard in read_manifest(saved)["shards"]:
-        path = saved / shard["file"]
-        content = path.read_bytes()
-        for at in (0, len(content) // 2, -1):
-            damaged = bytearray(content)
-            damaged[at] ^= 1
-            path.write_bytes(damaged)
-            told = f"{shard['file']} is damaged: .*{hashlib.sha256(damaged).hexdigest()}.*{shard['sha256']}"
-            with pytest.raises(WeightsError, match=told):
-                read_model(saved)
-        path.write_bytes(content)
+    shard = read_manifest(saved)["shards"][-1]
+    path = saved / shard["file"]
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(WeightsError, match=f"{shard['file']} is damaged: .*{shard['sha256']}"):
+        read_model(saved)
     path.unlink()
     with pytest.raises(WeightsError, match=f"{path.name} cannot be read .No such file.*; fetch it again"):
         read_model(saved)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "version https://git-lfs.github.com/spec/v1", "[]", '{"config": 3}', "[" * 100_000]
-)
-def test_a_malformed_manifest_is_rejected(saved, text):
-    (saved / MANIFEST).write_text(text)
-    with pytest.raises(WeightsError, match="is not a readable manifest"):
-        read_model(saved)
-
-
 @pytest.mark.parametrize("change, message", [
     (lambda m: m["config"].update(n_layers=3), "do not fit its configuration: .*Missing.*layers.2.attn.q.weight"),
-    (lambda m: m["config"].update(color="red"), "not a readable manifest .*color"),
     (lambda m: m["config"].update(n_ctx=10**12), "not a readable manifest .*n_ctx"),
     (lambda m: m["config"].update(d_model=10**9, n_ctx=1 << 17), "do not fit its configuration"),
-    (lambda m: m.pop("shards"), "not a readable manifest .shards is missing"),
     (lambda m: m["shards"][0].pop("sha256"), "not a readable manifest .shards.0.sha256 is missing"),
-    (lambda m: m["shards"][0].update(file=5), "not a readable manifest .shards.0.file must be a valid string, got 5"),
-    (lambda m: m.update(shards=[3]), "not a readable manifest .shards.0 must be an object, got 3"),
-    (lambda m: m.update({"tokenizer.json": "x"}), "not a readable manifest .tokenizer.json must be an object, got 'x'"),
-    (lambda m: m.update(training=[]), "not a readable manifest .training must be an object"),
-    (lambda m: m["training"].update(heads=[3]), "not a readable manifest .training.heads must be an object"),
     (lambda m: m["training"].update(heads={"cost": 3, "error": []}), "not a readable manifest .training.heads.cost must be a valid array, got 3"),
-    (lambda m: m.update(film=5), "not a readable manifest .film must be an object, got 5"),
+    (lambda m: m.clear(), "not a readable manifest"),
 ])  # fmt: skip
-def test_a_manifest_that_does_not_fit_its_tensors_is_rejected(saved, change, message):
+def test_a_manifest_that_does_not_fit_its_tensors_is_rejected_by_what_is_wrong(saved, change, message):
     manifest = json.loads((saved / MANIFEST).read_text())
     change(manifest)
     (saved / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(WeightsError, match=message):
+        read_model(saved)
+
+
+def test_a_file_that_is_no_manifest_is_said_to_be_none(saved):
+    (saved / MANIFEST).write_text("version https://git-lfs.github.com/spec/v1")  # a pointer in place of the file
+    with pytest.raises(WeightsError, match="is not a readable manifest"):
         read_model(saved)

@@ -6,7 +6,7 @@ import torch
 
 from transformer_circuits.circuits import skip_trigrams as st
 from transformer_circuits.circuits.head_dump import head_dump
-from transformer_circuits.circuits.words import variants_of, word_of
+from transformer_circuits.circuits.words import variants_of
 from transformer_circuits.data import BigramCounts, load_tokenizer, vocabulary
 from transformer_circuits.models.bridge import from_matrices
 
@@ -57,29 +57,6 @@ def test_nothing_is_a_hit_in_a_head_that_does_not_count(keep):
     assert two.best_copier(torch.arange(N)).tolist() == [1] * N
 
 
-def test_what_a_destination_gives_to_all_sources_alike_changes_nothing():
-    """Softmax cannot see it. Here it would put destination 5 on top of every column."""
-    scores, boosts = table().double(), table()
-    plain = st.Hits.of(one_layer(scores, boosts), TWO)
-    shifted = st.Hits.of(one_layer(scores + torch.tensor([0, 0, 0, 0, 0, 40.0])[:, None], boosts), TWO)
-    assert torch.equal(plain.grid.destinations, shifted.grid.destinations) and torch.equal(
-        plain.sources, shifted.sources
-    )
-
-
-def test_a_hit_by_column_need_not_be_one_by_row(keep):
-    """Destinations 1 and 2 are the top of source 0's column; a third prefers source 0 to all others, and is not."""
-    scores = table()
-    scores[0, 1, 0], scores[0, 2, 0] = 9.0, 8.0
-    scores[0, 1, 5] = 20.0  # destination 1 prefers source 5
-    scores[0, 3, 0] = 2.0
-    hits = st.Hits.of(one_layer(scores, table()), TWO)
-    sources, destinations = torch.tensor([0, 0, 0]), torch.tensor([1, 2, 3])
-    one = st.Hits.of(one_layer(scores, table()), ONE)
-    assert hits.attended(sources, destinations)[0].tolist() == [True, True, False]
-    assert one.attended(sources, destinations, "row")[0].tolist() == [False, True, True]
-
-
 WORDS = [" Ralph", "R", "alph", "Alph", " ", " dog", "dog", " dogs", "s", "d", "og", "x"]
 
 
@@ -98,11 +75,6 @@ def test_words_fall_apart():
     # "alph" and "x" have no space in front; " dogs" is never two tokens
     broken = ways(" Ralph|R|alph") | {(WORDS.index(" dog"), len(WORDS), WORDS.index("og"))}
     assert set(map(tuple, st.broken_words(WORDS, encode).T.tolist())) == broken
-
-
-def test_families_are_reflexive_and_contain_variants():
-    family = st.families(["dog", " dogs", "cat"])
-    assert family.tolist() == [[True, True, False], [True, True, False], [False, False, True]]
 
 
 def test_what_comes_before_a_source_at_least_twice_as_often_as_it_occurs():
@@ -130,24 +102,6 @@ def test_out_tokens_of_another_source_are_its_own_only_by_chance():
     assert found.sum(1).tolist() == [N, 1]
 
 
-def test_top_destinations_and_rows_of_a_grid_agree_with_single_questions():
-    """Two heads: one of random entries, one whose rows and columns differ."""
-    scores = torch.stack([table()[0], table()[0].T.sort(dim=1).values])
-    hits, everything = st.Hits.of(one_layer(scores, scores), TWO), torch.arange(N)
-    heads = torch.tensor([1, 0, 1])
-    found, in_row = hits.top_destinations(heads, torch.tensor([0, 2, 5]), k=2)
-    for head, source, destinations, preferred in zip(heads, [0, 2, 5], found, in_row):
-        assert set(destinations.tolist()) == set(hits.grid.destinations[head, source].tolist())
-        asked = hits.attended(torch.full((2,), source), destinations, "row")[head]
-        assert torch.equal(preferred, asked)
-    each = hits.in_rows(hits.grid)
-    sources = everything[:, None].expand(N, 2).flatten()
-    for head in range(2):
-        asked = hits.attended(sources, hits.grid.destinations[head].flatten(), "row")[head]
-        assert torch.equal(each[head].flatten(), asked)
-    assert each.any() and not each.all()
-
-
 def test_shares_of_patterns_and_of_a_list_with_their_errors(keep):
     hits = st.Hits.of(one_layer(table(), 9 * torch.eye(N)[None] + table() / 10), ONE)
     shares = st.pattern_shares(hits, ["!", "?", ",", ".", ";", ":"], torch.arange(N), k=1)
@@ -164,13 +118,6 @@ def test_shares_of_patterns_and_of_a_list_with_their_errors(keep):
     assert in_text["rest"].tolist() == ["b → d", "d → d"] and in_text["column"].tolist() == [True, False]
     share, chance = st.hit_share(st.Hits.of(keep, ONE), in_text, "column")
     assert share[0] == 0.5 and 0 < chance[0] < 1
-
-
-def test_ways_to_write_a_triple_that_are_right():
-    forms = [((0, 1), (2,), (3, 4)), ((5,), (), (3,))]
-    right = torch.tensor([[1, 2, 4], [0, 2, 3], [5, 5, 5]]).T
-    first, second = st.ways_among(forms, right)
-    assert first.T.tolist() == [[0, 2, 3], [1, 2, 4]] and second.shape == (3, 0)
 
 
 def test_the_papers_list_in_our_tokens():
@@ -225,11 +172,6 @@ OTHER = [("as", "a"), ("is", "I"), ("cities", "citys"), ("the", "there"), ("  tw
 def test_akin(first, second):
     expected = [{1}, {0}] if (first, second) in SAME else [set(), set()]
     assert variants_of([first, second]) == variants_of([second, first]) == expected
-
-
-def test_a_word_is_letters_after_at_most_one_space():
-    tokens = (" The", "THE", "  the", "the ", "", " ", "a1", "\u00a0the", "été")
-    assert [word_of(t) for t in tokens] == ["the", "the", None, None, None, None, None, None, "été"]
 
 
 def test_being_akin_goes_both_ways_and_never_to_itself():

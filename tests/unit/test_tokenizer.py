@@ -34,14 +34,6 @@ def test_the_first_tokens_are_what_training_to_that_size_gives():
     assert first_tokens(large, 268)["model"]["merges"] == small["model"]["merges"]
 
 
-def test_blocks_are_put_together_in_order():
-    """More tokens than one block of four million."""
-    table = [[0], [1], [1, 0, 1]]
-    tokens = np.resize(np.array([2, 0, 1, 1], dtype=np.uint16), 4_000_003)
-    expected = np.resize(np.array([1, 0, 1, 0, 1, 1], dtype=np.uint16), len(narrow(tokens, table)))
-    assert np.array_equal(narrow(tokens, table), expected)
-
-
 def test_packed_tokens_are_narrowed_once_and_only_where_the_corpus_has_more(tmp_path):
     np.save(tmp_path / "train.npy", np.array([0, 4000, 5], dtype=np.uint16))
     assert packed(tmp_path, "train", 2048) == tmp_path / "train.npy"  # nothing is known of these tokens

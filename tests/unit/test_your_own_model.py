@@ -23,13 +23,12 @@ from transformer_circuits.models.shards import WeightsError
 from transformer_circuits.paths import DATA
 
 # One architecture for each thing that differs: learned positions; rotary ones in parallel blocks; shared keys; gains of queries and keys; gains
-# after attention, windows, and caps; normalization after attention alone; an encoder; one with a decoder; a model without attention.
+# after attention, windows, and caps; normalization after attention alone; an encoder; one with a decoder.
 SIZES = {
     "GPT2": dict(n_embd=32, n_layer=3, n_head=4, n_positions=96),
     "GPTNeoX": dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64),
     "Bert": dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64),
     "T5": dict(d_model=32, num_layers=2, num_heads=4, d_kv=8, d_ff=64, decoder_start_token_id=0),
-    "Mamba": dict(hidden_size=32, num_hidden_layers=2, state_size=8),
     "OpenAIGPT": dict(n_embd=32, n_layer=2, n_head=4, n_positions=96),
 }
 SIZES["Llama"] = {**SIZES["GPTNeoX"], "num_key_value_heads": 2, "num_hidden_layers": 2}
@@ -60,7 +59,7 @@ def make(tmp_path_factory, own_tokenizer):
     @functools.cache
     def make(kind: str, tokenizer: bool = True, **settings) -> str:
         folder = str(tmp_path_factory.mktemp(kind))
-        named = {"max_position_embeddings": 96} if "hidden_size" in SIZES[kind] and kind != "Mamba" else {}
+        named = {"max_position_embeddings": 96} if "hidden_size" in SIZES[kind] else {}
         config = getattr(transformers, f"{kind}Config")(
             **{"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0, **SIZES[kind], **named, **settings}
         )
@@ -90,9 +89,7 @@ def ask(model) -> tuple:
 # ---- what is measured ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "kind, dtype", [("GPT2", torch.float32), ("GPTNeoX", torch.float32), ("Llama", torch.bfloat16)]
-)
+@pytest.mark.parametrize("kind, dtype", [("GPT2", torch.float32), ("Llama", torch.bfloat16)])
 def test_random_models_of_other_architectures_are_at_chance_in_every_row(kind, dtype, make):
     model = load_model(make(kind), "cpu", dtype)
     assert model.W_E.dtype == dtype
@@ -108,7 +105,7 @@ def test_random_models_of_other_architectures_are_at_chance_in_every_row(kind, d
     assert "induction score kept" not in " ".join(table), "no head reaches the threshold"
 
 
-@pytest.mark.parametrize("kind", ["GPT2", "GPTNeoX", "Llama"])
+@pytest.mark.parametrize("kind", ["GPT2", "GPTNeoX"])
 def test_normalizations_are_folded_as_transformer_lens_folds_them(kind, make):
     model = load_model(make(kind), "cpu")
     assert not model.training and not any(parameter.requires_grad for parameter in model.parameters())
@@ -161,7 +158,6 @@ def test_gains_after_attention_and_of_queries_and_keys_are_in_the_circuits(kind,
 @pytest.mark.parametrize("kind, beyond", [
     ("Gemma2", ["Normalization", "Normalization after attention", "MLPs", "Positions of type 'rotary'", "Windows", "Soft-capped scores", "Soft-capped logits",
                 "Grouped-query attention"]),
-    ("Qwen3", ["Normalization", "Normalization of queries and keys", "MLPs", "Positions of type 'rotary'", "Grouped-query attention"]),
     ("GPT2", ["Normalization", "MLPs", "Positions in the residual stream", "Biases"]),
 ])  # fmt: skip
 def test_models_with_more_are_asked_everything_and_it_is_said_what_that_does(kind, beyond, make):
@@ -251,8 +247,6 @@ def words(unknown: str | None = "[UNK]", **names: str):
 @pytest.mark.parametrize("tokenizer, config, start, said", [
     # The configuration's class has 1 by default, which is <pad> here.
     ({"bos_token": "<s>", "pad_token": "<pad>"}, {}, 3, "starts with <s> (3)"),
-    ({"bos_token": "<s>", "pad_token": "<pad>"}, {"bos_token_id": 2}, 3, "starts with <s> (3)"),
-    ({"pad_token": "<pad>", "eos_token": "<s>"}, {}, 3, "starts with <s> (3)"),
     ({"pad_token": "<pad>", "eos_token": "<s>"}, {"bos_token_id": 1, "eos_token_id": 3}, 3, "starts with <s> (3)"),
     ({"additional_special_tokens": ["<s>"]}, {"bos_token_id": 3}, 3, "starts with <s> (3)"),
     ({}, {"bos_token_id": 9}, None, "random tokens from 1 to 4"),
@@ -305,7 +299,6 @@ def test_a_start_token_can_be_chosen_and_must_be_one(make):
 @pytest.mark.parametrize("kind, got", [
     ("Bert", "with attention heads in every layer, got bidirectional attention, as in an encoder; choose"),
     ("T5", "got an encoder and a decoder; choose"),
-    ("Mamba", "got attention in 0 of its 2 layers; choose"),
     ("attn-only-0l", "got attention in 0 of its 0 layers; choose"),
     ("OpenAIGPT", "normalizes the residual stream after attention; .*; choose a model with normalization before attention"),
 ])  # fmt: skip
@@ -328,31 +321,26 @@ def test_a_bridge_that_computes_something_else_than_transformers_is_rejected(mak
 @pytest.mark.parametrize("change, message", [
     (lambda W: W.pop("model.layers.1.self_attn.o_proj.weight"), "do not fit its configuration: missing model.layers.1.self_attn.o_proj.weight; fetch"),
     (lambda W: W.update(extra=torch.ones(2)), "unexpected extra;"),
-    (lambda W: W.update({"model.norm.weight": torch.ones(31)}), "mismatched model.norm.weight;"),
     (lambda W: W["model.embed_tokens.weight"][7].fill_(torch.nan), "model.embed_tokens.weight in .* contains NaN or infinity"),
     (lambda W: [W.update({f"_orig_mod.{name}": W.pop(name)}) for name in list(W)], "those of a compiled model.*; save model._orig_mod instead"),
-    (lambda W: W.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}), None),  # a constant of old checkpoints
 ])  # fmt: skip
 def test_weights_that_are_not_exactly_the_models_are_one_sentence(change, message, make, tmp_path):
     folder = shutil.copytree(make("Llama"), tmp_path / "changed")
     state = safetensors.torch.load_file(folder / "model.safetensors")
     change(state)
     safetensors.torch.save_file(state, folder / "model.safetensors", {"format": "pt"})
-    if message is None:
-        load_model(folder, "cpu")
-        return
     with pytest.raises(WeightsError, match=message) as error:
         load_model(folder, "cpu")
     assert error.value._render_traceback_() == [f"WeightsError: {error.value}"] and "\n" not in str(error.value)
 
 
-def test_masks_in_an_old_gpt2_folder_are_no_weights(make, tmp_path):
-    folder = shutil.copytree(make("GPT2"), tmp_path / "old")
-    state = safetensors.torch.load_file(folder / "model.safetensors")
-    state |= {
-        "transformer.h.0.attn.masked_bias": torch.tensor(-1e4),
-        "transformer.h.0.attn.bias": torch.ones(1, 1, 96, 96),
-    }
+@pytest.mark.parametrize("kind, constants", [
+    ("Llama", {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}),
+    ("GPT2", {"transformer.h.0.attn.masked_bias": torch.tensor(-1e4), "transformer.h.0.attn.bias": torch.ones(1, 1, 96, 96)}),
+])  # fmt: skip
+def test_constants_of_old_checkpoints_are_no_weights(kind, constants, make, tmp_path):
+    folder = shutil.copytree(make(kind), tmp_path / "old")
+    state = safetensors.torch.load_file(folder / "model.safetensors") | constants
     safetensors.torch.save_file(state, folder / "model.safetensors", {"format": "pt"})
     load_model(folder, "cpu")
 

@@ -1,18 +1,15 @@
 """Build the book: run the notebooks, judge the claims, write the pages.
 
     python -m transformer_circuits.build                     (what `make book` runs)
-    python -m transformer_circuits.build --sources           only what jupyter-book reads: executed notebooks, generated
-    pages, scripts
+    python -m transformer_circuits.build --sources           only what jupyter-book reads
     python -m transformer_circuits.build --run [NOTEBOOK …]  only run notebooks
-    python -m transformer_circuits.build --store-outputs     put the outputs that nbval compares into the notebooks, and
-    remove all others
+    python -m transformer_circuits.build --store-outputs     put the outputs that nbval compares into the notebooks
 
 `jupyter-book build .` gives the same pages: book/_ext/pages.py runs the second of these commands before Sphinx reads
-anything. The first one turns every warning into an error, and writes the pages into a folder that replaces the old one
-when it is complete.
+anything. The first turns warnings into errors, and replaces the old pages when the new ones are complete.
 
-`store` keeps what each notebook and each generated page gave. Records of claims are outputs of the notebooks. A lock
-makes builds and tests of one folder wait for each other. The next build repeats whatever was interrupted.
+`store` keeps what each notebook and page gave. Records of claims are outputs of the notebooks. A lock makes builds and
+tests of one folder wait for each other.
 """
 
 import argparse
@@ -41,7 +38,7 @@ from nbclient.exceptions import CellControlSignal
 from nbformat import NotebookNode
 
 from transformer_circuits import forks
-from transformer_circuits.build.store import PACKAGE, BuildError, Store, digest, files_in, sha256, write_whole
+from transformer_circuits.build.store import BuildError, Store, digest, files_in, sha256, write_whole
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.pages import paper_figures, scoreboard
 from transformer_circuits.paths import ROOT
@@ -66,7 +63,7 @@ JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 
 
 def contents(root: Path) -> Iterator[dict[str, str]]:
-    """Yield the entries of the table of contents that name a file, in reading order."""
+    """Return the entries of the table of contents that name a file, in reading order."""
 
     def below(part: dict[str, Any]) -> Iterator[dict[str, str]]:
         if "file" in part:
@@ -76,8 +73,7 @@ def contents(root: Path) -> Iterator[dict[str, str]]:
                 yield from below(child)
 
     listed = yaml.safe_load((root / CONTENTS).read_text(encoding="utf-8"))
-    yield {"file": listed["root"]}
-    yield from below(listed)
+    return below({"file": listed["root"], **listed})
 
 
 def files(root: Path) -> list[str]:
@@ -99,8 +95,7 @@ def locked(root: Path) -> contextlib.AbstractContextManager:
         return lock.acquire()
 
 
-# ---- the notebooks
-# ------------------------------------------------------------------------------------------------------
+# ---- the notebooks ---------------------------------------------------------------------------------------------------
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
@@ -149,8 +144,7 @@ def variables(root: Path) -> dict[str, str]:
 
 
 def execute(store: Store, path: Path) -> tuple[NotebookNode, str, float]:
-    """Run one notebook. Returns it with outputs; the traceback of what failed, else ""; and the seconds that its cells
-    took."""
+    """Run one notebook. Returns it with outputs; the traceback of a failure, else ""; and its cells' seconds."""
     notebook = nbformat.read(path, as_version=4)
     cells, start = code_cells(notebook), time.monotonic()
     for cell in cells:
@@ -189,8 +183,7 @@ def execute(store: Store, path: Path) -> tuple[NotebookNode, str, float]:
 def make(store: Store, path: Path) -> str:
     """Run a notebook, or make a page of GENERATED with all that belongs to it, and keep the result.
 
-    A notebook in which a cell failed is kept in FAILED; returns its name, else "". Raises BuildError if a page could
-    not be made.
+    A notebook in which a cell failed is kept in FAILED; returns its name, else "". Raises BuildError for a failed page.
     """
     source, made = None, store.new(path.stem) / path.name
     if path.suffix == ".ipynb":
@@ -216,8 +209,7 @@ def make(store: Store, path: Path) -> str:
 
 
 def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
-    """Run all notebooks, or the chosen ones, that have not run on the present files, two at a time. Returns where the
-    results are.
+    """Run all notebooks, or the chosen ones, that have not run on the present files. Returns where the results are.
 
     `pages`: make the pages of GENERATED as well. BuildError names every notebook with a failed cell.
     """
@@ -266,8 +258,7 @@ def store_outputs(store: Store) -> None:
 
 
 def records(executed: Mapping[Path, NotebookNode]) -> dict[str, list[ledger.Record]]:
-    """Return the records of claims in the executed notebooks, by notebook. Raises BuildError if a claim is recorded
-    twice."""
+    """Return the records of claims by notebook. Raises BuildError if a claim is recorded twice."""
     found = {path.stem: list(show.records_in(notebook)) for path, notebook in executed.items()}
     if wrong := ledger.problems(found):
         raise BuildError(" ".join(wrong))
@@ -275,8 +266,7 @@ def records(executed: Mapping[Path, NotebookNode]) -> dict[str, list[ledger.Reco
 
 
 def write_results(root: Path, executed: Mapping[Path, NotebookNode]) -> None:
-    """Write the pages made from records, and list verdicts that are not the accepted ones. Raises BuildError if a claim
-    was not recorded."""
+    """Write the pages made from records, and list verdicts that have changed. Raises BuildError for a missing one."""
     recorded = records(executed)
     chapters = {record.id: notebook for notebook, found in recorded.items() for record in found}
     if missing := ledger.missing(chapters):
@@ -285,15 +275,13 @@ def write_results(root: Path, executed: Mapping[Path, NotebookNode]) -> None:
     verdicts = {record.id: record.verdict for found in recorded.values() for record in found}
     write_whole(root / "_build" / "verdicts.yml", ledger.as_file(verdicts))  # for `make accept`
     for id, old, new in ledger.changed(verdicts, root / "book" / "verdicts.yml"):
-        print(
-            f"{id} is now '{new}', accepted was '{old}': read notebooks/{chapters.get(id, '…')}.ipynb again", flush=True
-        )
+        chapter = chapters.get(id, "…")
+        print(f"{id} is now '{new}', accepted was '{old}': read notebooks/{chapter}.ipynb again", flush=True)
     titles = {Path(entry["file"]).name: entry.get("title", "") for entry in contents(root)}
     cells = paper_figures.Cells({path.stem: notebook for path, notebook in executed.items()}, titles)
     listed = paper_figures.load(root / "book" / "figures.yml")
-    results = scoreboard.Results(
-        recorded, {id: (cells.link(place), cells.what(place)) for id, place in listed.places().items()}
-    )
+    shown = {id: (cells.link(place), cells.what(place)) for id, place in listed.places().items()}
+    results = scoreboard.Results(recorded, shown)
     write_whole(root / "book" / "figures.md", paper_figures.page(listed, cells, results))
     write_whole(root / "book" / "scoreboard.md", scoreboard.page(results))
     write_whole(root / "book" / "headlines.md", scoreboard.headlines(results))
@@ -308,8 +296,7 @@ def copy_generated(store: Store) -> None:
 
 
 def copy_scripts(root: Path) -> None:
-    """Copy the scripts of CircuitsVis and DataTables from the installed packages to the static files, once for the
-    whole book."""
+    """Copy the scripts of CircuitsVis and DataTables from the installed packages to the static files."""
     from transformer_circuits.figures import widgets
 
     shipped = importlib.resources.files("itables") / "html"
@@ -323,8 +310,7 @@ def copy_scripts(root: Path) -> None:
 
 
 def make_sources(root: Path) -> Store:
-    """Bring up to date what jupyter-book reads besides files in git. Returns the results; raises BuildError if anything
-    is wrong."""
+    """Bring up to date what jupyter-book reads besides files in git. Raises BuildError if anything is wrong."""
     store = run(root, pages=True)
     executed = all_executed(store)
     for path, notebook in executed.items():
@@ -337,13 +323,11 @@ def make_sources(root: Path) -> Store:
     return store
 
 
-# ---- the pages
-# ----------------------------------------------------------------------------------------------------------
+# ---- the pages -------------------------------------------------------------------------------------------------------
 
 
 def build(root: Path) -> Path:
-    """Write the pages, unless those of the present sources are there. Returns the first page; raises BuildError if
-    anything is wrong."""
+    """Write the pages, unless those of the present sources are there. Returns the first page. Raises BuildError."""
     store, html = make_sources(root), root / "_build" / "html"
     sources = files_in(root, "book", "notebooks", "_build/executed", "_config.yml", CONTENTS)
     key, stamp = sha256(store.of_pages, digest(root, sources)), html / ".complete"
@@ -367,16 +351,6 @@ def build(root: Path) -> Path:
     return html / "index.html"
 
 
-def check_place(here: Path) -> None:
-    """Raise BuildError if `here` is a clone of the book and the running package belongs to another one."""
-    other = here.resolve() / "src" / PACKAGE.name
-    if other.is_dir() and other != PACKAGE:
-        raise BuildError(
-            f"This .venv runs the package in {PACKAGE}, not the one in {other} (was the folder copied or moved?): "
-            "run `make` here, which makes a new .venv, or `python -m pip install --editable .`."
-        )
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Build the book.")
     add = parser.add_argument
@@ -387,7 +361,6 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     root = options.root.resolve()
     try:
-        check_place(Path.cwd())
         if {"%", "?"} & set(str(root)):  # addresses of pages on disk would misread it
             raise BuildError(f"The path {root} contains % or ?: rename that folder.")
         with locked(root):

@@ -1,12 +1,10 @@
-"""Judge a held-out seed by the book's criteria: run chapters with another model in the place of the book's, and keep
-their records.
+"""Judge a held-out seed by the book's criteria: run chapters with another model, and keep their records.
 
     python -m transformer_circuits.build.held_out notebooks/06_composition.ipynb notebooks/07_induction_heads.ipynb
 
-Every code cell that names "attn-only-2l" gets the seed's name. Cells that fail for this model, such as one that names
-a head of the book's, are listed and skipped. The records go to data/held_out_seed.yml, from which the scoreboard's
-cards read them. Run it once, when every criterion that is to be judged on the seed has been committed, and keep only
-claims about this model (`--claims T3 T8`): a chapter judges others too.
+Code cells that name "attn-only-2l" get the seed's name; cells that fail for it are listed and skipped. The records go
+to data/held_out_seed.yml. Run it once, when every criterion has been committed, and keep only claims about this model
+(`--claims T3 T8`): a chapter judges others too.
 """
 
 import argparse
@@ -18,44 +16,28 @@ from pathlib import Path
 import nbformat
 import yaml
 from nbclient import NotebookClient
-from nbformat import NotebookNode
 
+from transformer_circuits.build import TIMEOUT, code_cells, source_of
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Record
 from transformer_circuits.paths import DATA, ROOT
 
 MODEL, SEED = "attn-only-2l", "attn-only-2l-seed-2"
-TIMEOUT = 1800  # seconds per cell
-
-
-def with_model(notebook: NotebookNode, name: str) -> int:
-    """Put another model's name into the code cells, wherever MODEL is a string of its own. Returns how often."""
-    replaced = 0
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.source, count = re.subn(rf"(['\"]){re.escape(MODEL)}\1", rf"\g<1>{name}\g<1>", cell.source)
-            replaced += count
-    return replaced
 
 
 def judged(path: Path, name: str) -> tuple[list[Record], list[str]]:
-    """Run a notebook on another model. Returns its records, and a line for each cell that failed.
-
-    Raises ValueError if the notebook does not name MODEL: its records would be those of the book's model.
-    """
+    """Run a notebook on another model. Returns its records, and a line for each cell that failed. Raises ValueError if
+    the notebook does not name MODEL: its records would be those of the book's model."""
     notebook = nbformat.read(path, as_version=4)
-    if not with_model(notebook, name):
+    cells, before = code_cells(notebook), source_of(notebook)
+    for cell in cells:
+        cell.source = re.sub(rf"(['\"]){MODEL}\1", rf"\g<1>{name}\g<1>", cell.source)
+    if source_of(notebook) == before:
         raise ValueError(f'{path.name} has no "{MODEL}" in its code cells, so it judges other models; leave it out')
-    client = NotebookClient(
-        notebook, timeout=TIMEOUT, allow_errors=True, resources={"metadata": {"path": str(path.parent)}}
-    )
-    client.execute()
-    failed = [
-        f"{path.name}, cell {cell.get('id', '')}: {output.ename}: {output.evalue}"
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-        if output.output_type == "error"
-    ]
+    resources = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(notebook, timeout=TIMEOUT, allow_errors=True, resources=resources).execute()
+    errors = [(cell.id, output) for cell in cells for output in cell.outputs if output.output_type == "error"]
+    failed = [f"{path.name}, cell {id}: {error.ename}: {error.evalue}" for id, error in errors]
     return list(show.records_in(notebook)), failed
 
 

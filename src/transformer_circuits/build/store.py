@@ -3,8 +3,7 @@
     _build/results/NAME/: its files, and .made.json, written last, with its key and the seconds that it took
 
 The key of a notebook covers its code cells, the claims that they name, the package without `pages` and `build`, weights
-and data, Python, and the installed releases. The key of a generated page covers all claims and `pages` instead of
-cells. An edit of the library runs everything again.
+and data, Python, and the installed releases. That of a generated page covers all claims and `pages` instead of cells.
 """
 
 import hashlib
@@ -87,16 +86,14 @@ class Store:
         return self.results / name
 
     def keep(self, name: str, source: str | None = None, seconds: float = 0.0) -> None:
-        """Declare a result complete. Raises BuildError if a file that it depends on has changed since the store was
-        opened."""
+        """Declare a result complete. Raises BuildError if a file that it needs has changed since the store opened."""
         if changed := [path for path in self.inputs if not path.exists() or path.stat().st_mtime > self.opened]:
             raise BuildError(f"{changed[0]} changed while the book was built: build again.")
         write_whole(self.results / name / ".made.json", json.dumps({"key": self.key(source), "seconds": seconds}))
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file such that it is the old or the new one, even after a kill. One that has this text stays
-    untouched."""
+    """Replace a file such that even a kill leaves the old or the new one. One with this text stays untouched."""
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,23 +2,17 @@
 
     python -m transformer_circuits.circuits.attested --corpus DIR --model attn-only-1l --ship data
 
-`DIR` is what `python -m transformer_circuits.training.corpus` made. What was counted is shipped. For each head of the
-first layer these are the 300 sources that come first in the head dump, with all their hits (`Candidates`). Definitions
-were fixed before any cost was known:
+`DIR` is what `python -m transformer_circuits.training.corpus` made. For each first-layer head the 300 sources that come
+first in the head dump are counted, with all their hits (`Candidates`). Definitions, fixed before any cost was known:
 
-    occasions   n(s, d)     positions with destination d and an earlier source s, in the same document and no further
-        back than the
-                            model's context reaches
+    occasions   n(s, d)     positions with destination d and a source s before it, in its document and the context
     seen        n(s, d, o)  those of them where out token o comes next
-    right       n(s, d, o) >= 5, and n(s, d, o) / n(s, d) > n(d, o) / n(d): the source makes the out token more likely
-        than the
-                            destination alone does, so that raising it is right (n(d, o) and n(d): bigram counts)
+    right       n(s, d, o) >= 5, and n(s, d, o) / n(s, d) > n(d, o) / n(d): the source makes o more likely than d alone
     never       n(s, d, o) = 0, on 30 occasions or more
     wrong       never, on 300 occasions or more (`Attested.wrong` accepts the other numbers of LEVELS)
 
-The paper's skip-trigrams are counted too, in every form that the vocabulary has (with and without leading spaces).
-After n occasions without a triple, its probability is below 3 / n with 95% confidence: a wrong one follows fewer than
-1% of the occasions.
+The paper's skip-trigrams are counted too, in every form that the vocabulary has. After n occasions without a triple,
+its probability is below 3 / n with 95% confidence: a wrong one follows fewer than 1% of them.
 """
 
 import argparse
@@ -61,21 +55,18 @@ class Attested(NamedTuple):
     paper: Ways  # those forms of the paper's skip-trigrams that are right: ids of source, destination, and out token
 
     def wrong(self, least_occasions: int = OCCASIONS) -> Bool[Tensor, "head source d o"]:
-        """Return which triples never occur in at least that many occasions. Raises ValueError unless the number is one
-        of LEVELS."""
+        """Return which triples never occur in that many occasions. Raises ValueError for a number outside LEVELS."""
         return self.never & (self.level > LEVELS.index(least_occasions))[..., None]
 
 
 def fingerprint(model: TransformerBridge) -> str:
-    """Return the SHA-256 of the model's weights in half precision, as stored on disk: other weights have other
-    skip-trigrams."""
+    """Return the SHA-256 of the model's weights in half precision, as stored on disk."""
     stored = [W.to("cpu", torch.float16).numpy() for name, W in matrices(model).items() if name != "W_pos"]
     return sha256(b"".join(W.tobytes() for W in stored))
 
 
 class Text:
-    """A packed corpus with an index of the positions of every token. Raises ValueError if `bigrams` were counted in
-    another text."""
+    """A packed corpus with an index of the positions of every token. Raises ValueError for bigrams of another text."""
 
     def __init__(self, tokens: np.ndarray, bigrams: BigramCounts, n_ctx: int) -> None:
         if (pairs := int(bigrams.count.sum())) != len(tokens) - 1:
@@ -89,8 +80,7 @@ class Text:
         self.document_end = np.append(np.flatnonzero(tokens == BOS)[1:], len(tokens))
 
     def count(self, source: int, destinations: np.ndarray, outs: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return occasions [d], what was seen [d, o], and what is right [d, o], of one source with these destinations
-        and out tokens."""
+        """Return one source's occasions [d], what was seen [d, o] and what is right [d, o], for these d and o."""
         where = self.places[self.first[source] : self.first[source + 1]].astype(np.int64)
         # A document's last position is left out, because nothing follows it.
         last = self.document_end[np.searchsorted(self.document_end, where, side="right")] - 1
@@ -143,8 +133,7 @@ def save(attested: Attested, model: TransformerBridge, file: Path) -> None:
 
 
 def load(model: TransformerBridge, file: Path = DATA / FILE, working: Bool[Tensor, " head"] | None = None) -> Attested:
-    """Load the counts for this model, those of other heads than `working` left out. Raises ValueError if they belong to
-    other weights."""
+    """Load the counts for this model, without heads that do not work. Raises ValueError for other weights."""
     with np.load(file) as stored:
         if str(stored["weights_sha256"]) != fingerprint(model):
             raise ValueError(f"{file} was counted for other weights; run `python -m {__name__}` with this model")

@@ -1,5 +1,4 @@
-"""How frequent each token is in the training text, and tokens of similar frequency: chance for claims S1, S6, and
-E6."""
+"""How frequent tokens are in the training text, and tokens of similar frequency: chance for claims S1, S6, E6."""
 
 import torch
 from jaxtyping import Float, Int
@@ -7,8 +6,7 @@ from torch import Tensor
 
 from transformer_circuits.data import BigramCounts
 
-# held-out windows behind losses of bigrams: the standard error of the model's part of their gain is below 0.3
-# percentage points
+# held-out windows behind losses of bigrams: the model's part of their gain is known within 0.3 points
 WINDOWS = 300
 
 
@@ -21,11 +19,8 @@ def token_frequency(counts: BigramCounts) -> Float[Tensor, " d_vocab"]:
 def similarly_frequent(
     frequency: Float[Tensor, " d_vocab"], tokens: Int[Tensor, "*shape"], within: int = 50, seed: int = 0
 ) -> Int[Tensor, "*shape"]:
-    """Return for each token a random other one, at most `within` ranks of frequency away (twice as many at the ends of
-    the ranking).
-
-    Raises ValueError for fewer than 2 * within + 1 tokens.
-    """
+    """Return for each token a random other one, at most `within` ranks of frequency away (twice that at the ends).
+    Raises ValueError for fewer than 2 * within + 1 tokens."""
     if len(frequency) <= 2 * within:
         raise ValueError(f"there must be more than {2 * within} tokens, got {len(frequency)}; lower `within`")
     by_rank = frequency.cpu().argsort(descending=True, stable=True)

@@ -1,8 +1,6 @@
-"""What heads written by hand are made of: content, positions, and a residual stream with room for both (chapter 9
-writes the heads).
+"""What heads written by hand are made of: content, positions, and a residual stream with room for both (chapter 9).
 
-Paper: the companion problem set (transformer-circuits.pub/2021/exercises), whose solutions have the transpose of each
-matrix here.
+Paper: the companion problem set (transformer-circuits.pub/2021/exercises), which has each matrix transposed.
 """
 
 from __future__ import annotations
@@ -25,16 +23,14 @@ LEAK = 1e-3  # the attention that a head may put elsewhere, whatever the tokens 
 
 
 def content_vectors(W_E: Float[Tensor, "d_vocab d_model"], components: int) -> Float[Tensor, "d_vocab components"]:
-    """Each token by the leading principal components of an embedding, at length one, so that none matches another
-    better than itself."""
+    """Each token by the leading principal components of an embedding, at length one: each matches itself best."""
     centered = W_E.double() - W_E.double().mean(dim=0)
     directions = torch.linalg.eigh(centered.T @ centered).eigenvectors[:, -components:]  # ascending
     return F.normalize(centered @ directions, dim=1).to(W_E.dtype)
 
 
 def rates(pairs: int) -> Float[Tensor, "pair"]:
-    """Radians that each pair of sine and cosine turns per token: the fastest of a table of 64 dimensions, the first one
-    radian."""
+    """Radians that each pair of sine and cosine turns per token: the fastest of a table of 64 dimensions."""
     return 10_000.0 ** (-torch.arange(pairs, dtype=torch.float64) / 32)
 
 
@@ -45,17 +41,14 @@ def position_vectors(rates: Float[Tensor, "pair"], n: int) -> Float[Tensor, "n 2
 
 
 def rotation(rates: Float[Tensor, "pair"], steps: float) -> Float[Tensor, "2*pair 2*pair"]:
-    """The one matrix R with p_n @ R = p_(n + steps) for every n: each pair is a point on a circle, turned by its own
-    angle."""
+    """The one matrix R with p_n @ R = p_(n + steps) for every n: each pair is turned by its own angle."""
     cos, sin = torch.diag((rates * steps).cos()), torch.diag((rates * steps).sin())
     return torch.cat([torch.cat([cos, -sin], dim=1), torch.cat([sin, cos], dim=1)])
 
 
 def sharpness(gap: float, n: int) -> float:
     """The factor at which softmax puts 1 - LEAK on the best of n sources if all others score `gap` less before it.
-
-    Raises ValueError without a gap, and for fewer than two sources.
-    """
+    Raises ValueError without a gap, and for fewer than two sources."""
     if n < 2:
         raise ValueError(f"there must be at least 2 sources, got {n}")
     if gap <= 0:
@@ -64,8 +57,7 @@ def sharpness(gap: float, n: int) -> float:
 
 
 class Head(NamedTuple):
-    """One head as it is written down: its score is just (x W_Q)(x W_K)^T, as `Stream.model` makes up for the division
-    by sqrt(d_head)."""
+    """One head as it is written down: its score is just (x W_Q)(x W_K)^T, without sqrt(d_head)."""
 
     W_Q: Float[Tensor, "d_model d_match"]
     W_K: Float[Tensor, "d_model d_match"]
@@ -75,8 +67,7 @@ class Head(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """A residual stream in which each kind of information has dimensions of its own, a block, and how sharp heads must
-    be in it.
+    """A residual stream with a block of dimensions for each kind of information, and how sharp heads must be in it.
 
     A block is columns of the identity: x @ block is what x holds there, y @ block.T writes y there.
     """
@@ -114,8 +105,7 @@ class Stream:
         return block @ rotation(self.rates, steps).to(block)
 
     def model(self, layers: Sequence[Sequence[Head]], standard_positions: bool = False) -> TransformerBridge:
-        """A hooked model of these heads, as many in each layer, filled up with zeros to the widest; the out block gives
-        the logits.
+        """A hooked model of these heads, as many in each layer, filled up with zeros; the out block gives the logits.
 
         `standard_positions`: positions go into the residual stream, instead of into queries and keys only.
         """
@@ -136,8 +126,7 @@ class Stream:
 
 
 def induction_behavior(model: TransformerBridge) -> Float[Tensor, "6"]:
-    """Return what a model of two layers with one head each does on random tokens that occur twice, in copies of any
-    length and place.
+    """Return what a model of two layers with one head each does on random tokens that occur twice.
 
     How often head 0.0 attends most to the previous token, and with how much of its attention; over the second copies,
     the attention of head 1.0 to the token after the first occurrence and to the first occurrence, and how often the

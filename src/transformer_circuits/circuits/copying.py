@@ -1,5 +1,4 @@
-"""Does a head copy? Measures of its OV circuit W_E W_OV W_U [source token, out token] besides the eigenvalues, and what
-eigenvectors contain.
+"""Does a head copy? Measures of its OV circuit W_E W_OV W_U [source token, out token], and its eigenvectors.
 
 Paper: "Copying / Primitive In-Context Learning" and "Summarizing OV/QK Matrices" (claims E1, E4, E6, E7).
 """
@@ -26,8 +25,7 @@ def centered_circuits(model: Any) -> FactoredMatrix:
 
 
 def copying(model: Any) -> tuple[Float[Tensor, "layer head"], float]:
-    """Return the positivity of each head's centered circuit, on the CPU, and what it must exceed in a copying head
-    (claim E1)."""
+    """Return the positivity of each head's centered circuit, on the CPU, and its threshold (claim E1)."""
     threshold = copying_threshold(*centered(model.W_E, model.W_U), model.cfg.d_head)
     return positivity(centered_circuits(model).eigenvalues).cpu(), threshold
 
@@ -47,8 +45,7 @@ def self_boost(circuit: FactoredMatrix, k: int = 10) -> SelfBoost:
 
 
 def leading_eigenvectors(circuit: FactoredMatrix, n: int = 10) -> tuple[Tensor, Float[Tensor, "vector token"]]:
-    """Return the n largest positive real eigenvalues, or as many as there are, and their vectors of length one, u M =
-    lambda u (claim E6).
+    """Return the (at most) n largest positive real eigenvalues and their unit vectors, u M = lambda u (claim E6).
 
     u is a mixture of source tokens that raises the logits of that same mixture: an eigenvector of the paper's W_U W_OV
     W_E, which is M transposed. With M = A B it is u = w B, w (B A) = lambda w: a small problem, solved in double
@@ -64,11 +61,7 @@ def leading_eigenvectors(circuit: FactoredMatrix, n: int = 10) -> tuple[Tensor, 
 
 
 def boost_within(circuit: FactoredMatrix, sets: Int[Tensor, "set k"]) -> Float[Tensor, " set"]:
-    """Return for each set the mean entry from one of its tokens to another, in standard deviations of all entries
-    (claim E6).
-
-    A token's entry for itself is left out. Mean and variance of all entries come from the factors.
-    """
+    """Return for each set the mean entry between different tokens, in standard deviations of all entries (claim E6)."""
     k, n = sets.shape[-1], circuit.ldim * circuit.rdim
     A, B = circuit.A.double(), circuit.B.double()
     blocks = A[sets] @ B.T[sets].mT  # [set, k, k]

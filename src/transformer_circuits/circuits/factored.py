@@ -1,7 +1,6 @@
 """Read a vocabulary-sized product A B without forming it: a block of rows at a time.
 
-Paper: "Splitting Attention Head terms into Query-Key and Output-Value Circuits". All rows would fill 10 GB at a
-vocabulary of 50,257.
+Paper: "Splitting Attention Head terms into Query-Key and Output-Value Circuits". All rows of GPT-2 would fill 10 GB.
 """
 
 from collections.abc import Iterator
@@ -37,7 +36,6 @@ def entries(matrix: FactoredMatrix, rows: Ids, columns: Ids) -> Float[Tensor, " 
 
 
 def ranks(matrix: FactoredMatrix, rows: Ids, columns: Ids) -> Ids:
-    """Return how many entries of row rows[i] are larger than the one at (rows[i], columns[i]): 0 for the largest of its
-    row."""
+    """Return how many entries of row rows[i] exceed the one at (rows[i], columns[i]): 0 for the largest."""
     blocks = row_blocks(matrix, rows)
     return torch.cat([(block > block.gather(1, columns[part, None])).sum(dim=1) for part, block in blocks])

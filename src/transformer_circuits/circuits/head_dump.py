@@ -1,10 +1,8 @@
-"""First-layer heads as lists: for each source token the tokens that attend to it most, and the out tokens that it
-raises most (claim S7).
+"""First-layer heads as lists: the tokens that attend most to each source, and the out tokens it raises most (claim S7).
 
 Paper: "Skip-Trigrams" and the full lists that accompany it. Positions are left out: this is about which tokens, at
-equal distance. Softmax compares the scores that one destination gives to several sources, and the logits of several out
-tokens. It does not see what a destination gives to all sources alike, nor what a source gives to all out tokens alike,
-so both are subtracted.
+equal distance. Softmax does not see what a destination gives to all sources alike, nor what a source gives to all out
+tokens alike, so both are subtracted.
 """
 
 import pandas as pd
@@ -23,8 +21,7 @@ EXPONENT = 0.1  # of a token's frequency: a hundred times rarer counts 0.63 time
 def by_source(model: TransformerBridge, dtype: torch.dtype | None = None) -> tuple[FactoredMatrix, FactoredMatrix]:
     """Return QK [head, source, destination] and OV [head, source, out] of all first-layer heads.
 
-    Scores are divided by sqrt(d_head) and above their destination's mean over all sources; boosts of logits are above
-    their mean over all out tokens.
+    Scores are divided by sqrt(d_head) and above their destination's mean; boosts of logits are above their mean.
     """
     layer = (model.W_E, model.W_U, model.W_Q[0], model.W_K[0], model.W_V[0], model.W_O[0])
     W_E, W_U, Q, K, V, O = (W.to(dtype) for W in layer)
@@ -34,16 +31,14 @@ def by_source(model: TransformerBridge, dtype: torch.dtype | None = None) -> tup
 
 
 def attracting(columns: FactoredMatrix, share: float = SHARE) -> Int[Tensor, "destination source"]:
-    """Return the sources with the top share of the scores that each destination gives. `columns`: QK [source,
-    destination] of one head."""
+    """Return the sources with the top share of each destination's scores. `columns`: QK [source, destination]."""
     return top_k(columns.T, max(1, int(share * columns.ldim)))[1]
 
 
 def head_dump(
     model: TransformerBridge, frequency: Float[Tensor, " d_vocab"], n_sources: int | None = 300, k: int = 10
 ) -> pd.DataFrame:
-    """Return a row for each first-layer head and source token, best first: score = max QK * max OV * p(source)^0.1, the
-    paper's order.
+    """Return a row for each first-layer head and source, best first: score = max QK * max OV * p(source)^0.1.
 
     `frequency`: share of each token in the training text. `n_sources`: rows to keep of each head (None: all). `k`: how
     many destinations and outs to list. Columns: layer, head, rank (from 1), source, score, destinations,

@@ -38,8 +38,7 @@ SEQUENCES = (
 
 def windows_of(model: Any) -> Int[Tensor, "row pos"]:
     """Return the text of the map: two windows of 256 tokens of each of the KINDS of held-out text, in order; for a
-    model
-    with a shorter context, or another vocabulary than the book's, ten windows of `survey.text`."""
+    model with a shorter context, or another vocabulary than the book's, ten windows of `survey.text`."""
     ours = bridge.reading(model).reads_text and model.tokenizer.get_vocab() == load_tokenizer().get_vocab()
     if not ours or model.cfg.n_ctx < 256:
         return survey.text(model, 2 * len(KINDS))[:, :257]
@@ -102,8 +101,7 @@ def successors(model: Any) -> list[tuple[int, int, list[int]]]:
 
 def _succeeds(model: Any, E: Tensor, OV: FactoredMatrix, U: Tensor) -> Float[Tensor, "layer head"]:
     """Return the fraction of `successors` that each head's OV circuit raises more than any other token of the sequence
-    but
-    the token itself; NaN without such tokens."""
+    but the token itself; NaN without such tokens."""
     hits = []
     for one, two, others in successors(model):
         boost = (E[[one]] @ OV.A @ OV.B @ U[:, others])[..., 0, :]
@@ -130,9 +128,8 @@ def _written(
     model: Any, windows: Int[Tensor, "row pos"], W: survey.Weights
 ) -> tuple[Float[Tensor, "measure=2 layer head"], list[list[int]]]:
     """Return what each head adds to the logit of the next token, with what it writes everywhere left out; the fraction
-    of
-    the variance of its z that is between windows; and for each head the five tokens that it raises most often above all
-    others."""
+    of the variance of its z that is between windows; and for each head the five tokens that it raises most often above
+    all others."""
     layers, W_U = model.cfg.n_layers, W.W_U - W.W_U.mean(dim=1, keepdim=True)
     wanted, caches = ("hook_z", "ln_final.hook_scale"), []
     for rows in windows[:, :-1].split(BATCH):
@@ -178,8 +175,7 @@ def head_map(
     induction: Float[Tensor, "layer head"] | None = None,
 ) -> pd.DataFrame:
     """Return a row for each head, named as in "1.2": cost, error, works, start, current, previous, same, after,
-    induction,
-    copies, attribution, by window, positivity, successor, raises (token ids), names.
+    induction, copies, attribution, by window, positivity, successor, raises (token ids), names.
 
     `windows`: `windows_of(model)` if None. `ablated`: the effect of removing each head (`recorded_effects`); measured
     on the first TOKENS tokens of ROWS windows if None. `induction`: their induction scores, measured if None. Raises

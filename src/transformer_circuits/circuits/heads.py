@@ -1,7 +1,6 @@
 """What several chapters measure on a hooked model: scores of its heads, losses, and hooks that freeze or remove.
 
-Every function takes a TransformerBridge (`load_model`). `hooks` is a list as for `run_with_hooks`. A head is (layer,
-head).
+Every function takes a TransformerBridge (`load_model`). `hooks` is a list as for `run_with_hooks`.
 """
 
 import sys
@@ -28,8 +27,7 @@ def head_name(head: Head) -> str:
 
 
 def relative_error(measured: Tensor, expected: Tensor) -> float:
-    """Return the largest absolute difference divided by the largest absolute expected entry. Raises ValueError if the
-    shapes differ."""
+    """Return the largest absolute difference over the largest expected entry. Raises ValueError for unequal shapes."""
     if measured.shape != expected.shape:
         raise ValueError(f"shapes must be equal, got {tuple(measured.shape)} and {tuple(expected.shape)}")
     if torch.equal(measured, expected):
@@ -40,8 +38,7 @@ def relative_error(measured: Tensor, expected: Tensor) -> float:
 def patterns(
     model: Any, tokens: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
 ) -> Float[Tensor, "layer row head dest src"]:
-    """Return the attention patterns of all heads, with these hooks in place. For a few rows: 12 MB per row and layer at
-    12 heads and 512 tokens."""
+    """Return the attention patterns of all heads, with these hooks. For a few rows: each takes 12 MB a layer."""
     return pattern_scores(model, tokens, lambda pattern: pattern, hooks)
 
 
@@ -58,8 +55,7 @@ def pattern_scores(
     hooks: Iterable[Hook] = (),
     n_layers: int | None = None,
 ) -> Float[Tensor, "layer ..."]:
-    """Return `score(pattern)` for every layer (the first `n_layers`, at least one), at least in single precision. No
-    pattern is kept."""
+    """Return `score(pattern)` for every layer (the first `n_layers`), at least in single precision."""
     names = [get_act_name("pattern", layer) for layer in range(model.cfg.n_layers if n_layers is None else n_layers)]
     if not names:
         raise ValueError(f"the model must have at least one layer with attention heads, got {model.cfg.n_layers}")
@@ -99,8 +95,7 @@ class Scores(NamedTuple):
 
 
 def measured_draws(model: Any) -> list[repeats.Repeated]:
-    """Return the draws of repeated random tokens behind every reported induction score: ids that the model's tokenizer
-    has, behind its start token."""
+    """Return the draws of repeated random tokens behind every reported induction score: the tokenizer's ids."""
     reading, start = bridge.reading(model), bridge.start_token(model)
     draw = partial(
         repeats.repeated_random_tokens,
@@ -113,8 +108,7 @@ def measured_draws(model: Any) -> list[repeats.Repeated]:
 
 
 def measured_induction(model: Any) -> Scores:
-    """Return the induction scores that the book reports, over `measured_draws`; they are `cached`, so that a head has
-    one score everywhere."""
+    """Return the induction scores that the book reports, over `measured_draws`; they are `cached`."""
     draws = measured_draws(model)
 
     def measure() -> tuple[Tensor, Tensor]:
@@ -139,8 +133,7 @@ EMBEDDING, CONSTANT = -2, -1  # the last two parts of `Read`
 
 
 def read_by(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Read:
-    """Return the parts of queries and keys of head 1.`head` of an attention-only model. Their sum is what it
-    compares."""
+    """Return the parts of queries and keys of head 1.`head` of an attention-only model; it compares their sums."""
     z = torch.cat([activation(model, rows, "z", 0) for rows in tokens.split(prediction.BATCH)])
     mean = z.mean(dim=(0, 1))
     embedding = model.W_E[tokens]
@@ -154,10 +147,8 @@ def read_by(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Read:
 
 
 def keep(parts: Read, in_keys: Sequence[int], in_queries: Sequence[int], gain: float = 1) -> tuple[Tensor, Tensor]:
-    """Return queries and keys that read these first-layer heads only, and the means of the others.
-
-    `gain`: how many times the embedding is added to the queries.
-    """
+    """Return queries and keys that read these first-layer heads only, and the means of the others. `gain`: how many
+    times the embedding is added to the queries."""
     queries = gain * parts.queries[EMBEDDING] + parts.queries[CONSTANT] + parts.queries[list(in_queries)].sum(dim=0)
     return queries, parts.keys[EMBEDDING:].sum(dim=0) + parts.keys[list(in_keys)].sum(dim=0)
 
@@ -165,11 +156,7 @@ def keep(parts: Read, in_keys: Sequence[int], in_queries: Sequence[int], gain: f
 def induction_by_draw(
     queries: Float[Tensor, "row pos d_head"], keys: Float[Tensor, "row pos d_head"], draws: Sequence[repeats.Repeated]
 ) -> Float[Tensor, " draw"]:
-    """Return one head's induction score on each draw, from its queries and keys at the rows of one draw after the
-    other.
-
-    Only attention from the second copies is computed, which takes a tenth of the time of whole patterns.
-    """
+    """Return one head's induction score on each draw, from its queries and keys at all rows in order."""
     found, rows = [], iter(zip(queries, keys))
     for draw in draws:
         on_targets = queries.new_zeros(())
@@ -185,10 +172,7 @@ def induction_by_draw(
 
 
 def fewest_edges(parts: Read, draws: Sequence[repeats.Repeated], share: float) -> list[tuple[str, int, float]]:
-    """Return which heads, each for one side, keep this share of the induction score (claim T16).
-
-    The one that helps most is always added next: its side ("keys" or "queries"), the head, and the share kept so far.
-    """
+    """Return which heads keep this share of the induction score: side, head, share so far, best first (claim T16)."""
 
     def score(edges: Sequence[tuple[str, int]]) -> float:
         sides = [[head for side, head in edges if side == name] for name in ("keys", "queries")]
@@ -205,22 +189,19 @@ def fewest_edges(parts: Read, draws: Sequence[repeats.Repeated], share: float) -
 
 
 def previous_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
-    """Return the mean attention of every head to the previous token on these windows, the first two positions left
-    out."""
+    """Return the mean attention of every head to the previous token, without the first two positions."""
     found = [pattern_scores(model, rows, attention.previous_token_score) for rows in windows.split(prediction.BATCH)]
     return torch.cat(found, dim=1).mean(dim=1)
 
 
 def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
-    """Return the mean attention of every head to the start token; a head at ATTENTION_SINK or above is a resting
-    head."""
+    """Return the mean attention of every head to the start token; from ATTENTION_SINK on it rests."""
     found = [pattern_scores(model, rows, attention.start_token_score) for rows in windows.split(prediction.BATCH)]
     return torch.cat(found, dim=1).mean(dim=1)
 
 
 def run_from(model: Any, stream: Float[Tensor, "row pos d_model"], layer: int, hooks: Iterable[Hook] = ()) -> Tensor:
-    """Return the logits of an attention-only model if `layer` reads this residual stream; the layers before it do not
-    run.
+    """Return the logits of an attention-only model if `layer` reads this residual stream; earlier layers do not run.
 
     (TransformerLens's `start_at_layer` does not work with these models.) A hook may end the run, as in `activation`.
     Raises ValueError for other models, in which more than attention is between the stream and the logits.
@@ -238,10 +219,8 @@ def run_from(model: Any, stream: Float[Tensor, "row pos d_model"], layer: int, h
 
 
 def activation(model: Any, tokens: Tensor, name: str, layer: int) -> Tensor:
-    """Return one activation, by its short name, of a run that ends there.
-
-    `tokens`: ids [row, pos], or the residual stream [row, pos, d_model] that `layer` reads (`run_from`).
-    """
+    """Return one activation, by its short name, of a run that ends there. `tokens`: ids [row, pos], or the residual
+    stream [row, pos, d_model] that `layer` reads (`run_from`)."""
 
     def end(found: Tensor, hook: Any) -> None:
         raise StopAtLayerException(found)  # the run returns what it contains
@@ -253,8 +232,7 @@ def activation(model: Any, tokens: Tensor, name: str, layer: int) -> Tensor:
 
 
 def freeze(cache: Any) -> list[Hook]:
-    """Return hooks that keep the attention patterns of a cached run: with them the model is linear in what it embeds
-    (claim P3)."""
+    """Return hooks that keep the attention patterns of a cached run: the model is then linear (claim P3)."""
     names = [get_act_name("pattern", layer) for layer in range(cache.model.cfg.n_layers)]
     return [(name, lambda pattern, hook: cache[hook.name]) for name in names]
 
@@ -266,8 +244,7 @@ def mean_z(model: Any, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tens
 
 
 def without_heads(heads: Sequence[Head], means: Sequence[Float[Tensor, "head d_head"]] | None = None) -> list[Hook]:
-    """Return hooks that remove heads: each head's `z` is replaced by its mean (`means[layer]`, from `mean_z`), or by
-    zero if `means` is None."""
+    """Return hooks that remove heads: each head's `z` is replaced by its mean (`means[layer]`), or by zero."""
 
     def replace(z: Float[Tensor, "row pos head d_head"], hook: Any) -> Tensor:
         z, mine = z.clone(), [head for layer, head in heads if layer == hook.layer()]

@@ -1,33 +1,36 @@
 """In-context learning: which tokens the text before them can tell, and from when on in training something holds.
 
 Paper: "Where Does This Leave Us?", and its sequel, "In-context Learning and Induction Heads" (Olsson et al. 2022).
-Claims W1 and W2. A Series has a value for each snapshot of a training log (`models.registry.training_log`), its index
-the tokens seen.
+Claims W1 and W2. A Series has a value for each snapshot of a training log, by the tokens seen.
 """
 
-import sys
+import hashlib
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+from tqdm import tqdm
 
 from transformer_circuits.circuits.heads import activation
+from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures import prediction
 from transformer_circuits.measures.ablation import AblationEffects
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
-from transformer_circuits.measures.cache import cached
 from transformer_circuits.measures.prediction import HALF, HELPS, VIRTUAL
 from transformer_circuits.measures.weights import COMPOSES, CORNER, MOST
+from transformer_circuits.models import load_model
+from transformer_circuits.paths import DATA
 
+SHIPPED = DATA / "in_context_scores.safetensors"
 GROUPS = ("new token", "token seen, pair new", "pair seen")
 
 
 def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-1"]:
-    """What a window up to each token says about the next one, as an index into GROUPS: whether it, or the pair of both,
-    stood there before."""
+    """What a window up to each token says about the next: whether it, or the pair, stood there before (GROUPS)."""
     kinds = []
     for row in windows:  # one at a time: a table of positions by positions
         inputs, following = row[:-1], row[1:]
@@ -40,11 +43,7 @@ def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-
 def logits_at(
     model: Any, tokens: Int[Tensor, "row pos"], places: Int[Tensor, " place"]
 ) -> Float[Tensor, "row place d_vocab"]:
-    """Return the logits of an attention-only model at a few positions alone: its last layer asks from nowhere else.
-
-    With 40 of 512 positions this takes half of the time of two layers, and a quarter of that of one. Raises ValueError
-    for other models.
-    """
+    """Return the logits of an attention-only model at a few positions alone: its last layer asks from nowhere else."""
     config, last = model.original_model.config, model.cfg.n_layers - 1
     if config.beyond or last < 0:
         raise ValueError("the model must be attention-only, of this book's kind, and have a layer")
@@ -60,20 +59,31 @@ def logits_at(
 
 
 def in_context_scores(model: Any, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
-    """Return the in-context score of each window, in nats (claim W1): `prediction.in_context_score` window by window,
-    and `cached`."""
+    """Return the in-context score of each window, in nats (claim W1): `prediction.in_context_score` window by window.
+    Those of the chapters take two minutes, so the repository has them (`make in-context`)."""
+    key = _key(model, windows)
+    shipped = load_file(SHIPPED)
+    return shipped[key].to(windows.device) if key in shipped else measured_scores(model, windows)
+
+
+def measured_scores(model: Any, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
+    """Return `in_context_scores`, measured."""
     early, late = prediction.in_context_places(windows.shape[1] - 1)
     places = torch.cat([early, late]).to(windows.device)
+    scores = []
+    for rows in tqdm(windows.split(prediction.batch_size(windows.device)), desc="in-context scores", leave=False):
+        log_probs = logits_at(model, rows[:, : late[-1] + 1], places).log_softmax(dim=-1)
+        losses = -log_probs.gather(-1, rows[:, places + 1, None])[..., 0]
+        scores.append(losses[:, len(early) :].mean(dim=1) - losses[:, : len(early)].mean(dim=1))
+    return torch.cat(scores)
 
-    def measure() -> list[Tensor]:
-        scores = []
-        for rows in windows.split(prediction.batch_size(windows.device)):
-            log_probs = logits_at(model, rows[:, : late[-1] + 1], places).log_softmax(dim=-1)
-            losses = -log_probs.gather(-1, rows[:, places + 1, None])[..., 0]
-            scores.append(losses[:, len(early) :].mean(dim=1) - losses[:, : len(early)].mean(dim=1))
-        return [torch.cat(scores)]
 
-    return cached(model, measure, [sys.modules[__name__], prediction], windows)[0]
+def _key(model: Any, windows: Int[Tensor, "window pos"]) -> str:
+    """Return a digest of the weights and the windows."""
+    digest = hashlib.sha256()
+    for tensor in (windows, *model.original_model.parameters()):
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 class Milestone(NamedTuple):
@@ -93,9 +103,8 @@ def met_from(met: pd.Series) -> Milestone:
 
 
 def steepest_fall(score: pd.Series) -> Milestone:
-    """Return where a score, interpolated over the logarithm of the tokens seen, falls most while these double: the end
-    and
-    the start of that stretch; NaN, NaN if it never falls."""
+    """Return where a score, interpolated over log tokens, falls most while these double: the end and start of that
+    stretch; NaN, NaN if it never falls."""
     score = score[score.index > 0]
     at = np.log(score.index.to_numpy(float))
     starts = at[at <= at[-1] - np.log(2)]
@@ -117,10 +126,9 @@ def when_true(
 ) -> pd.DataFrame:
     """Return from which snapshot on each headline finding holds until the end of training, as far as logs can judge it.
 
-    A row for each finding, in the order of the paper: `claim` (its id in the ledger, empty if no claim has this
-    criterion), `about` (what the criterion reads: "weights", "attention", or "loss"), `finding`, and `tokens` and
-    `before` of `met_from`. "The best head" is the one with the best induction score at that snapshot. `log` may be that
-    of a one-layer model.
+    A row for each finding, in the order of the paper: `claim` (its id, or ""), `about` (what is read: "weights",
+    "attention", "loss"), `finding`, and `tokens` and `before` of `met_from`. "The best head" is the one with the best
+    induction score at that snapshot. `log` may be that of a one-layer model.
 
     `copying`: positivity above which a head of the one-layer model copies (`weights.copying_threshold` of the matrices
     as they are, because the log's positivity is that of circuits which are not centered).
@@ -165,3 +173,9 @@ def when_true(
         alone = np.interp(two.index, one.index, one["in_context"])  # after as many tokens, or at its end
         judge(two, "W1", "loss", "A longer context helps two layers more than one", alone - two["in_context"] >= HELPS)
     return pd.DataFrame(rows, columns=["claim", "about", "finding", "tokens", "before"])
+
+
+if __name__ == "__main__":
+    everything = held_out_windows(prediction.IN_CONTEXT_WINDOWS, 512)
+    models = [load_model(name) for name in ("attn-only-1l", "attn-only-2l")]
+    save_file({_key(model, everything): measured_scores(model, everything) for model in models}, SHIPPED)

@@ -31,14 +31,12 @@ from transformer_circuits.measures import estimates
 
 OFTEN = 100  # times that a source token occurs in the training text (claims S1, S2): rarer ones cannot be learned
 LIFTED = 2.0  # times as likely after a destination as anywhere (claim S1)
-# Shuffles behind every value by chance here: the standard error of the rarest of them (a pattern of claim S2) is a
-# tenth of it.
+# Shuffles behind every value by chance here: the standard error of the rarest of them is a tenth of it.
 SHUFFLES = 100
 PERMUTATIONS = 200  # of labels (claim S8): the standard error of the 99th percentile is below 0.02
 # every third held-out document (claim S6): the standard error of what bugs cost is below 0.2 nats per 1,000 tokens
 NTH_DOCUMENT = 3
-# Of a QK circuit: a destination is in the top share of its source's column, or a source in that of its destination's
-# row.
+# A destination is in the top share of its source's QK column, or a source in that of its destination's row.
 Axis = Literal["column", "row"]
 Forms = tuple[Sequence[int], ...]  # of source, destination, out: token ids with and without a leading space
 Ways = Int[Tensor, "3 way"]  # ways to split a word: ids of the whole, of its first piece, and of the rest
@@ -50,8 +48,7 @@ def circuits(model: TransformerBridge) -> list[FactoredMatrix]:
 
 
 class Candidates(NamedTuple):
-    """Some sources of each first-layer head, and all hits of each: every destination goes with every out token (the
-    paper's factored form)."""
+    """Some sources of each first-layer head, and all hits of each: every destination goes with every out token."""
 
     sources: Int[Tensor, "head source"]
     destinations: Int[Tensor, "head source d"]  # the top share of the source's QK column, ascending ids
@@ -86,8 +83,7 @@ class Hits(NamedTuple):
         return cls(columns, rows, Candidates.of(model, every_token, share), of_rows, counted)
 
     def attended(self, sources: Ids, destinations: Ids, axis: Axis = "column") -> Bool[Tensor, "head n"]:
-        """Return whether destination i is in the top share of source i's QK column, or source i in that of destination
-        i's row."""
+        """Return whether destination i is in the top share of source i's column, or source i in that of its row."""
         if axis == "row":
             return (self.sources[:, destinations] == sources[:, None]).any(dim=-1)
         return (self.grid.destinations[:, sources] == destinations[:, None]).any(dim=-1)
@@ -98,8 +94,7 @@ class Hits(NamedTuple):
         return self.attended(sources, destinations, axis) & raised & self.counted[:, None]
 
     def best_copier(self, sources: Ids) -> Ids:
-        """Return for each source the counted head in whose OV row it ranks highest itself; of several, the one that
-        raises it most (claim S1)."""
+        """Return for each source the counted head that ranks it highest; of several, the largest boost (claim S1)."""
         rank = above(self.rows, sources, sources).masked_fill(~self.counted[:, None], self.rows.rdim)
         boost = (self.rows.A[:, sources] * self.rows.B.mT[:, sources]).sum(dim=-1)
         return boost.masked_fill(rank > rank.amin(dim=0), -torch.inf).argmax(dim=0)
@@ -110,8 +105,7 @@ class Hits(NamedTuple):
         return (self.sources[head, grid.destinations] == grid.sources[..., None, None]).any(dim=-1)
 
     def top_destinations(self, heads: Ids, sources: Ids, k: int = 5) -> tuple[Int[Tensor, "n k"], Bool[Tensor, "n k"]]:
-        """Return the k highest destinations of source i's column in head i, and which have the source in the top share
-        of their row (claim S1)."""
+        """Return source i's k highest destinations in head i, and which have it in their row's top share (claim S1)."""
         found = torch.zeros(len(sources), k, dtype=torch.long)
         for head in heads.unique():
             _, found[heads == head] = top_k(self.columns[int(head)], k, sources[heads == head])
@@ -128,8 +122,7 @@ def families(names: Sequence[str]) -> Bool[Tensor, "d_vocab d_vocab"]:
 
 
 def often_followed(bigrams: BigramCounts, family: Bool[Tensor, "source d_vocab"]) -> Bool[Tensor, "source d_vocab"]:
-    """Return after which tokens a source or a variant comes at least LIFTED times as often as it occurs overall (claim
-    S1)."""
+    """Return after which tokens a source or a variant comes more than LIFTED times as often as overall (claim S1)."""
     follows = sparse.csr_array((bigrams.count, bigrams.following, bigrams.row_start))
     after = (follows @ sparse.csr_array(family.numpy().astype(np.int64).T)).toarray()  # [token before, source]
     total = follows.sum(axis=1)[:, None]
@@ -145,8 +138,7 @@ def orders(n: int, draws: int) -> Int[Tensor, "draw n"]:
 def copied_by_chance(
     hits: Hits, family: Bool[Tensor, "d_vocab d_vocab"], sources: Ids, k: int = 5, shuffles: int = SHUFFLES
 ) -> Float[Tensor, " shuffle"]:
-    """Return the share of sources with themselves or a variant among the k highest out tokens of another source, in any
-    counted head (claim S1)."""
+    """Return the share of sources with a variant among another's k highest out tokens, in any counted head (S1)."""
     shares = []
     for others in sources[orders(len(sources), shuffles)]:
         raised = hits.grid.outs[hits.counted][:, others, :k]
@@ -164,8 +156,7 @@ def _ways(rows: Iterable[tuple[int, ...]]) -> Ways:
 
 
 def all_splits(names: Sequence[str]) -> Ways:
-    """Return every way to cut a token, with or without its leading space, into two tokens; the first is not only a
-    space (claim S2)."""
+    """Return every way to cut a token, with or without its leading space, into two tokens, the first no space (S2)."""
     ids = {name: i for i, name in enumerate(names)}
     rows = []
     for i, name in enumerate(names):
@@ -178,8 +169,7 @@ def all_splits(names: Sequence[str]) -> Ways:
 
 
 def broken_words(names: Sequence[str], encode: Callable[[str], list[int]]) -> Ways:
-    """Return words that are one token after a space, and exactly two without the space or with the first letter's case
-    changed (claim S3)."""
+    """Return words that are one token after a space, and two without it or in the other case (claim S3)."""
     rows = []
     for i, name in enumerate(names):
         word = name.removeprefix(" ")
@@ -201,8 +191,7 @@ PATTERNS = {
 def four_patterns(
     hits: Hits, names: Sequence[str], outs: Int[Tensor, "head d_vocab k"]
 ) -> Bool[Tensor, "4 head d_vocab"]:
-    """Return which heads and sources show each of the four PATTERNS of copying (claim S2). `outs`: the k that each head
-    raises most, by source.
+    """Return which heads and sources show each of the four PATTERNS of copying (claim S2).
 
     The first two: the source, or a variant of it, is among its out tokens. The last two: the rest b of a source
     (`all_splits`), or a variant of that rest, is, and the piece a attends to the source.
@@ -225,8 +214,7 @@ def _four_patterns(hits: Hits, family: Tensor, splits: Ways, outs: Tensor) -> Bo
 def shuffled_patterns(
     hits: Hits, names: Sequence[str], sources: Ids, k: int = 3, shuffles: int = SHUFFLES
 ) -> Float[Tensor, "shuffle 4"]:
-    """Return how frequent each of the PATTERNS is over these sources and the counted heads once sources exchange their
-    out tokens (claim S2)."""
+    """Return how frequent each of the PATTERNS is over these sources once they exchange their out tokens (claim S2)."""
     outs, shares, words = hits.grid.outs[..., :k], [], (families(names), all_splits(names))
     for others in sources[orders(len(sources), shuffles)]:
         exchanged = outs.index_copy(1, sources, outs[:, others])
@@ -235,8 +223,7 @@ def shuffled_patterns(
 
 
 def pattern_shares(hits: Hits, names: Sequence[str], sources: Ids, k: int = 3) -> dict[str, tuple[float, float]]:
-    """Return how frequent each of the PATTERNS is over pairs of a counted head and one of these sources, with its
-    standard error over sources.
+    """Return how frequent each of the PATTERNS is over counted heads and these sources, with its error over sources.
 
     NAME_random: the same with out tokens shuffled among the sources, with the error over shuffles.
     """
@@ -250,8 +237,7 @@ def pattern_shares(hits: Hits, names: Sequence[str], sources: Ids, k: int = 3) -
 def exchanged_words(
     hits: Hits, ways: Ways, frequency: Float[Tensor, " d_vocab"], shuffles: int = SHUFFLES
 ) -> Float[Tensor, " shuffle"]:
-    """Return the share of words found once they change pieces and rests in a random cycle of 20 neighbors in frequency
-    (claim S3)."""
+    """Return the share of words found once 20 neighbors in frequency exchange pieces and rests (claim S3)."""
     generator, shares = torch.Generator().manual_seed(0), []
     words, word = ways[0].unique(return_inverse=True)
     groups = frequency[words].argsort(stable=True).split(20)
@@ -272,8 +258,7 @@ def paper_examples() -> dict[str, Any]:
 
 
 def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> pd.DataFrame:
-    """Return the paper's skip-trigrams in our tokens (claim S4): `group`, `paper` (as the paper writes it), `forms`,
-    and `pieces`.
+    """Return the paper's skip-trigrams in our tokens (claim S4): `group`, `paper`, `forms`, `pieces`.
 
     The paper does not show leading spaces, so both forms of each token count, where they are single tokens. A token
     that the vocabulary splits in both forms is listed with its `pieces`, "str|ft|ime".
@@ -308,8 +293,7 @@ def ways_among(forms: Sequence[Forms], right: Ways) -> list[Ways]:
 def exchanged_hits(
     hits: Hits, forms: Sequence[Forms], shuffles: int = SHUFFLES, axis: Axis = "column"
 ) -> Float[Tensor, " shuffle"]:
-    """Return how many triples that have a form are hits once destinations and out tokens are exchanged between them
-    (claim S4)."""
+    """Return how many triples are hits once destinations and out tokens are exchanged between them (claim S4)."""
     sources, destinations, outs = zip(*(triple for triple in forms if all(triple)))
     counts = []
     for d, o in orders(len(sources), 2 * shuffles).view(shuffles, 2, -1).tolist():
@@ -319,8 +303,7 @@ def exchanged_hits(
 
 
 def hits_in_text(hits: Hits, listed: pd.DataFrame, right: Ways) -> pd.DataFrame:
-    """Return those of `paper_list` that are `right` in a text: source, rest, their forms there, and whether they are
-    hits by column and by row."""
+    """Return those of `paper_list` that are `right` in a text: source, rest, forms there, hit by column, by row."""
     rows = []
     for name, way in zip(listed.paper, ways_among(listed.forms, right)):
         if way.numel():
@@ -331,8 +314,7 @@ def hits_in_text(hits: Hits, listed: pd.DataFrame, right: Ways) -> pd.DataFrame:
 
 
 def hit_share(hits: Hits, in_text: pd.DataFrame, axis: Axis) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the fraction of `hits_in_text` that are hits by this axis, and by chance, each with its standard error
-    (over sources and shuffles)."""
+    """Return the fraction of `hits_in_text` that are hits by this axis, and by chance, with standard errors."""
     by_source = in_text.groupby("source")[axis].agg(["sum", "count"])
     share = estimates.ratio(*torch.tensor(by_source.to_numpy()).T)
     chance = estimates.mean(exchanged_hits(hits, in_text["forms"], axis=axis) / len(in_text))
@@ -340,18 +322,12 @@ def hit_share(hits: Hits, in_text: pd.DataFrame, axis: Axis) -> tuple[tuple[floa
 
 
 def nearest(
-    model: TransformerBridge,
-    triples: Sequence[Ways],
-    names: Sequence[str],
-    working: Bool[Tensor, " head"],
-    share: float = SHARE,
+    model: TransformerBridge, triples: Sequence[Ways], names: Sequence[str], working: Bool[Tensor, " head"]
 ) -> pd.DataFrame:
-    """Return where triples come nearest to a hit: the way and working head in which the worse of two ranks is best;
-    nearest first.
+    """Return where triples come nearest to a hit: the way and working head with the best worse rank, nearest first.
 
-    Index: which triple; one without a way is left out. Columns tokens (three strings), head ("0.7"), hit, and the share
-    of tokens that rank above: above d (%) in the source's column, above s (%) in the destination's row, above o (%). A
-    hit is judged by column.
+    Index: which triple; one without a way is left out. Columns tokens, head ("0.7"), hit (by column), and the share of
+    tokens that rank above: above d (%) in the source's column, above s (%) in the destination's row, above o (%).
     """
     rows, (columns, outs) = {}, circuits(model)
     for i, ways in enumerate(triples):
@@ -362,7 +338,7 @@ def nearest(
             head, way = divmod(int(ranked.amax(dim=0).argmin()), ways.shape[1])
             above_d, above_o = ranked[:, head, way].tolist()
             above_s = int(ranks(columns[head].T, d[[way]], source[[way]]))
-            hit = max(above_d, above_o) < max(1, int(share * outs.rdim))
+            hit = max(above_d, above_o) < max(1, int(SHARE * outs.rdim))
             tokens = [names[token] for token in ways[:, way]]
             rows[i] = tokens, f"0.{head}", hit, *(100 * n / outs.rdim for n in (above_d, above_s, above_o))
     names_of_shares = ["above d (%)", "above s (%)", "above o (%)"]
@@ -381,8 +357,7 @@ def find_boosts(tokens: Int[Tensor, " position"], patterns: Float[Tensor, "head 
     """Return where candidate triples occur in a text, and what they add to the logits there (claim S6).
 
     For head h, destination d at position j, and out token o: A^h[j, source] * boost of o, with the attention summed
-    over all positions of the source before j. A token that attends to itself is not a skip-trigram. Boosts below zero
-    count as zero.
+    over all positions of the source before j. Boosts below zero count as zero.
     """
     kinds, kind_of = tokens.unique(return_inverse=True)
     # [head, position, kind of token]: to earlier positions of this token

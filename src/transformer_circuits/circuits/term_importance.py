@@ -1,7 +1,6 @@
 """Losses with kinds of paths left out: how much each kind of term matters.
 
-Paper: "Term Importance Analysis"; claims T11 and T12. All functions are for attention-only models of two layers, and
-raise ValueError for others.
+Paper: "Term Importance Analysis"; claims T11 and T12. For attention-only models of two layers; others raise ValueError.
 """
 
 from collections import defaultdict
@@ -34,8 +33,7 @@ def losses_by_terms(model: Any, windows: Int[Tensor, "window pos"]) -> dict[str,
     _check(model)
     direct = FactoredMatrix(model.W_E, model.W_U)
     normalizer = torch.cat([block.logsumexp(dim=-1) for _, block in row_blocks(direct)])
-    # Results go into tensors made beforehand: small ones kept between large temporary ones would keep the heap from
-    # being reused.
+    # Results go into tensors made beforehand: small ones between large ones would keep the heap from being reused.
     found = defaultdict(lambda: normalizer.new_empty(len(windows), dtype=torch.float64))
     for at in tqdm(range(0, len(windows), BATCH), desc="losses"):
         part = slice(at, at + BATCH)
@@ -57,13 +55,10 @@ def losses_by_terms(model: Any, windows: Int[Tensor, "window pos"]) -> dict[str,
 
 
 def losses_by_ablation(model: Any, windows: Int[Tensor, "window pos"]) -> dict[str, Float[Tensor, " window"]]:
-    """Return the mean loss (nats per token) of each window if the second layer's keys or queries read something else
-    than the first layer's output.
+    """Return the mean loss (nats) of each window if the second layer's keys or queries read something else.
 
     "mean Q": its mean over these windows and positions. "other K", "other Q": its output at the same positions of the
-    window before, in a circle, so that windows should be far apart in the text. (A "mean K" adds the same to all scores
-    of a row: it equals "without K" above.) What other windows wrote is kept: 0.8 MB per window of 512 tokens at a width
-    of 384.
+    window before, in a circle, so that windows should be far apart in the text. (A "mean K" equals "without K" above.)
     """
     _check(model)
     parts = [slice(at, at + BATCH) for at in range(0, len(windows), BATCH)]

@@ -169,11 +169,8 @@ class Record(Strict):
 
 
 class Elsewhere(Strict):
-    """What the same measures gave on another model: the held-out seed, or a public model.
-
-    A YAML file: `model`, its name for people; `measured`, on what and when; `records`, as a notebook's outputs carry
-    them.
-    """
+    """What the same measures gave on another model: the held-out seed, or a public model. A YAML file: `model`, its
+    name for people; `measured`, on what and when; `records`, as in a notebook."""
 
     model: str
     measured: str = ""
@@ -217,10 +214,8 @@ def compute(expression: ast.expr, values: Mapping[str, float]) -> float:
 
 
 def unmet(criterion: str, values: Mapping[str, float]) -> list[ast.Compare]:
-    """Return those comparisons of a criterion, joined by `and`, that are not met.
-
-    A comparison with an optional value that was not measured is one of them.
-    """
+    """Return those comparisons of a criterion, joined by `and`, that are not met. A comparison with an optional value
+    that was not measured is one of them."""
     tree = ast.parse(criterion, mode="eval").body
     parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
     return [part for part in parts if not (names_in(part) <= values.keys() and compute(part, values))]
@@ -228,10 +223,8 @@ def unmet(criterion: str, values: Mapping[str, float]) -> list[ast.Compare]:
 
 @functools.cache
 def load_claims() -> dict[str, Claim]:
-    """Load all claims by id, in the paper's order.
-
-    Raises pydantic's ValueError if an entry of claims.yml is not valid.
-    """
+    """Load all claims by id, in the paper's order. Raises pydantic's ValueError if an entry of claims.yml is not
+    valid."""
     text = CLAIMS_FILE.read_text(encoding="utf-8")
     sections = yaml.load(text, yaml.CSafeLoader)["sections"]  # safe_load takes ten times as long
     entries = [{"section": section["title"], **entry} for section in sections for entry in section["claims"]]
@@ -247,10 +240,8 @@ def claim_of(id: str) -> Claim:
 
 
 def measured(claim: Claim, given: Mapping[str, float]) -> dict[str, float]:
-    """Return what was measured as finite numbers, in the order of claims.yml.
-
-    Raises LedgerError for names and numbers that do not fit.
-    """
+    """Return what was measured as finite numbers, in the order of claims.yml. Raises LedgerError for names and numbers
+    that do not fit."""
     numbers = {str(name): float(number) for name, number in given.items()}
     if infinite := [name for name, number in numbers.items() if not math.isfinite(number)]:
         raise LedgerError(f"{claim.id}: {', '.join(infinite)} must be finite")

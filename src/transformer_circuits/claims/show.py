@@ -1,12 +1,10 @@
-"""How claims look in a notebook and on cards, and how outputs carry them: numbers, lines, JSON.
-
-Everything is escaped.
-"""
+"""How claims look in a notebook and on cards, all escaped, and how outputs carry them: numbers, lines, JSON."""
 
 import ast
 import math
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 import jinja2
@@ -14,8 +12,7 @@ import markupsafe
 
 from transformer_circuits.claims.ledger import Claim, Record, Verdict, compute, names_in, unmet
 
-# A sign, and a color. Where the book's style sheet is not loaded (JupyterLab, Colab), only the line at a card's edge
-# has the color.
+# A sign, and a color. Outside the book only the line at a card's edge has the color.
 LOOKS = {
     Verdict.REPRODUCED: ("✓", "#0b5cad"),
     Verdict.PARTLY: ("◐", "#8a5a00"),
@@ -101,18 +98,11 @@ def our_result(record: Record) -> str:
         return f"{claim.error} {show_number(max(map(abs, values.values())))}"
     if not claim.ours:
         return "; ".join(f"{what}: {value}" for what, value in show_values(claim, values)[:2])
-    words = Words()
+    words = defaultdict(lambda: "–")  # for a value that was not measured
     for name, quantity in claim.quantities.items():
         if name in values:
             words[name], words[f"n_{name}"] = show_quantity(values[name], quantity.unit), show_number(values[name])
     return claim.ours.format_map(words)
-
-
-class Words(dict[str, str]):
-    """What a template is filled with; a value that was not measured is a dash."""
-
-    def __missing__(self, name: str) -> str:
-        return "–"
 
 
 def subscripts(text: str) -> markupsafe.Markup:
@@ -163,10 +153,7 @@ MIME = "application/vnd.transformer-circuits.claims+json"
 
 
 class Verdicts:
-    """The claims of a chapter, a line each.
-
-    A notebook's output carries them as HTML, as text, and as JSON for the build.
-    """
+    """The claims of a chapter, a line each. Outputs carry them as HTML, text, and JSON."""
 
     def __init__(self, *records: Record) -> None:
         self.records = list(records)
@@ -186,10 +173,7 @@ verdicts = Verdicts  # shows what `judge` found for a chapter's claims: the last
 
 
 def records_in(notebook: Mapping) -> Iterator[Record]:
-    """Yield the records that the outputs of an executed notebook carry.
-
-    Raises pydantic's ValueError for malformed ones.
-    """
+    """Yield the records that the outputs of an executed notebook carry. Raises ValueError for malformed ones."""
     for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
             yield from map(Record.model_validate, output.get("data", {}).get(MIME, []))

@@ -1,5 +1,4 @@
-"""Say what is wrong with a function that a reader wrote: the solution is tried with each typical mistake in it
-(exercises.yml)."""
+"""Say what is wrong with a function that a reader wrote: it is compared with typical mistakes (exercises.yml)."""
 
 import base64
 import dataclasses
@@ -23,8 +22,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.models.bridge import SIZES, from_matrices, matrices
 
-# Largest difference, as a fraction of the largest entry, that counts as equal: in double precision, and in single
-# precision.
+# Largest difference, as a fraction of the largest entry, that counts as equal in double and single precision.
 TOLERANCE, SINGLE = 1e-5, 1e-3
 SLOW = 60  # seconds that the cells after a check may compute
 
@@ -83,8 +81,7 @@ class Wrong(Exception):
 
 
 def check(function: Callable) -> Callable:
-    """Print in one line whether the function is right. Return it if so, and otherwise the book's version, so that the
-    page goes on."""
+    """Print in one line whether the function is right. Return it if so, else the book's version."""
     name = getattr(function, "__name__", None)
     if name not in EXERCISES:
         got = f"There is no exercise named {name}." if name else f"Got a {type(function).__name__}."
@@ -107,8 +104,7 @@ def check(function: Callable) -> Callable:
 
 @torch.no_grad()
 def judge(exercise: Exercise, function: Callable) -> float:
-    """Return the seconds of the slowest trial. Raise Wrong, or NotImplementedError for a stub, unless the function
-    agrees with the solution."""
+    """Return the seconds of the slowest trial. Raise Wrong if the function differs from the solution."""
     # The first trial also in single precision, as on the page.
     wanted = list(inspect.signature(exercise.solution).parameters)
     found = inspect.signature(function).parameters.values()
@@ -139,8 +135,7 @@ def judge(exercise: Exercise, function: Callable) -> float:
 
 
 def timed(exercise: Exercise, function: Callable, args: tuple) -> tuple[Any, float]:
-    """Return what a reader's function gives in double precision, or in single if it fails in double; and how many
-    seconds that took."""
+    """Return what a function gives in double precision, or in single if that fails; and its seconds."""
     start = time.process_time()
     try:
         result = attempt(exercise, function, args, torch.float64)
@@ -156,8 +151,7 @@ def answer(exercise: Exercise, function: Callable, trial: int) -> Any:
 
 
 def described(exercise: Exercise, function: Callable, args: tuple) -> str:
-    """Return a sentence about the arguments of a trial, and one about what the function reads from the notebook
-    instead."""
+    """Return a sentence about the arguments of a trial, and one about what it reads from the notebook."""
     words = []
     for name, arg in zip(inspect.signature(exercise.solution).parameters, args, strict=True):
         if isinstance(arg, TransformerBridge):
@@ -180,10 +174,8 @@ def run(exercise: Exercise, function: Callable, args: tuple) -> Any:
 
 
 def attempt(exercise: Exercise, function: Callable, args: tuple, dtype: torch.dtype) -> Any:
-    """Return what a reader's function gives on copies of the arguments.
-
-    Raise Wrong if it fails, calls what it must not, or leaves hooks or changes behind.
-    """
+    """Return what a reader's function gives on copies of the arguments. Raise Wrong if it fails, calls what it must
+    not, or leaves hooks or changes behind."""
     avoided = {inspect.unwrap(other).__code__ for other in exercise.avoid}
     given = tuple(copied(arg, dtype) for arg in args)
     called, profiler = set(), sys.getprofile()
@@ -264,25 +256,18 @@ def difference(exercise: Exercise, result: Any, expected: Tensor) -> str:
     if 0 < abs(factor) < torch.inf and close(result, factor * expected):
         return f"Every entry is {factor:.3g} times what it should be."
     if shape[0] > 1 and torch.equal(result, result[:1].expand_as(result)):
-        cause = (
-            "Does every step use its own index? A collected tensor that is changed in place (`x += y`) changes "
-            "everywhere."
-        )
+        cause = "Does every step use its own index? A collected tensor changed in place (`x += y`) changes everywhere."
         return f"It is the same everywhere along the axis `{axes[0]}`. {cause}"
     if (result.isinf() & expected.isfinite()).any():
-        return (
-            "Some entries are infinite and should not be. In single precision a small probability becomes 0: use "
-            "`log_softmax`."
-        )
+        cause = "In single precision a small probability becomes 0: use `log_softmax`."
+        return f"Some entries are infinite and should not be. {cause}"
     apart = (result - expected).abs().nan_to_num(torch.inf)
     at = torch.unravel_index(apart.argmax(), apart.shape)
     # "pos-1" has one entry less than "pos"
     place = ", ".join(f"{axis.partition('-')[0]} {int(i)}" for axis, i in zip(axes, at))
     right = int(100 * (apart <= SINGLE * expected.abs().max()).double().mean())  # rounded down
-    return (
-        f"At {place} it gives {write(result[at])} and should give {write(expected[at])}. {right}% of all entries "
-        f"are right."
-    )
+    gives, should = write(result[at]), write(expected[at])
+    return f"At {place} it gives {gives} and should give {should}. {right}% of all entries are right."
 
 
 def helped(name: str) -> Markdown:
@@ -292,8 +277,7 @@ def helped(name: str) -> Markdown:
 
 
 def answered(name: str, **texts: str) -> Markdown:
-    """Return texts under their titles, and what exercises.yml answers, each folded until the check of the exercise has
-    passed."""
+    """Return texts under their titles, and what exercises.yml answers, folded until the check has passed."""
     fixed = EXERCISES[name].afterward
     return folded(texts | ({"Afterward": fixed} if fixed else {}), unfolded=name in PASSED)
 
@@ -304,12 +288,8 @@ def folded(texts: dict[str, str], unfolded: bool = False) -> Markdown:
 
 
 def drawn(name: str, alt: str, caption: str) -> HTML:
-    """Return the current figure of matplotlib with its caption, folded until the check of the exercise has passed.
-    `alt` describes the picture.
-
-    The figure is inside the fold, so that it stays closed when all cells are run, which opens folded outputs in
-    JupyterLab.
-    """
+    """Return the current figure of matplotlib with its caption, folded until the check has passed. The figure is inside
+    the fold: JupyterLab opens folded outputs when all cells are run."""
     image = io.BytesIO()
     plt.savefig(image, format="png", bbox_inches="tight")
     plt.close()

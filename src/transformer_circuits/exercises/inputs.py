@@ -1,5 +1,4 @@
-"""What functions are tried with: random models first, because on a trained model many mistakes change little, then a
-shipped one."""
+"""What functions are tried with: random models first, as mistakes change them more, then a shipped one."""
 
 import functools
 from collections.abc import Iterator
@@ -29,8 +28,7 @@ def random_model(n_layers: int, seed: int = 0) -> TransformerBridge:
 
 @functools.cache
 def shipped() -> TransformerBridge:
-    """Return a trained model in double precision, as the random ones are: small enough that a slow function still
-    ends."""
+    """Return a trained model in double precision, as the random ones are: small enough for a slow function."""
     return load_model("small-2l", dtype=torch.float64)
 
 
@@ -60,8 +58,7 @@ def with_more(trials: Iterator[tuple], *arguments: tuple) -> Iterator[tuple]:
 
 
 def tables() -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield tables in which some pairs are neither right nor wrong; the last ones are as large as those of the page,
-    one full and one as sparse."""
+    """Yield tables with pairs that are neither right nor wrong; the last two are as large as those of the page."""
     # Sizes, and shares of right and wrong pairs.
     wanted = [(7, 9, 0.2, 0.3), (9, 7, 0.3, 0.3), (40, 40, 0.48, 0.48), (40, 40, 0.04, 0.5)]
     for seed, (rows, columns, right, wrong) in enumerate(wanted):

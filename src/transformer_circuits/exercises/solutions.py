@@ -158,8 +158,7 @@ def losses_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "ord
 
 
 def levels(matrices: dict[str, Tensor], d_vocab: int, n_ctx: int) -> Float[Tensor, "6"]:
-    """Return 0 for each behavior near 0, 1 for one near 1, and 0.5 for one in between: many different matrices are
-    right."""
+    """Return 0 for each behavior near 0, 1 for one near 1, else 0.5: many different matrices are right."""
     cfg = from_matrices(**matrices).cfg
     if [cfg.n_layers, cfg.n_heads, cfg.d_vocab, cfg.n_ctx] != [2, 1, d_vocab, n_ctx]:
         raise Wrong("It must have two layers of one head each, d_vocab tokens, and n_ctx positions.")

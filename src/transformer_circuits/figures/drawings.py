@@ -1,5 +1,4 @@
-"""Drawings: the residual stream (after the paper's figure of the high-level architecture), kinds of paths, a head's two
-tables, concatenated heads, and how heads compose."""
+"""Drawings: the residual stream, kinds of paths, a head's two tables, concatenated heads, and how heads compose."""
 
 from collections.abc import Sequence
 
@@ -19,8 +18,7 @@ THICK = {"lw": 2, "shrinkA": 4, "shrinkB": 4}  # arrows
 
 
 def residual_stream(n_layers: int, n_heads: int) -> Axes:
-    """Draw the stream of one token: a channel from embedding to unembedding, and layers of heads that read from it and
-    add to it."""
+    """Draw the stream of one token: from embedding to unembedding, with layers of heads that read it and add to it."""
     top = 1.6 * n_layers + 1.4
     _, ax = plt.subplots(figsize=(6.4, 0.6 * top + 0.7))
     ax.set(xlim=(-2.6, 6.4), ylim=(-0.6, top + 0.4))
@@ -48,8 +46,7 @@ def residual_stream(n_layers: int, n_heads: int) -> Axes:
 
 
 def concatenation() -> Axes:
-    """Draw why concatenating the results of heads and projecting them is a sum: W_O has a block of columns for each
-    head."""
+    """Draw why concatenating the results of heads and projecting them is a sum: each has a block of W_O."""
     _, ax = plt.subplots(figsize=(6.4, 2.3))
     ax.set(xlim=(0, 12.8), ylim=(0.4, 5.0), aspect="equal")
     ax.axis("off")
@@ -109,8 +106,7 @@ def product(
     rows: Sequence[str],
     columns: Sequence[str],
 ) -> Figure:
-    """Draw W_E times W_U as matrices are multiplied: a few dimensions of both, and what the whole product predicts.
-    `rows`, `columns`: tokens."""
+    """Draw W_E times W_U as matrices are multiplied: a few dimensions of both, and what the whole product predicts."""
     widths = {"width_ratios": (left.shape[1], 1.6 * len(columns)), "height_ratios": (len(right), 1.9 * len(rows))}
     fig, axes = plt.subplots(2, 2, figsize=(6.4, 5.2), **widths)
     for ax, part in ((axes[1, 0], left), (axes[0, 1], right), (axes[1, 1], percent)):

@@ -24,8 +24,7 @@ def network(
     """Draw the writers of layer 0 and the readers of layer 1, joined by lines as wide as their ratio is above 1,
     chance; blue from COMPOSES on.
 
-    `kinds`: (layer, head) to a word of MARKS. `faded`: pale heads, without lines. `one_scale`: widths compare between
-    panels.
+    `kinds`: (layer, head) to a word of MARKS. `faded`: pale heads, without lines. `one_scale`: for all panels.
     """
     looks = {kind: MARKS[kind] for kind in dict.fromkeys(kinds.values())}
     arrays = {title: panel.numpy(force=True).copy() for title, panel in panels.items()}

@@ -1,9 +1,4 @@
-"""Pictures that answer: small ones inside a chapter, drawn on its page by `book/_static/live.js` from the chapter's own
-numbers.
-
-Without the page's scripts (in JupyterLab, on Colab, on GitHub) a sentence stands in their place; the chapter has a
-still figure of the same numbers.
-"""
+"""Pictures that answer: small ones on a chapter's page, drawn by `book/_static/live.js`; elsewhere a sentence."""
 
 import html
 
@@ -33,8 +28,7 @@ class Live:
 def live(kind: str, label: str, **numbers: object) -> Live:
     """Return a picture of one of KINDS, to show as the last value of a cell.
 
-    `label` says what a reader can do, without a period at its end. `numbers` are what live.js reads of this kind;
-    tensors become lists. Raises ValueError for an unknown kind.
+    `label`: what a reader can do, without a period. `numbers`: what live.js reads. Raises ValueError for other kinds.
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")

@@ -15,16 +15,14 @@ SECONDS, RATE = 0.15, 11_025  # of a note, and numbers per second
 
 
 def phrases(melodies: Melodies, row: int) -> list[tuple[int, int, int]]:
-    """Return (first note, one past the last note, where it was copied from) of each phrase that recurs in one
-    melody."""
+    """Return (first note, one past the last note, where it was copied from) of phrases that recur in a melody."""
     source, place = melodies.source[row], melodies.place[row]
     ends = np.flatnonzero((place >= 0) & (np.append(place[1:], -1) <= 0)) + 1
     return [(int(end - place[end - 1] - 1), int(end), int(source[end - 1] - place[end - 1])) for end in ends]
 
 
 def melody(melodies: Melodies, row: int) -> Axes:
-    """Plot one melody over time; below it an arc from each phrase to where it recurs, in the color of the recurring
-    notes."""
+    """Plot one melody over time; below it an arc from each phrase to where it recurs, in its color."""
     _, (above, below) = plt.subplots(2, 1, figsize=(6.4, 5.0), sharex=True, height_ratios=[3, 2])
     notes, new = melodies.notes[row], melodies.source[row] < 0
     above.plot(np.flatnonzero(new), notes[new], "o", color="0.55", ms=4, ls="none")
@@ -44,8 +42,7 @@ def melody(melodies: Melodies, row: int) -> Axes:
 
 
 class Sound(Audio):
-    """Notes as a player in a notebook, with nothing to fetch: pure tones, as a piano is tuned. `label` says what is
-    heard."""
+    """Notes as a player in a notebook, with nothing to fetch: pure tones. `label` says what is heard."""
 
     def __init__(self, notes: Sequence[int], label: str) -> None:
         time = np.arange(int(SECONDS * RATE)) / RATE

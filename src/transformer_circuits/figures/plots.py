@@ -1,5 +1,4 @@
-"""The handful of plot types that more than one chapter draws. Each returns its Axes, so that a chapter can add to
-it."""
+"""The plot types that more than one chapter draws. Each returns its Axes, so that a chapter can add to it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,8 +17,7 @@ ACCENT = "C1"  # what a figure is about; everything else is in the first color
 
 
 def label_of(name: str) -> str:
-    """Return a name as matplotlib draws it literally: no mathematics between dollars, and code points of characters
-    that its font lacks.
+    """Return a name as matplotlib draws it literally: no mathematics, and code points for what its font lacks.
 
     A token with a space at an end, or with characters that cannot be seen, is shown as by `show_token`.
     """
@@ -76,8 +74,7 @@ def heatmap(
 
 
 def spread(heads: int, half: float) -> np.ndarray:
-    """Where the dots of a layer's heads are beside its tick: `half` to the left to `half` to the right; a single one is
-    on it."""
+    """Where the dots of a layer's heads are beside its tick: from -`half` to `half`; one is on it."""
     return np.linspace(-half, half, heads) if heads > 1 else np.zeros(heads)
 
 
@@ -124,8 +121,7 @@ def by_layer(
     named: int = 3,
     ax: Axes,
 ) -> Axes:
-    """A dot for each head over its layer, for models of any depth. `values`, `faded`: [layer, head]; faded heads are
-    gray.
+    """A dot for each head over its layer, for models of any depth. `values`, `faded`: [layer, head]; faded: gray.
 
     `mark`: a dashed line, above which the `named` highest heads carry their names. `chance`: a gray band.
     """
@@ -158,8 +154,7 @@ def bars(
     reference: float | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Bars with their names. `errors`: half-widths; `accent`: bars that the figure is about; `reference`: a line to
-    compare with."""
+    """Bars with their names. `errors`: half-widths; `accent`: what the figure is about; `reference`: a line."""
     ax = ax or plt.subplots(figsize=(6.4, 3.2))[1]
     place = np.arange(len(names))
     colors = [ACCENT if i in accent else "C0" for i in place]
@@ -187,24 +182,16 @@ def name_points(x: ArrayLike, y: ArrayLike, names: Sequence[str], *, column: flo
         ax.annotate(names[point], at, to, va="center", fontsize=10, arrowprops=line)
 
 
-def token_axis(ax: Axes) -> Axes:
-    """A logarithmic axis of million tokens read, in plain numbers, named where it is the lowest of its column."""
-    ax.set(xscale="log", xlabel="million tokens read" if ax.get_subplotspec().is_last_row() else "")
-    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    ax.xaxis.set_major_formatter("{x:g}")
-    ax.xaxis.set_minor_locator(NullLocator())
-    return ax
-
-
 def over_training(curves: Mapping[str, pd.Series], *, mark: float | None = None, ax: Axes) -> Axes:
-    """Numbers of a training log from the second snapshot on, over million tokens read, their index; "one layer" is
-    grey.
-
-    `mark`: a line to compare with.
-    """
+    """Numbers of a training log from the second snapshot on, over million tokens read; "one layer" is grey."""
     for name, curve in curves.items():
         grey = {"color": "0.5", "ls": "-"} if name == "one layer" else {}
         ax.plot(curve.iloc[1:], label=name, **grey)
     if mark is not None:
         ax.axhline(mark, color="0.3", ls="--", lw=0.8)
-    return token_axis(ax)
+    # Plain numbers; the axis is named where it is the lowest of its column.
+    ax.set(xscale="log", xlabel="million tokens read" if ax.get_subplotspec().is_last_row() else "")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_locator(NullLocator())
+    return ax

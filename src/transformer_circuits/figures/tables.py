@@ -27,8 +27,7 @@ def table(frame: pd.DataFrame | pd.Series, formats: str | Mapping[str, str] = FO
     """Return a table to show as the last value of a cell, or with `display`.
 
     `formats`: a format for all numbers that are not whole (".2f", ".1%"), or one for each column, FORMAT for the
-    others. Whole numbers of integer type keep their digits, NaN is left blank, and zero has no sign. A pair is an
-    estimate and its standard error: "0.64 ± 0.01".
+    others. Integers keep their digits, NaN is left blank. A pair is an estimate and its standard error: "0.64 ± 0.01".
     """
     frame = frame.to_frame("" if frame.name is None else frame.name) if isinstance(frame, pd.Series) else frame
 

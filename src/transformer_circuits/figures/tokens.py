@@ -11,8 +11,7 @@ from pandas.api.types import is_numeric_dtype
 
 PICTURES = {chr(code): chr(0x2400 + code) for code in range(32)}  # of control characters
 VISIBLE = str.maketrans(PICTURES | {" ": "·", "\n": "↵", "\t": "⇥", "\xa0": "⍽", "\x7f": "␡"})
-# Control and format characters, separators, private use, surrogates, unassigned: a page shows nothing for them, or a
-# box.
+# Control and format characters, separators, private use, surrogates, unassigned: pages show nothing, or a box.
 UNSEEN = frozenset(["Cc", "Cf", "Zs", "Zl", "Zp", "Co", "Cs", "Cn"])
 # Letters and marks by category, but blank: joiners, fillers, the empty braille cell, variation selectors.
 SELECTORS = frozenset(map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]))
@@ -20,27 +19,19 @@ BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | SELECTOR
 
 
 def show_token(token: str) -> str:
-    """Return the token as text (not HTML) with all its characters visible.
+    """Return the token as text (not HTML) with all its characters visible: " the" -> "·the", "\\n" -> "↵".
 
-    " the" -> "·the", "\\n" -> "↵", a zero-width space -> "<U+200B>".
-
-    Control characters become the pictures that Unicode has for them, others that cannot be seen their code points.
+    Control characters become Unicode's pictures of them, others that cannot be seen code points: "<U+200B>".
     """
-    return "".join(map(_visible, token.translate(VISIBLE)))
-
-
-def _visible(character: str) -> str:
-    unseen = unicodedata.category(character) in UNSEEN or character in BLANK
-    return f"<U+{ord(character):04X}>" if unseen else character
+    unseen = {c for c in token.translate(VISIBLE) if unicodedata.category(c) in UNSEEN or c in BLANK}
+    return "".join(f"<U+{ord(c):04X}>" if c in unseen else c for c in token.translate(VISIBLE))
 
 
 class Table:
-    """A table for a notebook, from a DataFrame, a list of rows, or columns: HTML, or plain text. Everything in it
-    appears literally.
+    """A table for a notebook, from a DataFrame, rows, or columns: HTML, or plain text. Everything appears literally.
 
-    Cells contain strings, numbers, or lists of either; NaN is left blank. `tokens`: columns whose strings are tokens,
-    shown with visible whitespace (default: all). `digits`: decimals of floats. `markup`: columns that are HTML already.
-    `attributes`: of the box around the table.
+    Cells contain strings, numbers, or lists of either; NaN is left blank. `tokens`: columns of tokens (default:
+    all). `digits`: decimals of floats. `markup`: columns that are HTML already. `attributes`: of its box.
     """
 
     def __init__(
@@ -58,8 +49,7 @@ class Table:
         self.kinds = [" class=number" if is_numeric_dtype(values) else "" for _, values in frame.items()]
 
     def _shown(self, plain: Callable[[str], str], token: Callable[[str], str], between: str) -> pd.DataFrame:
-        """Return what each cell shows: strings as `plain` writes them or, in columns of tokens, as `token` does; lists
-        joined by `between`."""
+        """Return what each cell shows: strings as written by `plain` or `token`; lists joined by `between`."""
 
         def write(value: object, text: Callable[[str], str]) -> str:
             if isinstance(value, float):

@@ -33,10 +33,7 @@ PATCH = Path(__file__).with_name("circuitsvis.yml")  # what is changed in Circui
 
 @functools.cache
 def bundle() -> str:
-    """Return CircuitsVis's script (a global `CircuitsVis`) as patched.
-
-    Raises ValueError if the installed script is another one.
-    """
+    """Return CircuitsVis's script as patched. Raises ValueError if the installed one is another."""
     # Not by `importlib.resources`, which would import the package, and torch with it.
     file = importlib.metadata.distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
     return patched(Path(file).read_text(encoding="utf-8"))
@@ -72,10 +69,7 @@ WRAPS = '<style>[data-component="TokenLogProbs"] span { display: inline !importa
 
 
 class Widget:
-    """A CircuitsVis component with its properties; a notebook displays it.
-
-    `label` says what it shows, for those who cannot see it.
-    """
+    """A CircuitsVis component with its properties; a notebook displays it. `label`: for those who cannot see it."""
 
     def __init__(self, component: str, properties: dict[str, object], label: str) -> None:
         self.component, self.label, self.json = component, label, as_json(properties)
@@ -95,26 +89,12 @@ class Widget:
         return f"<{self.component}: {self.label}>"
 
 
-def attention_heads(
-    patterns: Float[Tensor, "head dest src"], tokens: Sequence[str], *, label: str, names: Sequence[str]
-) -> Widget:
-    """Return heat maps of attention, one per head.
-
-    Hover over a head to enlarge it, click to keep it; hover over a cell for its number.
-    """
-    shown = [show_token(token) for token in tokens]
-    properties = {"attention": patterns, "tokens": shown, "attentionHeadNames": names, "maxValue": 1, "minValue": -1}
-    return Widget("AttentionHeads", properties, label)
-
-
 def token_log_probs(
     tokens: Int[Tensor, "pos"], log_probs: Float[Tensor, "pos d_vocab"], names: Sequence[str], *, label: str
 ) -> Widget:
-    """Return running text, each token colored by how well it was predicted; hover for the model's ten best
-    predictions at that place.
+    """Return running text, each token colored by how well it was predicted; hover for the ten best predictions.
 
-    `tokens`: ids, the start token first (it is not shown). `log_probs`: of the next token, in nats. `names`: the
-    vocabulary's strings, by id.
+    `tokens`: ids, the start token first (not shown). `log_probs`: of the next token, in nats. `names`: by token id.
     """
     before, after = log_probs[:-1], tokens[1:, None]
     own = before.gather(-1, after)

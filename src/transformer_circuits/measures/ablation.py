@@ -24,8 +24,7 @@ class AblationEffects(NamedTuple):
 
     @property
     def working(self) -> Bool[Tensor, "layer head"]:
-        """Which heads work: their cost is at least WORKS, and more than two standard errors. The others are without
-        effect."""
+        """Which heads work: their cost is at least WORKS, and more than two standard errors."""
         return (self.cost >= WORKS) & (self.cost > 2 * self.error)
 
 
@@ -35,8 +34,7 @@ def effects(costs: Float[Tensor, "layer head window"]) -> AblationEffects:
 
 
 def recorded_effects(name: str) -> AblationEffects:
-    """Return the ablation effect of each head of a model, as its trainer measured it on WINDOWS windows. Raises
-    WeightsError if there is no record."""
+    """Return the ablation effect of each head, as its trainer measured it. Raises WeightsError if it did not."""
     recorded = manifest(name)["training"].get("heads")
     if recorded is None:
         raise WeightsError(f"{name!r} came without the ablation effects of its heads; measure them with `ablate_heads`")
@@ -47,11 +45,9 @@ def recorded_effects(name: str) -> AblationEffects:
 def ablate_heads(
     model: Callable[[Tensor], Tensor], outputs: Sequence[nn.Module], n_heads: int, rows: Int[Tensor, "window pos"]
 ) -> Float[Tensor, "layer head window pos-1"]:
-    """Return by how much the loss (nats) at each token rises when one head's z is replaced by its mean over windows and
-    positions.
+    """Return by how much the loss (nats) at each token rises when one head's z is replaced by its mean.
 
-    `outputs`: the module of each layer that multiplies z, [row, pos, n_heads * d_head], by W_O: `attn.o` of the plain
-    model and of TransformerLens's bridge alike.
+    `outputs`: the module of each layer that multiplies z, [row, pos, n_heads * d_head], by W_O: `attn.o`.
     """
     sums = dict.fromkeys(outputs, 0)
 

@@ -1,5 +1,4 @@
-"""Scores that are read from attention patterns [..., head, destination, source], and the thresholds that name a
-head."""
+"""Scores read from attention patterns [..., head, destination, source], and the thresholds that name a head."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -24,14 +23,12 @@ OPEN, CERTAIN = (0.15, 0.85), 0.975
 
 
 def previous_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
-    """Return the mean attention to the previous token. Destinations 0 and 1 are left out, because they can attend to
-    little else."""
+    """Return the mean attention to the previous token. Destinations 0 and 1 are left out."""
     return patterns.diagonal(offset=-1, dim1=-2, dim2=-1)[..., 1:].mean(dim=-1)
 
 
 def start_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
-    """Return the mean attention to the start token from the positions after it. A head at ATTENTION_SINK or above is a
-    resting head."""
+    """Return the mean attention to the start token from the positions after it. From ATTENTION_SINK on a head rests."""
     return patterns[..., 1:, 0].mean(dim=-1)
 
 

@@ -4,16 +4,16 @@ import contextlib
 import hashlib
 import importlib.metadata
 import inspect
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from transformer_circuits.models.architecture import Transformer
-from transformer_circuits.models.shards import sha256, write_atomically
+from transformer_circuits.models.shards import write_atomically
 from transformer_circuits.paths import BUILD
 
 FOLDER = BUILD / "measured"
@@ -36,15 +36,11 @@ def cached(
 
 
 def cached_for(
-    inputs: Mapping[str, Tensor],
-    measure: Callable[[], Sequence[Tensor]],
-    code: Sequence[ModuleType],
-    settings: str = "",
+    inputs: dict[str, Tensor], measure: Callable[[], Sequence[Tensor]], code: Sequence[ModuleType], settings: str = ""
 ) -> list[Tensor]:
     """Return what `measure` returns, measured before if nothing that it depends on has changed.
 
-    The key names the measure and has its source, `inputs`, their device, `settings`, the source of the modules in
-    `code`, and the releases of LIBRARIES.
+    The key has the measure, `inputs`, their device, `settings`, the source of `code`, and the releases of LIBRARIES.
     """
     device = next(iter(inputs.values())).device
     name = f"{measure.__module__}.{measure.__qualname__}"
@@ -55,15 +51,12 @@ def cached_for(
     for name, tensor in inputs.items():
         key.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         key.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
-    file = FOLDER / f"{key.hexdigest()}.json"
+    file = FOLDER / f"{key.hexdigest()}.safetensors"
     if file.is_file():
-        checksum, _, text = file.read_text(encoding="utf-8").partition("\n")
-        if checksum == sha256(text.encode()):
-            stored = json.loads(text)
-            return [torch.tensor(x, dtype=getattr(torch, d), device=device).reshape(shape) for d, shape, x in stored]
+        stored = load_file(file)
+        return [stored[str(i)].to(device) for i in range(len(stored))]
     found = list(measure())
-    text = json.dumps([(str(x.dtype).removeprefix("torch."), list(x.shape), x.tolist()) for x in found])
+    tensors = {str(i): tensor.contiguous() for i, tensor in enumerate(found)}
     with contextlib.suppress(OSError):  # a full disk, or another process that stores the same: both go on without
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, lambda partial: partial.write_text(f"{sha256(text.encode())}\n{text}", encoding="utf-8"))
+        write_atomically(file, lambda partial: save_file(tensors, partial))
     return found

@@ -17,9 +17,7 @@ VIRTUAL = 0.15  # T11: what virtual heads reduce the loss by, as a fraction of w
 HELPS = 0.2  # W1: nats by which the in-context scores of one and two layers differ
 
 # Windows of held-out text that a measure reads, by the standard error that they give.
-IN_CONTEXT_WINDOWS = (
-    1768  # all there are: 0.03 nats for an in-context score (W1), 0.02 for the difference of two models
-)
+IN_CONTEXT_WINDOWS = 1768  # all there are: 0.03 nats for an in-context score (W1), 0.02 for that of two models
 LENS_WINDOWS = 32  # every fourth position: 0.05 nats for the fall of the loss from one layer to the next (W9)
 
 # Token ids [row, pos] -> logits [row, pos, d_vocab]: a plain transformer or a hooked one.
@@ -37,14 +35,12 @@ def batch_size(device: torch.device) -> int:
 def losses_and_guesses(
     model: Model, rows: Int[Tensor, "row pos"], guesses: bool = True, ends: Int[Tensor, " row"] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return, [row, pos-1], the loss (nats) at each token after the first, at least in single precision, and whether it
-    is the first guess.
+    """Return, [row, pos-1], the loss (nats) at each token after the first, and whether it is the first guess.
 
     `guesses`: False leaves these out (all False), which saves a few percent of the time. `ends`: how many tokens of
     each row matter; what follows costs no time, and its losses mean nothing.
     """
-    # Made beforehand, or with the first rows: small results between large temporary ones keep the heap from being
-    # reused.
+    # Made beforehand: small results between large temporary ones would keep the heap from being reused.
     found, right = None, torch.zeros(rows[:, 1:].shape, dtype=torch.bool, device=rows.device)
     ends = torch.full_like(rows[:, 0], rows.shape[1]) if ends is None else ends
     for part in ends.argsort(stable=True).split(batch_size(rows.device)):
@@ -68,9 +64,7 @@ def losses(model: Model, rows: Int[Tensor, "row pos"]) -> Float[Tensor, "row pos
 
 def in_context_places(n: int) -> tuple[Int[Tensor, " early"], Int[Tensor, " late"]]:
     """Return which of n losses of a window the in-context score compares: those within 10 of position 50, and of 500.
-
-    For contexts shorter than 512, all move in proportion.
-    """
+    For contexts shorter than 512, all move in proportion."""
     early, late, around = 50, 500, 10
     if n < 511:
         early, late, around = max(1, 50 * n // 512), 500 * n // 512, max(1, 10 * n // 512)
@@ -79,8 +73,7 @@ def in_context_places(n: int) -> tuple[Int[Tensor, " early"], Int[Tensor, " late
 
 
 def in_context_score(losses_by_position: Float[Tensor, "row pos"]) -> float:
-    """Return the loss at token 500 minus the loss at token 50, in nats (Olsson et al. 2022), each a mean over
-    `in_context_places`."""
+    """Return the loss at token 500 minus that at token 50 (`in_context_places`), in nats (Olsson et al. 2022)."""
     mean = losses_by_position.mean(0)
     early, late = in_context_places(len(mean))
     return float(mean[late].mean() - mean[early].mean())

@@ -11,12 +11,9 @@ from torch import Tensor
 from transformer_circuits.models.architecture import BOS
 
 SHORTEST = 20  # tokens of the shortest segment
-# Independent draws that every reported induction score averages over, and rows of each. Target: an error of at most
-# 0.01.
+# Independent draws that every reported induction score averages over, and rows of each; error: at most 0.01.
 DRAWS, ROWS = 4, 16
-PARTS_ROWS = (
-    8  # rows of one draw on which scores and logits are split into parts; target: an error of 0.01 of the whole
-)
+PARTS_ROWS = 8  # rows of one draw on which scores and logits are split into parts; target: 1% of the whole
 OTHER_ROWS = 4  # rows of each draw of texts other than uniform tokens; target: an error of 0.07 of first guesses
 MATCHES = 400  # rows in which only a few tokens recur; target: an error of attention of 0.02
 
@@ -27,8 +24,7 @@ def row_length(n_ctx: int) -> int:
 
 
 class Repeated(NamedTuple):
-    """Rows of `start token, before, segment, segment, after`. Lengths and offsets of the segment differ from row to
-    row.
+    """Rows of `start token, before, segment, segment, after`. Lengths and offsets differ.
 
     Of random tokens, those before the segment and in it all differ, so that only the first copy predicts the second.
     """
@@ -60,14 +56,12 @@ class Repeated(NamedTuple):
 
     @property
     def targets(self) -> Int[Tensor, " token"]:
-        """For each token of the second copies, the position after its first occurrence: where an induction head
-        attends."""
+        """For each token of the second copies, the position after its first one: where induction heads attend."""
         row, position = self._inside(1)
         return position - self.length[row] + 1
 
     def by_copy(self, values: Float[Tensor, "row pos-1"]) -> Float[Tensor, "copy=2"]:
-        """Return the mean over each copy of a value per predicted token (`prediction.losses`); the first token of a
-        copy is left out."""
+        """Return the mean over each copy of a value per predicted token; its first token is left out."""
         copies = (self._inside(copy, skip=1) for copy in range(2))
         return torch.stack([values[row, position - 1].mean() for row, position in copies])
 
@@ -88,12 +82,10 @@ def repeated_random_tokens(
     frequency: Float[Tensor, " d_vocab"] | None = None,
     start: int = BOS,
 ) -> Repeated:
-    """Draw segments of `shortest` to (n_ctx - 1) / 2 tokens, uniformly and without replacement, and write each twice in
-    a row of n_ctx tokens.
+    """Draw segments of `shortest` to (n_ctx - 1) / 2 different tokens, and write each twice in a row of n_ctx tokens.
 
-    `shortest`: SHORTEST if None, or less in a small context or vocabulary. `frequency`: draw tokens in these
-    proportions instead. The `start` token comes first and is never drawn. Raises ValueError if the context or the
-    vocabulary is too small for two copies.
+    `shortest`: SHORTEST if None, or less in a small context or vocabulary. `frequency`: proportions of tokens. The
+    `start` token comes first and is never drawn. Raises ValueError if two copies do not fit.
     """
     weights = torch.ones(d_vocab) if frequency is None else frequency.float().cpu().clone()
     if start < len(weights):
@@ -103,10 +95,8 @@ def repeated_random_tokens(
     lower = "" if shortest is None else "; lower `shortest`"
     shortest = max(1, min(SHORTEST, longest)) if shortest is None else shortest
     if not 0 < shortest <= longest:
-        raise ValueError(
-            f"two copies of {shortest} different tokens must fit, got a context of {n_ctx} and {different} "
-            f"tokens to draw from{lower}"
-        )
+        got = f"got a context of {n_ctx} and {different} tokens to draw from{lower}"
+        raise ValueError(f"two copies of {shortest} different tokens must fit, {got}")
     generator = torch.Generator().manual_seed(seed)
     # Noise alone at first; the copies follow below.
     tokens = torch.multinomial(weights.expand(rows, -1), n_ctx, replacement=True, generator=generator)

@@ -1,7 +1,6 @@
 """Scores that are read from weights alone: positivity, composition ratios, and what chance gives for both.
 
-A head's circuits are products A @ B of two thin matrices: OV of W_V and W_O, QK of W_Q and W_K^T. Only small products
-are formed.
+A head's circuits are products A @ B of two thin matrices: OV of W_V and W_O, QK of W_Q and W_K^T.
 """
 
 import sys
@@ -40,26 +39,22 @@ class Product(NamedTuple):
 
 
 def positivity(eigenvalues: Complex[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    """Return the sum of the eigenvalues divided by that of their absolute values (claims E1, T10): 1 if all are
-    positive, about 0 at random."""
+    """Return the sum of eigenvalues over that of their absolute values (claims E1, T10): 1 if all are positive."""
     return eigenvalues.real.sum(dim=-1) / eigenvalues.abs().sum(dim=-1)
 
 
 def factored_positivity(first: Tensor, second: Tensor) -> Float[Tensor, "*batch"]:
-    """Return the positivity of `first @ second`, [*batch, large, small] by [*batch, small, large], from the eigenvalues
-    of `second @ first`."""
+    """Return the positivity of `first @ second`, from the eigenvalues of `second @ first`."""
     return positivity(torch.linalg.eigvals((second @ first).double())).float()
 
 
 def centered(W_E: Embedding, W_U: Unembedding) -> tuple[Embedding, Unembedding]:
-    """Return the embedding minus its mean over tokens, and the unembedding minus its mean over out tokens, which
-    softmax ignores (claim E1)."""
+    """Return the embedding minus its mean over tokens, and the unembedding minus that over out tokens (claim E1)."""
     return W_E - W_E.mean(dim=0), W_U - W_U.mean(dim=1, keepdim=True)
 
 
 def random_positivities(W_E: Embedding, W_U: Unembedding, d_head: int) -> Float[Tensor, " head"]:
-    """Return the positivity of OV circuits with random W_V and W_O between a model's own embedding and unembedding;
-    center both if the circuits are.
+    """Return the positivity of OV circuits with random W_V and W_O between a model's own W_E and W_U.
 
     This is chance for everything that goes through the vocabulary: trained embeddings make positivity wider than random
     matrices do (the Ginibre ensemble has a standard deviation of about 1.5 / d_head).
@@ -75,8 +70,7 @@ def random_positivities(W_E: Embedding, W_U: Unembedding, d_head: int) -> Float[
 
 
 def random_match_positivities(W_E: Embedding, d_head: int, two_tokens: bool = False) -> Float[Tensor, " head"]:
-    """Return the positivity of K-composition circuits W_E W_QK W_OV^T W_E^T with random heads and this model's own
-    embedding (claim T10).
+    """Return the positivity of K-composition circuits W_E W_QK W_OV^T W_E^T with random heads (claim T10).
 
     `two_tokens`: of circuits W_E W_OV' W_QK W_OV^T W_E^T, in which the query reads an earlier head as well (claim T17).
     """
@@ -90,19 +84,16 @@ def random_match_positivities(W_E: Embedding, d_head: int, two_tokens: bool = Fa
 
 
 def copying_threshold(W_E: Embedding, W_U: Unembedding, d_head: int) -> float:
-    """Return the positivity above which a head is a copying head: COPYING_DEVIATIONS standard deviations of
-    `random_positivities`."""
+    """Return the positivity above which a head copies: COPYING_DEVIATIONS times the deviation of random heads."""
     return COPYING_DEVIATIONS * float(random_positivities(W_E, W_U, d_head).std())
 
 
 def composition_ratios(
     writer_OV: Product, reader_QK: Product, reader_OV: Product
 ) -> Float[Tensor, "side=3 reader writer"]:
-    """Return how strongly each reader's queries, keys, and values (SIDES) read what each writer writes, as a multiple
-    of chance (claims O5, T3).
+    """Return how strongly each reader's SIDES read what each writer writes, as a multiple of chance (claims O5, T3).
 
-    |W_OV W_in| / (|W_OV| |W_in|) in Frobenius norms, times sqrt(d_model). Arguments have one batch dimension, the
-    heads.
+    |W_OV W_in| / (|W_OV| |W_in|) in Frobenius norms, times sqrt(d_model). All are batches of heads.
     """
     sides = []
     for A, B in ((reader_QK.A, reader_QK.B), (reader_QK.B.mT, reader_QK.A.mT), (reader_OV.A, reader_OV.B)):
@@ -114,8 +105,7 @@ def composition_ratios(
 
 
 def white_circuits(OV: Product, QK: Product, W_E: Embedding) -> tuple[Product, Product]:
-    """Return OV and QK circuits in coordinates of the residual stream in which the embeddings of all tokens are white
-    (claim T3).
+    """Return OV and QK circuits in coordinates of the stream in which all tokens' embeddings are white (claim T3).
 
     There W_E^T W_E, with one row of W_E per token, is the identity. What is written to the stream is multiplied by an
     invertible matrix, and what is read by its inverse. The model computes the same, and `composition_ratios` no longer
@@ -141,8 +131,7 @@ def _random_heads(d_model: int, d_head: int, seed: int) -> Product:
 
 
 def turned(writer_OV: Any, reader_QK: Any, reader_OV: Any) -> Float[Tensor, "side=3 reader writer"]:
-    """Return `composition_ratios` of FactoredMatrix circuits with a random rotation between the two heads, which keeps
-    all singular values.
+    """Return `composition_ratios` of FactoredMatrix circuits with a random rotation between the two heads.
 
     A rotation R enters |W_OV R W_in| through the squares of its corner alone: with u and w the squared singular values
     of both, scaled to sum 1, the squared norm is sum_ij u_i R_ij^2 w_j.

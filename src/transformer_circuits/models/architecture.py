@@ -1,12 +1,10 @@
 """The paper's transformer in plain PyTorch (section "Transformer Overview").
 
 - attention only, any number of layers (zero included), no biases, no normalization; separate W_E and W_U
-- sinusoidal positions added only to the inputs of W_Q and W_K (Shortformer, Press et al. 2021), so that positions never
-  enter a value and never stay in the residual stream
+- sinusoidal positions added only to the inputs of W_Q and W_K (Shortformer, Press et al. 2021)
 
 Fields of `ModelConfig` add layer normalization and more for chapter 12. Module names are those of TransformerLens's
-native model, so that `models.bridge` can wrap this very module: there is one implementation, trained and analyzed
-alike.
+native model, so that `models.bridge` can wrap this very module: one implementation is trained and analyzed.
 """
 
 import math
@@ -22,8 +20,7 @@ from torch import Tensor, nn
 
 BOS = 0  # the start-of-text token, first in every context and before every document
 
-# What a model may have beyond the matrices of an attention-only transformer: fields of `ModelConfig`, and words for
-# them.
+# What a model may have beyond the matrices of an attention-only transformer: fields of `ModelConfig` in words.
 BEYOND = {
     "normalization": "layer normalization",
     "d_mlp": "MLPs",
@@ -34,8 +31,7 @@ BEYOND = {
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class ModelConfig:
-    """Shape of a model; by default the paper's main model, but for vocabulary and context. Raises ValueError for what
-    no model has."""
+    """Shape of a model; by default the paper's main model, but for vocabulary and context."""
 
     # No stored tensor has the first and the last size, so they have limits: a manifest could make a model endless.
     n_layers: Annotated[int, Field(ge=0, le=1_000)] = Field(description="layers")
@@ -58,14 +54,12 @@ class ModelConfig:
 
     @property
     def has_plain_circuits(self) -> bool:
-        """Return whether its OV circuits, and with two layers its composition too, are products of its matrices.
-        Smeared keys change no OV circuit."""
+        """Return whether its OV circuits, and its composition, are products of matrices (smeared keys: OV only)."""
         return not self.beyond or (self.n_layers == 1 and self.beyond == [BEYOND["smeared_keys"]])
 
 
 def sinusoids(n_ctx: int, d_model: int) -> Tensor:
-    """Sinusoidal position embeddings [n_ctx, d_model]: sines, then cosines, of wavelengths from 2 pi to 10,000 * 2 pi
-    tokens (Vaswani et al. 2017)."""
+    """Sinusoids [n_ctx, d_model] (Vaswani et al. 2017): sines, then cosines, of 2 pi to 10,000 * 2 pi tokens."""
     pairs = (d_model + 1) // 2
     rates = torch.exp(torch.arange(pairs, dtype=torch.float64) * (-2 * math.log(10_000) / d_model))
     angles = torch.arange(n_ctx, dtype=torch.float64)[:, None] * rates
@@ -78,11 +72,8 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """All heads of one layer: the sum over heads of A^h (x) W_O^h W_V^h.
-
-    With smeared keys, k_j <- s k_j + (1 - s) k_(j-1), one s a head (the paper's discussion of Primer, So et al. 2021;
-    claim W4).
-    """
+    """All heads of one layer: the sum over heads of A^h (x) W_O^h W_V^h. With smeared keys, k_j <- s k_j + (1 - s)
+    k_(j-1), one s a head (Primer, So et al. 2021; claim W4)."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -100,12 +91,10 @@ class Attention(nn.Module):
         pattern_fn: Callable[[Tensor], Tensor] | None = None,
         scores_fn: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return what the heads add to the residual stream [batch, position, d_model], and the pattern [batch, head,
-        destination, source].
+        """Return what the heads add to the stream [batch, position, d_model], and the pattern [batch, head, dest, src].
 
         `pattern_fn` may replace the pattern, and beside it, `scores_fn` the scaled scores (-inf where the source lies
-        ahead); without a `pattern_fn`, no pattern is formed, and None returned. `positions` [position, d_model], or
-        with a batch dimension.
+        ahead); without a `pattern_fn`, no pattern is formed, and None returned. `positions`: [position, d_model].
         """
         heads = (self.n_heads, self.d_head)
         with_positions = residual + positions
@@ -165,8 +154,7 @@ class Transformer(nn.Module):
         self.initialize()
 
     def initialize(self) -> None:
-        """Scales at which induction heads form early; the embedding must be comparable to the sinusoids, whose
-        amplitude is 1."""
+        """Scales at which induction heads form early; embeddings are as large as the sinusoids."""
         std = dict(tok_embed=0.3, q=0.5, k=0.5, v=0.5, o=0.3, head=0.02, fc_in=1.0, fc_out=0.3)
         for name, module in self.named_modules():
             kind = name.rpartition(".")[2]
@@ -182,8 +170,7 @@ class Transformer(nn.Module):
         return self.pos.weight
 
     def start(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """What the residual stream starts as, [batch, position, d_model], and what W_Q and W_K see added to it in each
-        layer."""
+        """What the stream starts as, [batch, position, d_model], and what W_Q and W_K see added to it in each layer."""
         embedding = self.tok_embed(tokens)
         positions = self.pos(torch.arange(tokens.shape[-1], device=tokens.device)[None])
         if self.config.standard_positions:
@@ -191,8 +178,7 @@ class Transformer(nn.Module):
         return embedding, positions
 
     def residual_stream(self, tokens: Tensor) -> Tensor:
-        """The final residual stream [batch, position, d_model], before W_U. Raises ValueError for an empty prompt or
-        one longer than the context."""
+        """The final residual stream [batch, position, d_model], before W_U. Raises ValueError for a bad length."""
         n = tokens.shape[-1]
         if not 0 < n <= self.config.n_ctx:
             raise ValueError(f"a prompt must have 1 to {self.config.n_ctx} tokens, this one has {n}")

@@ -14,8 +14,7 @@ It differs from other bridges where TransformerLens's defaults would give wrong 
 
 TransformerLens itself cuts prompts given as text to the context silently (token ids raise), and its loss of a list of
 prompts of unequal length counts the padding. `stop_at_layer=n_layers` returns logits, and `start_at_layer` raises
-(`circuits.heads.run_from` does that for attention-only models). On a model without layers, `accumulated_resid` raises
-KeyError.
+(`circuits.heads.run_from` does that for attention-only models).
 """
 
 import copy
@@ -43,8 +42,7 @@ MATRICES = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_U")
 def wrap(
     model: Transformer, tokenizer: PreTrainedTokenizerFast | None = None, name: str = "transformer"
 ) -> TransformerBridge:
-    """Return a bridge around a copy of `model`, on the same device and with the same dtype. Without a tokenizer it
-    takes token ids only."""
+    """Return a bridge around a copy of `model`, on its device. Without a tokenizer it takes token ids only."""
     config = model.config
     bridge_config = TransformerBridgeConfig(
         **{size: getattr(config, size) for size in SIZES},
@@ -67,8 +65,7 @@ def wrap(
 
 
 def matrices(model: TransformerBridge) -> dict[str, Tensor]:
-    """Return all weights of an attention-only model, under TransformerLens's names, for `from_matrices`. Raises
-    ValueError if it has more."""
+    """Return all weights of an attention-only model, for `from_matrices`. Raises ValueError if it has more."""
     config, parameters = model.original_model.config, dict(model.original_model.named_parameters())
     biased = any(name.endswith("bias") and (".attn." in name or "head." in name) for name in parameters)
     if more := ["biases"] * biased + config.beyond:
@@ -92,11 +89,8 @@ def from_matrices(
     standard_positions: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
 ) -> TransformerBridge:
-    """Return a hooked attention-only model with these weights: `from_matrices(**{**matrices(model), "W_E": other})`
-    changes one of them.
-
-    Raises ValueError for shapes that do not fit together, and for NaN or infinity.
-    """
+    """Return a hooked attention-only model of these weights: `from_matrices(**matrices(model) | {"W_E": W})` edits one.
+    Raises ValueError for shapes that do not fit together, and for NaN or infinity."""
     sizes: dict[str, int] = {}
     for (name, axes), W in zip(AXES.items(), (W_E, W_pos, W_Q, W_K, W_V, W_O, W_U)):
         if W.ndim != len(axes) or list(W.shape) != [sizes.setdefault(*axis) for axis in zip(axes, W.shape)]:
@@ -180,8 +174,7 @@ MOSTLY = 0.5  # fraction of unknown tokens from which on a tokenizer does not re
 
 @dataclass(frozen=True)
 class Reading:
-    """What a model is given to read, decided once, from its tokenizer as it was published and its configuration
-    together."""
+    """What a model is given to read, decided once, from its published tokenizer and configuration."""
 
     start: int | None  # the token that texts begin with; None if neither names one
     drawn: Int[Tensor, " id"]  # the ids that random tokens are drawn from, ascending
@@ -190,8 +183,7 @@ class Reading:
 
     @property
     def frequency(self) -> Float[Tensor, " d_vocab"]:
-        """Return one for each id that random tokens are drawn from and zero for the others, up to the last one that is
-        drawn."""
+        """Return one for each id that random tokens are drawn from, else zero, up to the last one that is drawn."""
         return torch.zeros(int(self.drawn.max()) + 1).index_fill(0, self.drawn, 1.0)
 
 
@@ -200,8 +192,7 @@ def decide(d_vocab: int, tokenizer: Any = None, config: Any = None, start: int |
 
     `tokenizer`: as it was published, before TransformerLens adds tokens to it. `start`: a start token that the reader
     chose. Otherwise the start token is the one that the tokenizer names, else the configuration's, if it is a special
-    token of the tokenizer, else an end token. Random tokens are drawn from the ids that the tokenizer has, without
-    special and added tokens.
+    token of the tokenizer, else an end token. Random tokens are ids of the tokenizer that are not special or added.
     """
     ids, why_random = range(d_vocab), "it has no tokenizer"
     if tokenizer is not None:
@@ -255,8 +246,7 @@ def _start_tokens(tokenizer: Any, config: Any) -> list[int]:
 
 
 def reading(model: TransformerBridge) -> Reading:
-    """Return what a model is given to read, as it was decided when it was loaded; for a bridge that was made or changed
-    by hand, now."""
+    """Return what a model is given to read, as decided at loading; for a bridge made or changed by hand, now."""
     tokenizer, decided = getattr(model, "reading", (None, None))
     if decided is None or tokenizer is not model.tokenizer:
         original = model.original_model
@@ -267,11 +257,8 @@ def reading(model: TransformerBridge) -> Reading:
 
 
 def set_reading(model: TransformerBridge, tokenizer: Any = None, start: int | None = None) -> None:
-    """Decide what a model is given to read. `tokenizer`: as it was published, if that is not the bridge's. `start`: a
-    start token to use.
-
-    Raises WeightsError unless the start token is in the vocabulary.
-    """
+    """Decide what a model is given to read. `tokenizer`: if that is not the bridge's. `start`: a start token. Raises
+    WeightsError unless the start token is in the vocabulary."""
     if start is not None and start not in range(model.cfg.d_vocab):
         raise WeightsError(f"the start token must be 0 to {model.cfg.d_vocab - 1}, got {start}")
     config = getattr(model.original_model, "config", None)
@@ -280,18 +267,14 @@ def set_reading(model: TransformerBridge, tokenizer: Any = None, start: int | No
 
 
 def start_token(model: TransformerBridge) -> int:
-    """Return the token that the model's texts begin with (`reading`). Raises WeightsError if neither tokenizer nor
-    configuration names one."""
+    """Return the token that the model's texts begin with (`reading`). Raises WeightsError if there is none."""
     if (start := reading(model).start) is None:
-        raise WeightsError(
-            f"{model.cfg.model_name!r} names no start token; pass one to models.bridge.set_reading (START in "
-            f"chapter 18)"
-        )
+        todo = "pass one to models.bridge.set_reading (START in chapter 18)"
+        raise WeightsError(f"{model.cfg.model_name!r} names no start token; {todo}")
     return start
 
 
-# How far the logits (as a fraction of the largest) and patterns of a bridge may be from those of transformers: a
-# hundred times what rounding makes.
+# How far logits (as a fraction of the largest) and patterns may be from those of transformers: 100 times rounding.
 ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 COMPARED = 16  # tokens of each of two rows
 
@@ -306,8 +289,7 @@ class Computed(NamedTuple):
 
 @torch.no_grad()
 def computed(model: Any) -> Computed | None:
-    """Return what a model of the transformers library computes, before it becomes a bridge; None for an encoder with a
-    decoder."""
+    """Return what a model of the transformers library computes; None for an encoder with a decoder."""
     config = model.config.get_text_config()
     if config.is_encoder_decoder:
         return None
@@ -321,15 +303,13 @@ def computed(model: Any) -> Computed | None:
 
 @torch.no_grad()
 def check_against(model: TransformerBridge, expected: Computed) -> None:
-    """Raise WeightsError, in one sentence, unless a bridge computes the logits and patterns that transformers
-    computes."""
+    """Raise WeightsError unless a bridge computes the logits and patterns that transformers computes."""
     names = [name for name in model.hook_dict if name.endswith("attn.hook_pattern")]
     try:
         logits, cache = model.run_with_cache(expected.tokens, names_filter=names)
     except Exception as error:  # of a part that this model lacks and the bridge expects
-        raise WeightsError(
-            f"{model.cfg.model_name!r} cannot be run by TransformerLens ({said(error)}); choose another model"
-        ) from None
+        name = model.cfg.model_name
+        raise WeightsError(f"{name!r} cannot be run by TransformerLens ({said(error)}); choose another model") from None
     scale = (expected.logits.float() - expected.logits.float().mean()).abs().max()
     differences = {"logits": (logits.float() - expected.logits.float()).abs().max() / scale}
     if names and len(names) == len(expected.patterns):
@@ -339,9 +319,7 @@ def check_against(model: TransformerBridge, expected: Computed) -> None:
     for what, difference in differences.items():
         if not difference <= limit:  # nor NaN
             raise WeightsError(
-                f"{model.cfg.model_name!r} is not computed as the transformers library computes it: on "
-                f"{expected.tokens.numel()} tokens its "
-                f"{what} differ by {difference:.2g} (at most {limit:g} is rounding), so TransformerLens does "
-                f"not support a setting of its "
-                "config.json; choose another model"
+                f"{model.cfg.model_name!r} is not computed as the transformers library computes it: "
+                f"on {len(expected.tokens)} rows its {what} differ by {difference:.2g} (at most {limit:g}: rounding), "
+                "so TransformerLens does not support a setting of its config.json; choose another model"
             )

@@ -1,5 +1,4 @@
-"""Attention-only Shortformer checkpoints in the layout of TransformerLens before 4.0, which TransformerLens 4 does not
-load.
+"""Attention-only Shortformer checkpoints of TransformerLens before 4.0, which TransformerLens 4 does not load.
 
 Public ones are `callummcdougall/attn_only_2L_half` and `NeelNanda/Attn-Only-2L512W-Shortformer-6B-big-lr`. A folder
 contains `config.json` and one state dict; those that are not safetensors are read with `weights_only=True`, which runs
@@ -28,10 +27,8 @@ PUBLISHED_WITHOUT_CONFIG = {  # what the authors' tutorial (ARENA 1.2) says of i
     }
 }
 _DEFAULTS = {"positional_embedding_type": "standard", "normalization_type": "LN", "attn_only": False}
-_SWITCHED_OFF = (
-    "attn_scores_soft_cap output_logits_soft_cap scale_attn_by_inverse_layer_idx use_local_attn use_qk_norm final_rms "
-    "post_embedding_ln use_normalization_before_and_after"
-).split()
+_SWITCHED_OFF = """attn_scores_soft_cap output_logits_soft_cap scale_attn_by_inverse_layer_idx use_local_attn
+    use_qk_norm final_rms post_embedding_ln use_normalization_before_and_after""".split()
 # Settings that change what a model computes, and the values at which it computes what ours does.
 _SUPPORTED = {
     "positional_embedding_type": ("shortformer",),
@@ -49,8 +46,7 @@ _OUR_NAMES = dict(embed="tok_embed", pos_embed="pos", blocks="layers", ln_final=
 def read_legacy(folder: Path, normalization: str | None) -> Transformer:
     """Return the model in `folder`, in float32 on the CPU. `normalization` is the `normalization_type` of its settings.
 
-    Raises WeightsError, in one sentence, for a state dict that is not complete, or has tensors that ours has no place
-    for.
+    Raises WeightsError for a state dict that is not complete, or has tensors that ours has no place for.
     """
     from transformer_lens.utilities.tl_checkpoint_conversion import convert_tl_checkpoint  # slow
 
@@ -106,19 +102,15 @@ def read_settings(folder: Path, name: str) -> dict[str, Any]:
     if settings.get("shortformer_pos"):
         settings["positional_embedding_type"] = "shortformer"
     settings = _DEFAULTS | settings
-    supported = _SUPPORTED | {"attn_scale": (None, -1, scale)}
-    for name, values in supported.items():
+    for name, values in (_SUPPORTED | {"attn_scale": (None, -1, scale)}).items():
         if name in settings and settings[name] not in values:
-            raise WeightsError(
-                f"{folder} has {name} = {settings[name]!r}; the loader supports only causal attention-only "
-                f"Shortformer models with LN or none"
-            )
+            supports = "the loader supports only causal attention-only Shortformer models with LN or none"
+            raise WeightsError(f"{folder} has {name} = {settings[name]!r}; {supports}")
     return settings
 
 
 def state_dicts(folder: Path) -> list[Path]:
-    """Return the state dicts in a folder: the final one if a training run left others beside it; not the shards of our
-    format."""
+    """Return the state dicts in a folder: the final one if there are others; not our shards."""
     ours = set(folder.glob("weights-*-of-*.safetensors"))
     files = sorted(path for path in folder.glob("*") if path.suffix in SUFFIXES and path not in ours)
     return [path for path in files if path.stem.endswith("_final")] or files

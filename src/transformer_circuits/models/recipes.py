@@ -12,8 +12,7 @@ MEASURED = ("snapshots", "evaluate_windows", "few_windows", "repeats", "checkpoi
 
 
 def recipe(name: str) -> dict[str, Any]:
-    """Return the settings with which a shipped model was trained: optimizer, text, sizes; without seed, shape, and what
-    only measures."""
+    """Return the settings with which a shipped model was trained: without seed, shape, and measures."""
     run = manifest(name)["training"]["run"]
     # Models from before the trainer had a choice were trained with AdamW alone.
     settings = {**run["model"], "optimizer": "adamw", **run["training"], "corpus": run.get("corpus")}
@@ -21,8 +20,7 @@ def recipe(name: str) -> dict[str, Any]:
 
 
 def differing_settings(*names: str) -> dict[str, tuple[Any, ...]]:
-    """Return each setting in which these models' recipes differ, with its value for each model (None where it has
-    none)."""
+    """Return each setting in which these models' recipes differ, with its value (or None) for each model."""
     recipes = [recipe(name) for name in names]
     keys = dict.fromkeys(key for settings in recipes for key in settings)
     values = {key: tuple(settings.get(key) for settings in recipes) for key in keys}

@@ -1,12 +1,10 @@
-"""Names of models, and how their weights are found. TransformerLens is imported when a model is loaded: machines that
-train need not have it."""
+"""Names of models, and how their weights are found. TransformerLens is imported late: trainers do without."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,8 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
-# Buffers of old checkpoints that hold no weights: causal masks, the value of what is masked, rotations and numbers of
-# positions.
+# Buffers of old checkpoints that hold no weights: causal masks, masked values, rotations and numbers of positions.
 CONSTANT = re.compile(
     r"\.(attn|attention)\.(bias|masked_bias)$|\.rotary_emb\.(inv_freq|cos_cached|sin_cached)$|\.position_ids$"
 )
@@ -41,8 +38,7 @@ def list_models() -> list[str]:
 def load_model(
     name: str | Path, device: str | torch.device | None = None, dtype: torch.dtype = torch.float32
 ) -> TransformerBridge:
-    """Return the model called `name` as a TransformerBridge with tokenizer, in eval mode, without gradients; weights
-    are as published.
+    """Return the model called `name` as a TransformerBridge with tokenizer, without gradients, weights as published.
 
     `name`: a model in `weights/` (without a clone, that of the release, fetched once), a public one (`public.MODELS`:
     fetched once), a GGUF file, a folder, or a name on the Hugging Face hub ("gpt2", "owner/name"), with a manifest and
@@ -51,8 +47,7 @@ def load_model(
     repository's; None where neither fits (set `bridge.tokenizer`).
 
     Raises WeightsError, in one sentence, for an unknown name, for missing, unexpected, damaged, or unsuitable weights,
-    for NaN and infinity, and for a tokenizer that is not the model's; SHA-256 sums are checked before anything is
-    built.
+    for NaN and infinity, and for a tokenizer that is not the model's.
     """
     from transformer_lens.model_bridge import TransformerBridge  # slow
     from transformer_lens.model_bridge.sources.tl_legacy import TL_LEGACY_PREFIXES
@@ -83,10 +78,8 @@ def load_model(
     elif local and not legacy.state_dicts(folder):
         if files := sorted(folder.glob("*.gguf")):
             raise WeightsError(f"{folder} has a GGUF file; load it by its path, {files[0]}")
-        raise WeightsError(
-            f"{folder} has no model (a {MANIFEST} with its shards, or a state dict with config.json); fetch "
-            f"that folder again"
-        )
+        kinds = f"a {MANIFEST} with its shards, or a state dict with config.json"
+        raise WeightsError(f"{folder} has no model ({kinds}); fetch that folder again")
     else:
         try:
             settings = legacy.read_settings(folder, name)
@@ -102,41 +95,32 @@ def load_model(
 
 
 def training_log(name: str) -> pd.DataFrame:
-    """Return the log of a model's training (`training.evaluation.Evaluation`), a row for each snapshot. Raises
-    WeightsError if none can be read."""
+    """Return the log of a model's training (`training.evaluation.Evaluation`), by snapshot. Raises WeightsError."""
     import pandas as pd  # not needed to load a model
 
     path = _folder(name) / "training.jsonl"
-    if not path.is_file():
-        raise WeightsError(f"{name!r} has no training.jsonl; use a model that came with it")
     try:
         return pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf8").splitlines()[1:]])
-    except ValueError as error:  # cut off
+    except (OSError, ValueError) as error:  # a model without one; one that is cut off
         raise WeightsError(f"{path} is not a readable log ({error}); fetch it again") from error
 
 
 def manifest(name: str) -> dict[str, Any]:
-    """Return the manifest of a model in our own format, by name; `shards` says what it has. Raises WeightsError if
-    there is none."""
+    """Return the manifest of a model in our own format (`shards`). Raises WeightsError if there is none."""
     return read_manifest(_folder(name))
 
 
 def training_film(name: str) -> dict[str, np.ndarray] | None:
-    """Return what a model's training recorded at each snapshot (`training.film`); None without a film. Raises
-    WeightsError for a damaged one."""
+    """Return a model's `training.film`, or None. Raises WeightsError for a damaged one."""
     if not (expected := manifest(name).get("film")):
         return None
     content = verified(_folder(name) / FILM, expected["sha256"])
-    try:
-        with np.load(io.BytesIO(content)) as file:
-            return dict(file)
-    except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise WeightsError(f"the {FILM} of {name!r} is not a readable film ({error}); fetch it again") from None
+    with np.load(io.BytesIO(content)) as file:
+        return dict(file)
 
 
 def _folder(name: str) -> Path:
-    """Return the folder in `weights/` called `name`, fetched if need be, or else the folder `name`, which may not
-    exist."""
+    """Return the folder `name` in `weights/`, fetched if need be, or else the folder `name`, which may not exist."""
     shipped = paths.WEIGHTS / name
     if name in release.released() and not shipped.is_dir():
         release.fetch(name, shipped)
@@ -145,8 +129,7 @@ def _folder(name: str) -> Path:
 
 
 def _fetched(name: str, *patterns: str) -> Path:
-    """Return a model's folder; that of a hub repository with these files if it has them (in subfolders are other
-    checkpoints)."""
+    """Return a model's folder; that of a hub repository with these files (in subfolders are other checkpoints)."""
     if (folder := _folder(name)).is_dir():
         return folder
     from huggingface_hub import snapshot_download
@@ -155,17 +138,15 @@ def _fetched(name: str, *patterns: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
     except Exception as error:  # the hub's client raises its own, the HTTP library's and OSErrors
         raise WeightsError(
-            f"unknown model {name!r}: it is not one of {', '.join([*list_models(), *public.MODELS])}, not a "
-            f"folder, and could not be fetched from the "
-            f"Hugging Face hub: {said(error)}"
+            f"unknown model {name!r}: it is not one of {', '.join([*list_models(), *public.MODELS])}, not a folder, "
+            f"and could not be fetched from the Hugging Face hub: {said(error)}"
         ) from None
 
 
 def _booted(
     boot: Callable[..., TransformerBridge], name: str, device: str | torch.device, dtype: torch.dtype, **options: Any
 ) -> TransformerBridge:
-    """Return a model that TransformerLens itself loads. Raises WeightsError if it cannot, or if a weight is NaN or
-    infinite."""
+    """Return a model that TransformerLens itself loads. Raises WeightsError if it cannot, or for NaN."""
     try:
         model = boot(name, device=device, dtype=dtype, **options).eval().requires_grad_(False)
     except WeightsError:
@@ -180,8 +161,7 @@ def _booted(
 
 
 def _of_transformers(name: str, device: str | torch.device, dtype: torch.dtype) -> TransformerBridge:
-    """Return a model of the transformers library. Raises WeightsError if the file's tensors are not exactly the
-    model's."""
+    """Return a model of the transformers library. Raises WeightsError for other tensors."""
     from transformer_lens.model_bridge import TransformerBridge
     from transformer_lens.model_bridge.sources import transformers as source
     from transformers import AutoTokenizer
@@ -198,16 +178,13 @@ def _of_transformers(name: str, device: str | torch.device, dtype: torch.dtype) 
         report["mismatched_keys"] = {key for key, *_ in report["mismatched_keys"]}
         report["unexpected_keys"] = {key for key in report["unexpected_keys"] if not CONSTANT.search(key)}
         if any(key.startswith("_orig_mod.") for key in report["unexpected_keys"]):
-            raise WeightsError(
-                f"the weights of {name} are those of a compiled model, named _orig_mod.*; save model._orig_mod instead"
-            )
+            kind = "those of a compiled model, named _orig_mod.*"
+            raise WeightsError(f"the weights of {name} are {kind}; save model._orig_mod instead")
         for what in ("missing", "unexpected", "mismatched"):
             if keys := sorted(report[f"{what}_keys"]):
                 more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-                raise WeightsError(
-                    f"the weights of {name} do not fit its configuration: {what} {', '.join(keys[:3])}{more}; "
-                    f"fetch or export it again"
-                )
+                trouble = f"do not fit its configuration: {what} {', '.join(keys[:3])}{more}"
+                raise WeightsError(f"the weights of {name} {trouble}; fetch or export it again")
         expected = computed(model.to(device))
         return model
 
@@ -227,8 +204,7 @@ def _of_transformers(name: str, device: str | torch.device, dtype: torch.dtype) 
 
 
 def _tokenizer(source: Path, d_vocab: int) -> PreTrainedTokenizerFast | None:
-    """Return the tokenizer in the model's folder, else the repository's; None if it is another family's, or of another
-    size."""
+    """Return the tokenizer in the model's folder, else the repository's; None if it is another's."""
     own = (source / TOKENIZER).is_file()
     file = source / TOKENIZER if own else release.data_file(TOKENIZER)
     try:
@@ -237,15 +213,11 @@ def _tokenizer(source: Path, d_vocab: int) -> PreTrainedTokenizerFast | None:
         return None
     expected = read_manifest(source).get(TOKENIZER) if (source / MANIFEST).is_file() else None
     if expected and sha256(file.read_bytes()) != expected["sha256"]:
-        raise WeightsError(
-            f"{file} is not the tokenizer that {source} was trained with; fetch it again, or put the right "
-            f"one into that folder"
-        )
+        todo = "fetch it again, or put the right one into that folder"
+        raise WeightsError(f"{file} is not the tokenizer that {source} was trained with; {todo}")
     if own and len(tokenizer) > d_vocab:
-        raise WeightsError(
-            f"{file} has {len(tokenizer)} tokens, but the model's vocabulary has {d_vocab}; put the model's "
-            f"own tokenizer there"
-        )
+        trouble = f"has {len(tokenizer)} tokens, but the model's vocabulary has {d_vocab}"
+        raise WeightsError(f"{file} {trouble}; put the model's own tokenizer there")
     return tokenizer if own or len(tokenizer) == d_vocab else None
 
 

@@ -1,8 +1,6 @@
-"""The files of a release for a package without a clone: each model, and the book's data, as a zip that is fetched once
-into the user's cache.
+"""The files of a release for a package without a clone: each model, and the book's data, as a zip that is fetched once.
 
-`released.sha256` in this folder has their checksums, and the metadata of the package (from pyproject.toml) has the
-address. `make hub` makes both the zips and the list.
+`released.sha256` has their checksums, the package's metadata the address. `make hub` makes the zips and the list.
 """
 
 import importlib.metadata
@@ -64,10 +62,7 @@ def fetch(name: str, folder: Path) -> None:
         if not folder.exists():  # else another process was faster
             partial.rename(folder)
         Path(file).unlink(missing_ok=True)
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # requests' errors are OSErrors; pooch raises ValueError for another checksum
+    except (OSError, ValueError) as error:  # of requests; of pooch, for another checksum
         reason = "no connection" if isinstance(error, requests.ConnectionError) else said(error)
         raise WeightsError(
             f"{name!r} is not on this machine, and could not be fetched from {url}: {reason}; "

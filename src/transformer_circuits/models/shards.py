@@ -15,7 +15,7 @@ import json
 import os
 import re
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,7 @@ class _Training(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """What must be in a manifest, and of which type, for the models, pages and measures that read it; it may have
-    more."""
+    """What must be in a manifest, and of which type, for all that reads it; it may have more."""
 
     name: str
     config: ModelConfig
@@ -99,22 +98,17 @@ def save_model(
         manifest["film"] = {"sha256": sha256(film)}
         files[FILM] = film
     manifest["training"] = training
-    _write(Path(folder), files, manifest)
+    _write(Path(folder), files, manifest, also=(TOKENIZER, FILM))
 
 
 def shrink(folder: str | Path) -> None:
-    """Rewrite the model in `folder` in 8 bits a weight, with the same guarantees: for models that others are only
-    compared with.
-
-    Vectors stay in float16.
-    """
+    """Rewrite the model in `folder` in 8 bits a weight: for models that are only compared with. Vectors: float16."""
     model, manifest = read_model(folder)
     _write(Path(folder), _shards(model, manifest, quantized=True), manifest)
 
 
 def eight_bits(matrices: dict[str, Float[Tensor, "row column"]]) -> dict[str, Tensor]:
-    """Return matrices in 8 bits a weight: whole numbers from -127 to 127, and beside each, as `KEY.step`, what 1 stands
-    for in each row."""
+    """Return matrices in 8 bits: whole numbers from -127 to 127, and as `KEY.step` what 1 stands for in each row."""
     stored = {}
     for key, matrix in matrices.items():
         step = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
@@ -123,8 +117,7 @@ def eight_bits(matrices: dict[str, Float[Tensor, "row column"]]) -> dict[str, Te
 
 
 def full_precision(stored: dict[str, Tensor]) -> dict[str, Float[Tensor, "..."]]:
-    """Return stored tensors in float32, those in 8 bits as well. Raises ValueError where one of these has no step for
-    each row."""
+    """Return stored tensors in float32. Raises ValueError where one in 8 bits has no step for each row."""
     tensors = {key: tensor for key, tensor in stored.items() if not key.endswith(STEP)}
     for key in [key for key in tensors if tensors[key].dtype == torch.int8]:
         step = stored.get(key + STEP, torch.empty(0))
@@ -163,82 +156,57 @@ def _shards(model: Transformer, manifest: dict[str, Any], quantized: bool = Fals
     return files
 
 
-def _write(folder: Path, files: dict[str, bytes], manifest: dict[str, Any]) -> None:
+def _write(folder: Path, files: dict[str, bytes], manifest: dict[str, Any], also: Sequence[str] = ()) -> None:
+    """Replace a model's files; what `also` names belongs to the model that was here before. The manifest leaves first
+    and arrives last, so that no mixture can be loaded."""
     files = files | {MANIFEST: (json.dumps(manifest, indent=1, allow_nan=False) + "\n").encode()}
-    # All of the new model first: a disk that is full then leaves the old one as it is.
-    partials = {file: _partial(folder / file) for file in files}
-    with _written(folder, *partials.values()):
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, content in files.items():
-            _write_to_disk(partials[file], lambda path: path.write_bytes(content))
-        # The manifest leaves first and arrives last, so that no mixture can be loaded.
-        for path in [folder / MANIFEST, *folder.glob("weights-*-of-*.safetensors")]:
-            path.unlink(missing_ok=True)
-        for file, expected in ((TOKENIZER, manifest.get(TOKENIZER)), (FILM, manifest.get("film"))):
-            path = folder / file
-            if path.is_file() and (expected is None or sha256(path.read_bytes()) != expected["sha256"]):
-                path.unlink()  # of another model, which was here before
-        for file, partial in partials.items():
-            partial.replace(folder / file)
+    old = [folder / MANIFEST, *folder.glob("weights-*-of-*.safetensors"), *(folder / file for file in also)]
+    _replace({folder / file: content for file, content in files.items()}, Path.write_bytes, old)
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Replace a file by what `write` writes. After a kill it is the old file or the new one.
-
-    Raises OSError, in one sentence, on a full disk and in a folder that cannot be written; the old file is then as it
-    was.
-    """
-    partial = _partial(path)
-    with _written(path, partial):
-        _write_to_disk(partial, write)
-        partial.replace(path)
+    """Replace a file by what `write` writes. After a kill it is the old file or the new one. Raises OSError, in one
+    sentence, if it cannot be written; the old file is then as it was."""
+    _replace({path: write}, lambda partial, write: write(partial))
 
 
-def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial")
-
-
-def _write_to_disk(partial: Path, write: Callable[[Path], Any]) -> None:
-    write(partial)
-    with open(partial, "rb+") as file:
-        os.fsync(file.fileno())
-
-
-@contextlib.contextmanager
-def _written(path: Path, *partials: Path) -> Iterator[None]:
-    """Delete these files and raise OSError in one sentence if `path` cannot be written."""
+def _replace(files: dict[Path, Any], write: Callable[[Path, Any], Any], old: Iterable[Path] = ()) -> None:
+    """Replace files, and delete old ones, once all are written beside their places: a full disk changes nothing."""
+    partials = {path.with_name(f".{path.name}.partial"): path for path in files}
     try:
-        yield
+        for partial, path in partials.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(partial, files[path])
+            with open(partial, "rb+") as file:
+                os.fsync(file.fileno())
+        for path in old:
+            path.unlink(missing_ok=True)
+        for partial, path in partials.items():
+            partial.replace(path)
     except (OSError, safetensors.SafetensorError) as error:
-        with contextlib.suppress(OSError):
-            for partial in partials:
+        for partial in partials:
+            with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or said(error)
-        raise OSError(
-            f"{path} could not be written ({reason}); make room on its disk, or choose a folder of your own"
-        ) from None
+        todo = "make room on its disk, or choose a folder of your own"
+        raise OSError(f"{path} could not be written ({reason}); {todo}") from None
 
 
 def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
-    """Return the model in `folder`, in float32 on the CPU, and its manifest; every shard's SHA-256 is checked before
-    anything is built.
+    """Return the model in `folder`, in float32 on the CPU, and its manifest; every shard's SHA-256 is checked first.
 
-    Raises WeightsError for a manifest or shard that is missing or damaged, tensors that do not fit the manifest, and
-    NaN or infinity.
+    Raises WeightsError for a manifest or shard that is missing, damaged, or does not fit, and for NaN or infinity.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
-    contents = {shard["file"]: verified(folder / shard["file"], shard["sha256"]) for shard in manifest["shards"]}
+    contents = [verified(folder / shard["file"], shard["sha256"]) for shard in manifest["shards"]]
     tensors: dict[str, Tensor] = {}
-    for file, content in contents.items():
-        try:
-            tensors |= safetensors.torch.load(content)
-        except safetensors.SafetensorError as error:  # exported like this: its SHA-256 is right
-            raise WeightsError(f"{folder / file} has no tensors ({said(error)}); fetch or export it again") from error
     try:
+        for content in contents:
+            tensors |= safetensors.torch.load(content)
         weights = full_precision(tensors)
-    except ValueError as error:
-        raise WeightsError(f"{folder} has {error}; fetch or export it again") from None
+    except (safetensors.SafetensorError, ValueError) as error:  # exported like this: the checksums are right
+        raise WeightsError(f"{folder} has {said(error)}; fetch or export it again") from None
     return build(ModelConfig(**manifest["config"]), weights, str(folder)), manifest
 
 
@@ -248,8 +216,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise WeightsError(f"{folder} has no {MANIFEST}; export a model into it, or fetch it again")
     try:
-        content = path.read_bytes()
-        _Manifest.model_validate_json(content)  # raises ValueError for what is nested too deeply, too
+        _Manifest.model_validate_json(content := path.read_bytes())
         return json.loads(content)
     except (OSError, ValueError) as error:
         raise WeightsError(f"{path} is not a readable manifest ({said(error)}); fetch or export it again") from error
@@ -269,8 +236,8 @@ def build(config: ModelConfig, tensors: dict[str, Tensor], where: str) -> Transf
                 module.bias = nn.Parameter(torch.empty(module.out_features, device="meta"))
         model.load_state_dict({COMPUTED: model.pos.weight} | tensors, assign=True)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:500]
-        raise WeightsError(f"the tensors in {where} do not fit its configuration: {reason}") from error
+        reason = " ".join(str(error).split())
+        raise WeightsError(f"the tensors in {where} do not fit its configuration: {reason[:500]}") from error
     if broken := [key for key, tensor in tensors.items() if not tensor.isfinite().all()]:
         raise WeightsError(f"{broken[0]} in {where} contains NaN or infinity; fetch or export it again")
     # Old checkpoints bring theirs. The width is that of the tensors, so this fits into memory.
@@ -286,24 +253,18 @@ def verified(path: Path, expected: str) -> bytes:
     except OSError as error:
         raise WeightsError(f"{path} cannot be read ({error.strerror}); fetch it again") from error
     if (checksum := sha256(content)) != expected:
-        raise WeightsError(
-            f"{path} is damaged: its SHA-256 is {checksum} ({len(content):,} bytes), expected {expected}; "
-            f"fetch it again"
-        )
+        raise WeightsError(f"{path} is damaged: its SHA-256 is {checksum}, expected {expected}; fetch it again")
     return content
 
 
 def said(error: Exception) -> str:
-    """Return what an exception says in its first line, or its type; of several settings, what the first wrong one must
-    be."""
+    """Return an exception's first line, or its type; of several settings, what the first wrong one must be."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         name, must = ".".join(map(str, first["loc"])), re.sub(r"^\w+ should", "must", first["msg"])
         if first["type"] == "missing":
             return f"{name} is missing"
-        if not name:  # no JSON, or no object
-            return f"it {must}" if must.startswith("must") else must
-        return f"{name} {must}, got {reprlib.repr(first['input'])}"
+        return f"{name} {must}, got {reprlib.repr(first['input'])}".strip()
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -1,8 +1,7 @@
 """A smaller vocabulary inside a byte-level BPE tokenizer: its first tokens, which are a tokenizer by themselves.
 
-BPE learns its merges one after the other, so these are what training to that size would have given. A merge only ever
-joins older tokens, and encoding applies older merges first: text in the smaller vocabulary is text in the larger one
-with every later token undone into its parts.
+BPE learns its merges one after the other. A merge only joins older tokens, and encoding applies older merges first:
+text in the smaller vocabulary is that in the larger one with later tokens undone.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ START = "<|start|>"  # the text of token BOS
 
 
 def as_pretrained(path: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once; that is its bos, eos and pad token.
-    Never looks on the network.
+    """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once: its bos, eos and pad token.
 
     Raises ValueError if token 0 is not `<|start|>`, and WeightsError for a file that is missing or holds no tokenizer.
     """
@@ -55,8 +53,7 @@ def as_pretrained(path: Path) -> PreTrainedTokenizerFast:
 
 
 def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
-    """The content of `tokenizer.json` with its first `d_vocab` tokens only. Raises ValueError unless these are a
-    tokenizer by themselves."""
+    """The content of `tokenizer.json` with its first `d_vocab` tokens. Raises ValueError if they are none."""
     _parts(tokenizer, d_vocab)
     model = tokenizer["model"]
     vocab = {token: i for token, i in model["vocab"].items() if i < d_vocab}
@@ -65,8 +62,7 @@ def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
 
 
 def pieces(tokenizer: dict[str, Any], d_vocab: int) -> list[list[int]]:
-    """What each token of `tokenizer` is in its first `d_vocab` tokens: itself, or its parts. Raises ValueError as
-    above."""
+    """What each token of `tokenizer` is in its first `d_vocab` tokens: itself, or its parts."""
     parts = _parts(tokenizer, d_vocab)
 
     @functools.cache
@@ -117,8 +113,7 @@ def tokenizer_of(folder: Path, d_vocab: int) -> str | None:
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
-    """Return the content of a corpus folder's `tokenizer.json`; None if it has none. Raises ValueError if it holds no
-    tokenizer."""
+    """Return the content of a corpus folder's `tokenizer.json`; None if it has none. Raises ValueError if damaged."""
     path = folder / "tokenizer.json"
     if not path.exists():
         return None

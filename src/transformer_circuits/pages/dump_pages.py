@@ -1,8 +1,4 @@
-"""The pages of the head dump: one for each head of the one-layer models, an index that explains them, everything as
-Parquet files.
-
-The tables are plain HTML that needs no script; `book/_static/head_dump.js` adds search and sorting.
-"""
+"""The pages of the head dump: one for each head of the one-layer models, an index, everything as Parquet files."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -32,8 +28,7 @@ Akin = Sequence[Collection[int]]
 
 
 def write_parquet(dump: pd.DataFrame, names: Sequence[str], path: Path) -> None:
-    """Write the dump as a Parquet file, with the tokens' strings next to their ids and numbers rounded to DIGITS
-    decimals."""
+    """Write the dump as a Parquet file, with the tokens' strings next to their ids, and rounded to DIGITS."""
     columns = {
         "source_token": [names[i] for i in dump["source"]],
         "score": dump["score"].round(DIGITS).astype("float32"),
@@ -50,11 +45,8 @@ def tokens(ids: Sequence[int], names: Sequence[str], marked: Collection[int] = (
 
 
 def table(rows: Any, tokens: Sequence[str] = (), markup: Sequence[str] = (), search: str = "", unit: str = "") -> str:
-    """Return an HTML table (`figures.tokens.Table`) in a box that MathJax leaves alone.
-
-    With a `unit`, which says what rows are, head_dump.js searches and sorts it; `search` numbers the columns with a
-    search of their own.
-    """
+    """Return an HTML table (`figures.tokens.Table`) in a box that MathJax leaves alone. With a `unit` (of rows)
+    head_dump.js searches and sorts it; `search` numbers the columns with their own search."""
     box = {"class": "token-table head-dump tex2jax_ignore mathjax_ignore"}
     box |= {"data-search": search, "data-unit": unit} if unit else {}
     return Table(rows, tokens, markup=markup, **box)._repr_html_()
@@ -78,8 +70,7 @@ def head_table(rows: pd.DataFrame, names: Sequence[str], akin: Akin) -> str:
 
 
 def example(dump: pd.DataFrame, names: Sequence[str]) -> pd.Series:
-    """Return the row with the highest score among words whose first out token is the word itself (among all rows if
-    there is none)."""
+    """Return the row with the highest score among words whose first out token is itself (or else among all rows)."""
     is_word = pd.Series([word_of(name) is not None for name in names])
     own = dump[(dump["outs"].str[0] == dump["source"]) & dump["source"].map(is_word)]
     return (dump if own.empty else own).nlargest(1, "score").iloc[0]
@@ -101,8 +92,7 @@ def overview(model: str, dump: pd.DataFrame, effects: AblationEffects, names: Se
 
 
 def paper_table(listed: pd.DataFrame) -> str:
-    """Return the paper's skip-trigrams as an HTML table: which are hits, and where each comes nearest to one (claim
-    S4)."""
+    """Return the paper's skip-trigrams as an HTML table: hits, and where others come nearest to one (claim S4)."""
     whole = listed["tokens"].map(lambda found: isinstance(found, list))  # NaN if a token is split
     outcomes = {
         "split": ~whole & listed["pieces"].map(bool),
@@ -131,8 +121,7 @@ def write_pages(
 ) -> None:
     """Write the index page to `out`, and into the folder beside it the heads' pages and the Parquet files.
 
-    `dumps`: by model, with all source tokens; `ablated`: by model, the ablation effect of each head; `listed`: for
-    `paper_table`.
+    `dumps`: by model, with all source tokens; `ablated`: ablation effects by model; `listed`: for `paper_table`.
     """
     folder, akin = out.with_suffix(""), variants_of(names)
     shown = {model: dump[dump["rank"] <= N_SOURCES] for model, dump in dumps.items()}

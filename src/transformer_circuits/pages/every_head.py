@@ -1,5 +1,4 @@
-"""The page "Every head of the two-layer model": one row a head, from `head_map`, that opens to the passages in which
-the head matters most."""
+"""The page "Every head of the two-layer model": one row a head, which opens to passages where it matters."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,8 +24,7 @@ Windows = Int[Tensor, "row pos"]
 
 
 def passage(found: Passage, windows: Windows, names: Sequence[str]) -> str:
-    """Return a passage as HTML: tokens shaded by the head's attention, the next token, and where the head attends
-    most."""
+    """Return a passage as HTML: tokens shaded by the head's attention, the next token, and the sources."""
     first = max(0, found.place + 1 - SHOWN)
     strings = [names[i] for i in windows[found.row].tolist()]
     shaded = "".join(

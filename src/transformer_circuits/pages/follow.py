@@ -2,8 +2,7 @@
 
 The picture is `book/_static/follow/follow.js`. This module writes its numbers, from runs of the shipped models: the
 two-layer model as it is (`intact`); with the keys of the induction head cut from what the previous-token head wrote
-(`cut`: its mean over the positions of the prompt is left); and the one-layer model. Which heads these are follows from
-their scores.
+(`cut`: its mean is left); and the one-layer model. Scores say which heads.
 """
 
 import json
@@ -35,8 +34,7 @@ STRANDS = 9  # paths that are drawn one by one
 
 
 class Circuit(NamedTuple):
-    """The induction head with the best score, the previous-token head, and the other first-layer head that the keys
-    read most."""
+    """The best induction head, the previous-token head, and the other first-layer head that the keys read most."""
 
     induction: Head
     previous: Head
@@ -78,8 +76,7 @@ def keys_without(model: TransformerBridge, head: Head, written: Float[Tensor, "p
 def run(
     model: TransformerBridge, ids: Int[Tensor, "1 pos"], head: Head, hooks: list[Hook] = ()
 ) -> tuple[dict[str, Tensor], Any]:
-    """Return what a head does on a text, and the cache of the run: its scores at the last token, its pattern, what it
-    adds to the logits there."""
+    """Return a head's scores at a text's last token, its pattern, what it adds to the logits there; and the cache."""
     (layer, index), last = head, ids.shape[1] - 1
     with model.hooks(fwd_hooks=list(hooks)):
         logits, cache = model.run_with_cache(ids)
@@ -94,8 +91,7 @@ def run(
 
 def paths(model: TransformerBridge, cache: Any, answer: int) -> list[tuple[str, float]]:
     """Return what every path adds to the centered logit of a token at the last position, with the patterns of the run:
-    the
-    direct path, single heads, virtual heads. Largest first, and they add up to that logit (claims P1 and T1)."""
+    the direct path, single heads, virtual heads. Largest first, and they add up to that logit (claims P1 and T1)."""
     read = centered(model.W_U)[:, answer]
     embed, patterns = cache["embed"][0], [cache["pattern", layer][0] for layer in range(2)]
     parts = {"": float(embed[-1] @ read)}

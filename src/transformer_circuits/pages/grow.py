@@ -1,8 +1,4 @@
-"""The page "Grow one": a model that trains in the reader's browser.
-
-The page is `book/_static/grow/`: train.js computes, grow.js draws. This module writes its text, with the thresholds of
-`measures`.
-"""
+"""The page "Grow one": a model that trains in the reader's browser (`book/_static/grow/`). This module: its text."""
 
 import html
 import json

@@ -1,5 +1,4 @@
-"""Each shipped model as a folder to upload to a hub of models, and as the zip that a release needs: `make hub`, into
-`_build/hub`.
+"""Each shipped model as a folder for a hub of models, and as the zip that a release needs: `make hub`, in `_build/hub`.
 
 A folder has what `load_model` reads (manifest, shards, tokenizer, log) and a card. The zips have the same without the
 card, and the same bytes wherever they are made; their checksums go into `models/released.sha256`.

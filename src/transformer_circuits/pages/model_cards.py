@@ -1,5 +1,4 @@
-"""The page of models: how each was trained, from its manifest and log, and what its heads do, measured here. Nothing in
-it is typed."""
+"""The page of models: how each was trained, from its manifest and log, and what its heads do, measured here."""
 
 import functools
 import json
@@ -39,6 +38,7 @@ SETTINGS = {
     "without_start": "windows that begin in running text, without start token (fraction)", "planted": "windows with a passage that occurs twice (fraction)",
     "corpus": "fingerprint of the text", "precision": "arithmetic",
 }  # fmt: skip
+WORDS = {None: "–", True: "yes", False: "no", "muon": "Muon for each head", "adamw": "AdamW", "no": "float32"}
 
 
 def names(group: str) -> list[str]:
@@ -58,8 +58,7 @@ def reads_text(name: str) -> bool:
 
 @functools.cache
 def bytes_per_token(d_vocab: int) -> float:
-    """Return the bytes of held-out text per token when it is cut into the first `d_vocab` tokens of the family's
-    vocabulary."""
+    """Return the bytes of held-out text per token, cut into the first `d_vocab` tokens of the family's vocabulary."""
     tokenizer = load_tokenizer()
     texts = [tokenizer.decode(tokens[1:]) for _, tokens in held_out_documents()]
     return sum(len(text.encode()) for text in texts) / len(held_out_tokens(d_vocab))
@@ -110,25 +109,17 @@ def cards(*groups: str) -> pd.DataFrame:
 
 
 def setting(value: Any) -> str:
-    match value:
-        case None:
-            return "–"
-        case str():
-            return {"muon": "Muon for each head", "adamw": "AdamW", "no": "float32"}.get(value, value)
-        case bool():
-            return "yes" if value else "no"
-        case int():
-            return f"{value:,}"
-        case float():
-            return f"{value:g}"
-        case dict():
-            return " ".join(f"{key} {part}" for key, part in value.items())
+    if value is None or isinstance(value, (str, bool)):
+        return WORDS.get(value, value)
+    if isinstance(value, (int, float)):
+        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    if isinstance(value, dict):
+        return " ".join(f"{key} {part}" for key, part in value.items())
     return ", ".join(map(setting, value))
 
 
 def training(group: str) -> dict[str, Any]:
-    """Return with which settings a group was trained: those that all models share, and a table of those in which they
-    differ."""
+    """Return with which settings a group was trained: those that all models share, and those in which they differ."""
     models = names(group)
     # `recipe` leaves out the precision, which changes a model no more than noise does.
     settings = [{"precision": "no", **manifest(name)["training"]["run"]["training"], **recipe(name)} for name in models]

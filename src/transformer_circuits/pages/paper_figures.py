@@ -1,8 +1,4 @@
-"""The page of the paper's figures, each with ours beside it: from book/figures.yml, the executed notebooks, and the
-records.
-
-Pictures and tables are the cells' own: the page links to the files that the chapters show.
-"""
+"""The page of the paper's figures, each with ours: from book/figures.yml, the executed notebooks, and the records."""
 
 import html
 from collections.abc import Mapping
@@ -56,8 +52,7 @@ def load(path: Path) -> Listed:
 
 
 class Cells:
-    """The code cells of the executed notebooks, found by notebook/cell. `titles`: those of the chapters, by
-    notebook."""
+    """The code cells of the executed notebooks, by notebook/cell. `titles`: those of the chapters, by notebook."""
 
     def __init__(self, notebooks: Mapping[str, NotebookNode], titles: Mapping[str, str]) -> None:
         self.titles = titles
@@ -91,8 +86,7 @@ class Cells:
         return "figure" if widget or self.picture(place) else "numbers"
 
     def shown(self, place: str) -> str:
-        """Return HTML of the cell's picture, its table, or a link to its interactive figure. Raises ValueError if it
-        has none of these."""
+        """Return HTML of the cell's picture, its table, or a link to its widget. Raises ValueError if it has none."""
         if name := self.picture(place):
             alt = self.found[place].metadata.get("mystnb", {}).get("image", {}).get("alt") or "our figure"
             image = f'<img loading="lazy" src="../_images/{name}" alt="{html.escape(alt)}">'

@@ -1,8 +1,7 @@
 """The page "Play": the two-layer model in the reader's browser, to be taken apart there.
 
 The page is `book/_static/play/`: engine.js computes, play.js draws, both written by hand. This module writes their
-data: weights and tokenizer, what each head does, the prepared texts. All of it is computed from the shipped model; no
-head is named by hand.
+data: weights and tokenizer, what each head does, the prepared texts. No head is named by hand.
 """
 
 import html
@@ -52,11 +51,10 @@ def weights(model: TransformerBridge) -> bytes:
 
 
 def script(model: TransformerBridge, means: list[Any], facts: dict[str, Any]) -> str:
-    """Return the content of model.js. Raises ValueError unless the model reads text that starts with token 0, as
-    engine.js writes it."""
+    """Return the content of model.js. Raises ValueError unless the model reads text that starts with token 0."""
     if not (read := reading(model)).reads_text or read.start != BOS:
         raise ValueError(
-            f"the page needs a model that reads text and starts with token {BOS}, got one that {read.words}"
+            f"the page needs a model that reads text and starts with token {BOS}, not one that {read.words}"
         )
     content, tokenizer = weights(model), json.loads(model.tokenizer.backend_tokenizer.to_str())["model"]
     config = {key: getattr(model.cfg, key) for key in ("d_model", "n_heads", "d_head", "d_vocab", "n_ctx")}
@@ -74,12 +72,8 @@ def script(model: TransformerBridge, means: list[Any], facts: dict[str, Any]) ->
 def hidden_from(
     model: TransformerBridge, side: str, off: Sequence[Head] | None = None, means: Sequence[Tensor] | None = None
 ) -> list[Hook]:
-    """Return hooks that remove first-layer heads (None: all) for the second layer's queries, keys, or values ("Q",
-    "K", "V") alone.
-
-    These read zero in place of what the heads write, or the heads' means. Without all heads they read the embedding
-    and the position alone.
-    """
+    """Return hooks that remove first-layer heads (None: all) for the second layer's "Q", "K", or "V" alone. These read
+    zero in place of what the heads write, or the heads' means."""
     mine = [head for head in range(model.cfg.n_heads) if off is None or (0, head) in off]
     written = []
 
@@ -152,10 +146,7 @@ def percent(share: float) -> str:
 
 
 def adds(model: TransformerBridge, shown: Scene) -> tuple[float, float]:
-    """Return what the induction head adds to the logit of its target at the place that is shown, above the mean logit.
-
-    First what it moves from the embedding alone, then with what first-layer heads wrote (its virtual heads).
-    """
+    """Return what the induction head adds to its target's logit (above the mean): from the embedding alone; in all."""
     (layer, head), at = shown.induction, shown.at
     cache = model.run_with_cache(shown.ids)[1]
     up = model.W_U[:, shown.ids[0, shown.target]] - model.W_U.mean(dim=1)

@@ -55,14 +55,11 @@ class Results:
     """
 
     def __init__(
-        self,
-        recorded: Mapping[str, Sequence[Record]],
-        shown: Mapping[str, tuple[str, str]] | None = None,
-        data: Path = DATA,
+        self, recorded: Mapping[str, Sequence[Record]], shown: Mapping[str, tuple[str, str]] = {}, data: Path = DATA
     ) -> None:
         seed = ledger.held_out_seed(data)
         self.others = {"Held-out seed": [seed] if seed else [], "Public models": ledger.public_models(data)}
-        self.shown = shown or {}
+        self.shown = shown
         self.records = {record.id: record for records in recorded.values() for record in records}
         chapters = {number_of(notebook): f"../notebooks/{quote(notebook)}.html" for notebook in recorded}
         numbers = {claim.id: claim.chapter.split()[0] for claim in ledger.load_claims().values()}

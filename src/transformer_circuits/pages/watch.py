@@ -1,8 +1,7 @@
 """The page "Watch it learn": the films that the trainer recorded, from the first step to the last.
 
-The page is `book/_static/watch/`: watch.js draws. This module writes its data: what each head does at each snapshot,
-by the thresholds of `measures`, where the marks on the time axis are. Films go to _static/watch/films beside the
-page.
+The page is `book/_static/watch/`: watch.js draws. This module writes its data: what each head does at each snapshot, by
+the thresholds of `measures`, the marks on the time axis. Films go to _static/watch/films beside the page.
 """
 
 import functools
@@ -50,8 +49,7 @@ Film = Mapping[str, np.ndarray]
 def roles(
     film: Film, log: pd.DataFrame, effects: AblationEffects, copying: float
 ) -> Int[np.ndarray, "snapshot layer head"]:
-    """Return what each head does at each snapshot, as an index into ROLES; `copying`: the positivity above which it
-    copies.
+    """Return what each head does at each snapshot, as an index into ROLES; it copies above a positivity of `copying`.
 
     `effects`: of the finished model, which decide the last snapshot, as they do in the chapters and on the page "Play".
     """
@@ -122,10 +120,7 @@ def token_name(tokenizer: Any, token: int) -> str:
 
 
 def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[dict[str, Any], bytes]:
-    """Return where the arrays are that watch.js reads, and their bytes; `held`: the roles.
-
-    JavaScript has no 16-bit floats.
-    """
+    """Return where the arrays are that watch.js reads, and their bytes; `held`: the roles."""
     arrays = {name: film[name].astype(np.float32) for name in FLOATS if name in film}
     arrays["eigenvalues"] = np.round(film["eigenvalues"].astype(np.float32) * 32767).astype(np.int16)
     for k in range(len(TEXTS)):
