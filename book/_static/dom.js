@@ -1,19 +1,75 @@
-// What the scripts of the pages "Play", "Watch it learn" and "Grow one" share: an element of HTML or of SVG with its properties and children, in one
-// call; a worker that answers questions; and the data of a page.
+// What the scripts of all pages share: an element of HTML or of SVG with its properties and children, in one call; numbers as words; steps that are
+// played; a worker that answers questions; and the data of a page.
 const dom = (() => {
-  const make = (name, properties = {}, ...children) => {
-    const { data = {}, ...rest } = properties, element = document.createElement(name);
+  /**
+   * @template {keyof HTMLElementTagNameMap} K
+   * @typedef {{ [P in Exclude<keyof HTMLElementTagNameMap[K], "style" | "children">]?: string extends HTMLElementTagNameMap[K][P] ? string | number : HTMLElementTagNameMap[K][P] }} Own
+   */
+  /**
+   * @template {keyof HTMLElementTagNameMap} K
+   * @typedef {Own<K> & { [aria: `aria-${string}`]: any, role?: string, style?: string, data?: object }} Properties
+   */
+  /**
+   * @template {keyof HTMLElementTagNameMap} K
+   * @param {K} name
+   * @param {Properties<K>} properties
+   * @param {...(Node | string)} children
+   * @returns {HTMLElementTagNameMap[K]}
+   */
+  const make = (name, properties = /** @type {Properties<K>} */ ({}), ...children) => {
+    const { data = {}, ...rest } = /** @type {any} */ (properties), element = document.createElement(name);
     for (const [key, value] of Object.entries(rest)) key in element && key !== "role" ? (element[key] = value) : element.setAttribute(key, value);
     Object.assign(element.dataset, data);
     element.append(...children);
     return element;
   };
+  /**
+   * @template {keyof SVGElementTagNameMap} K
+   * @param {K} name
+   * @param {Record<string, any>} attributes
+   * @param {...(Node | string)} children
+   * @returns {SVGElementTagNameMap[K]}
+   */
   const svg = (name, attributes = {}, ...children) => {
     const element = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
     element.append(...children);
     return element;
   };
+
+  const clamp = (x, low = 0, high = 1) => Math.min(high, Math.max(low, x));
+  const fixed = (x, digits = 2) => (Math.abs(x) < 0.5 * 10 ** -digits ? 0 : x).toFixed(digits).replace("-", "−");
+  const signed = (x) => (x > 0.05 ? "+" : "") + fixed(x, Math.abs(x) < 9.95 ? 1 : 0);
+  const percent = (p) => (Number.isNaN(p) ? "–" : p > 0 && p < 0.001 ? "<0.1%" : `${(100 * p).toFixed((p > 0 && p < 0.0995) || (p > 0.99 && p < 0.9995) ? 1 : 0)}%`);
+
+  // Goes through steps 0 to `last()`, of which `at()` is shown: a button that plays, with `pace()` milliseconds for each, and pauses; and keys.
+  function stepper({ at, last, go, pace, className = "" }) {
+    let timer = 0;
+    const button = make("button", { type: "button", className, onclick: () => (timer ? stop() : play()) });
+    const label = () => (button.textContent = timer ? "❚❚ Pause" : "▶ Play");
+    function stop() {
+      clearInterval(timer);
+      timer = 0;
+      label();
+    }
+    function play() {
+      if (at() === last()) go(0);
+      timer = setInterval(() => {
+        go(at() + 1);
+        if (at() === last()) stop();
+      }, pace());
+      label();
+    }
+    function keyed(event) {
+      const to = { ArrowLeft: at() - 1, ArrowDown: at() - 1, ArrowRight: at() + 1, ArrowUp: at() + 1, PageDown: at() - 5, PageUp: at() + 5, Home: 0, End: last() }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      stop();
+      go(clamp(to, 0, last()));
+    }
+    label();
+    return { button, play, stop, keyed };
+  }
 
   // What `kinds[kind]` returns for a question { id, kind, ... }, as { id, ... }, or { id, error }.
   const answer = (kinds, { id, kind, ...rest }) => {
@@ -43,17 +99,18 @@ const dom = (() => {
   }
 
   // Loads what the build wrote for a page: a script, since a page opened from disk may load nothing else, that calls `pageData(facts, data)`. `data`:
-  // bytes, gzipped, which checks their sum, in base64. Returns { facts, bytes }; an error says in a sentence what is wrong.
+  // none, or bytes, gzipped, which checks their sum, in base64. Returns { facts, bytes }; an error says in a sentence what is wrong.
   const waiting = new Map(); // by address: what to do with the data
   window.pageData = (...given) => waiting.get(document.currentScript.src)(given);
   async function load(file, folder) {
     const again = "build the book again (make book)", src = new URL(file, folder).href;
-    if (!window.DecompressionStream) throw new Error("This page needs a newer browser, of 2023 or later: this one cannot unpack its data (it has no DecompressionStream).");
     const [facts, data] = await new Promise((resolve, reject) => {
       waiting.set(src, resolve);
       const missing = () => reject(new Error(`The file ${file} is missing or damaged; ${again}.`)); // of no effect if the data has arrived
       document.head.append(make("script", { src, onerror: missing, onload: missing }));
     });
+    if (data === undefined) return { facts };
+    if (!window.DecompressionStream) throw new Error("This page needs a newer browser, of 2023 or later: this one cannot unpack its data (it has no DecompressionStream).");
     try {
       const letters = atob(data), packed = new Uint8Array(letters.length);
       for (let i = 0; i < letters.length; i++) packed[i] = letters.charCodeAt(i);
@@ -63,5 +120,5 @@ const dom = (() => {
       throw new Error(`The file ${file} is damaged; ${again}.`);
     }
   }
-  return { make, svg, worker, load };
+  return Object.freeze({ make, svg, clamp, fixed, signed, percent, stepper, worker, load });
 })();

@@ -9,7 +9,7 @@
 function forwardMemory(numbers) {
   if (!globalThis.WebAssembly) throw new Error("this browser has no WebAssembly");
   const pages = Math.ceil(numbers / 16384), memory = new WebAssembly.Memory({ initial: pages, maximum: pages });
-  const { matmul } = new WebAssembly.Instance(new WebAssembly.Module(assemble()), { m: { m: memory } }).exports;
+  const { matmul } = /** @type {any} */ (new WebAssembly.Instance(new WebAssembly.Module(assemble()), { m: { m: memory } }).exports);
   return {
     F: new Float32Array(memory.buffer),
     matmul: (A, lda, B, ldb, C, ldc, n, k, m) => n && k && m && matmul(4 * A, 4 * lda, 4 * B, 4 * ldb, 4 * C, 4 * ldc, n, k, m),
@@ -129,7 +129,7 @@ function forwardPass(memory, take, { n_layers, n_heads: H, d_head, d_model: D, d
 
   // All heads of a layer in one text of n tokens: patterns [head, destination, source] at `at` of the array `patterns`, and z, which they mix. `given`:
   // the patterns are there. `start`: z of the tokens before it is there, and their patterns are in `old`.
-  function attend({ Q, K, V, z }, n, { patterns, at = 0, given = false, start = 0, old }) {
+  function attend({ Q = 0, K = 0, V = 0, z }, n, { patterns, at = 0, given = false, start = 0, old = undefined }) {
     const { F, matmul } = memory, padded = Math.ceil(n / 4) * 4, wide = Math.ceil(n / 8) * 8, scale = 1 / Math.sqrt(d_head), block = 64;
     for (let h = 0; h < H; h++) {
       const mine = h * d_head, pattern = at + h * n * n;
@@ -163,11 +163,11 @@ function forwardPass(memory, take, { n_layers, n_heads: H, d_head, d_model: D, d
 
   // A whole layer. `from`: where its three sides read; `part`: where q, k, v and z go; `onto`, `to`: the stream before and after. `n`: tokens of a text.
   // `edit`: a change of z before it is written.
-  function layer(l, from, part, onto, to, n, { first = 0, patterns, at = 0, old, edit }) {
+  function layer(l, from, part, onto, to, n, { first = 0, patterns, at = 0, old = undefined, edit = undefined }) {
     const all = rows === 1 ? Math.ceil(n / 4) * 4 : rows * n;
     for (const side of "QKV") read(l, side, from[side], part[side], all, first);
     for (let row = 0; row < rows; row++) {
-      const text = Object.fromEntries(Object.entries(part).map(([name, place]) => [name, place + row * n * W]));
+      const text = /** @type {any} */ (Object.fromEntries(Object.entries(part).map(([name, place]) => [name, place + row * n * W])));
       attend(text, n, { patterns, at: at + row * H * n * n, start: first, old });
     }
     edit?.(part.z);

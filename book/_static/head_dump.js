@@ -27,7 +27,7 @@ itables.then(({ default: DataTable, set_or_remove_dark_class: followTheme }) => 
   // A second row of titles, with a search for each column of tokens.
   function addColumnSearch(table, TOKENS) {
     const row = table.table().header().insertRow();
-    table.columns().every(function (i) {
+    table.columns().every(/** @this {any} */ function (i) {
       const cell = row.appendChild(document.createElement("th"));
       if (!TOKENS.includes(i)) return;
       const input = cell.appendChild(document.createElement("input"));

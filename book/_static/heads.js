@@ -1,7 +1,7 @@
-// What the pages "Play", "Watch it learn" and "Grow one" share to show heads: buttons, lines between layers, a list of tokens, a pattern with rings;
-// and what their frames share: a line of status, a link, a header that stays in view.
+// What pages and pictures share to show heads: buttons, lines between layers, a list of tokens, a pattern with rings; and what the frames of the pages
+// "Play", "Watch it learn" and "Grow one" share: a line of status, a link, a header that stays in view.
 const heads = (() => {
-  const { make, svg } = dom;
+  const { make, svg, clamp } = dom;
 
   // The position after the last earlier occurrence of the token at i; -1 for a new token.
   const lastTime = (ids, i) => (i ? ids.lastIndexOf(ids[i], i - 1) + 1 || -1 : -1);
@@ -20,15 +20,16 @@ const heads = (() => {
 
   const name = (head, n_heads) => `${Math.floor(head / n_heads)}.${head % n_heads}`;
 
-  // A button for each head, the second layer above the first, and a line for each pair of heads [reader, writer] between them.
-  function graph(n_layers, n_heads, choose, content = (head) => [name(head, n_heads)]) {
+  // A button for each head, the second layer above the first, and between them a line, or several, for each pair of heads [reader, writer].
+  function graph(n_layers, n_heads, choose, { content = (head) => [name(head, n_heads)], strands = 1 } = {}) {
     const lines = [], buttons = Array.from({ length: n_layers * n_heads }, (_, head) =>
       moves(make("button", { type: "button", role: "radio", onclick: () => choose(head) }, ...content(head)), () => buttons, head, n_heads, choose));
-    for (let pair = 0; n_layers > 1 && pair < n_heads ** 2; pair++) {
-      lines.push(svg("line", { x1: (pair % n_heads) + 0.5, y1: 1, x2: Math.floor(pair / n_heads) + 0.5, y2: 0 }));
+    for (let pair = 0; n_layers > 1 && pair < n_heads ** 2; pair++) for (let strand = 0; strand < strands; strand++) {
+      const at = 0.5 + 0.06 * (strand - (strands - 1) / 2);
+      lines.push(svg("line", { x1: (pair % n_heads) + at, y1: 1, x2: Math.floor(pair / n_heads) + at, y2: 0 }));
     }
-    const layer = (l) => make("div", { className: "watch-heads", style: `--heads: ${n_heads}` }, ...buttons.slice(l * n_heads, (l + 1) * n_heads));
-    const between = () => svg("svg", { viewBox: `0 0 ${n_heads} 1`, preserveAspectRatio: "none", class: "watch-lines", "aria-hidden": "true" }, ...lines);
+    const layer = (l) => make("div", { className: "tc-heads", style: `--heads: ${n_heads}` }, ...buttons.slice(l * n_heads, (l + 1) * n_heads));
+    const between = () => svg("svg", { viewBox: `0 0 ${n_heads} 1`, preserveAspectRatio: "none", class: "tc-lines", "aria-hidden": "true" }, ...lines);
     const box = make("div", { role: "radiogroup", "aria-label": "Heads: arrow keys choose one" }, ...(n_layers > 1 ? [layer(1), between()] : []), layer(0));
     return { box, buttons, lines };
   }
@@ -49,17 +50,17 @@ const heads = (() => {
   }
 
   // The list of tokens, of which one is chosen: by a click, or by arrow keys from the one `at()`.
-  function strip(at, choose, prefix = "watch") {
-    const list = make("div", { className: `${prefix}-strip`, role: "listbox", tabIndex: 0, "aria-label": "Tokens: arrow keys choose the one to look from" });
+  function strip(at, choose, prefix = "watch", label = "Tokens: arrow keys choose the one to look from") {
+    const list = make("div", { className: `${prefix}-strip`, role: "listbox", tabIndex: 0, "aria-label": label });
     list.addEventListener("click", (event) => {
-      const i = event.target.closest?.("[data-i]")?.dataset.i;
+      const i = /** @type {any} */ (event.target).closest?.("[data-i]")?.dataset.i;
       if (i !== undefined) choose(Number(i));
     });
     list.addEventListener("keydown", (event) => {
       const last = list.querySelectorAll("[data-i]").length - 1, i = { ArrowLeft: at() - 1, ArrowRight: at() + 1, Home: 0, End: last }[event.key];
       if (i === undefined) return;
       event.preventDefault();
-      choose(i);
+      choose(clamp(i, 0, last));
     });
     return list;
   }
@@ -76,6 +77,7 @@ const heads = (() => {
       each.classList.toggle(`${prefix}-lasttime`, j === next);
       each.setAttribute("aria-selected", j === i);
     });
+    tokens[i].parentElement.setAttribute("aria-activedescendant", tokens[i].id);
   }
 
   // The ink of a pattern of n positions; `alpha(i, j)` is 0 to 255. With more than `most` positions, each point is the largest of several.
@@ -92,13 +94,13 @@ const heads = (() => {
   }
 
   // A pattern, with a ring around the token that followed last time, and a frame around the chosen row. A click chooses a row; a mouse points at one.
-  function pattern(choose, prefix = "watch", point = () => {}) {
+  function pattern(choose, prefix = "watch", point = (_) => {}) {
     const canvas = make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" }), rings = svg("g"), row = svg("rect", { x: 0, height: 1 });
     const over = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, rings, row), square = make("div", { className: `${prefix}-square` }, canvas, over);
     let painted, ringed, size = 0;
     const rowAt = (event) => {
       const box = square.getBoundingClientRect();
-      return Math.max(0, Math.min(size - 1, Math.floor(((event.clientY - box.top) / box.height) * size)));
+      return clamp(Math.floor(((event.clientY - box.top) / box.height) * size), 0, size - 1);
     };
     square.addEventListener("click", (event) => choose(rowAt(event)));
     square.addEventListener("pointermove", (event) => event.pointerType === "mouse" && point(rowAt(event)));
@@ -115,9 +117,9 @@ const heads = (() => {
   }
 
   const ink = (root, variable) => getComputedStyle(root).getPropertyValue(variable).split(",").map(Number);
-  // Choices of which one is on; `chosen` is called with the number of the new one.
+  // Choices of which one is on, or none yet (-1); `chosen` is called with the number of the new one.
   function choices(label, names, on, chosen) {
-    const group = make("div", { className: "watch-choices", role: "group", "aria-label": label }, make("span", {}, label));
+    const group = make("div", { className: "tc-choices", role: "group", "aria-label": label }, make("span", {}, label));
     const press = (k) => [...group.querySelectorAll("button")].forEach((each, i) => each.setAttribute("aria-pressed", i === k));
     group.append(...names.map((text, k) => make("button", { type: "button", onclick: () => (press(k), chosen(k)) }, text)));
     press(on);
@@ -159,5 +161,5 @@ const heads = (() => {
   // Calls `take` when the address becomes another such link. One within the page, such as "#main-content" or "#", must not undo the reader's work.
   const linked = (take) => addEventListener("hashchange", () => location.hash.includes("=") && take());
 
-  return { lastTime, moves, name, graph, mark, width, strip, token, attend, paint, pattern, ink, choices, section, page, belowHeader, link, linked };
+  return Object.freeze({ lastTime, moves, name, graph, mark, width, strip, token, attend, paint, pattern, ink, choices, section, page, belowHeader, link, linked });
 })();

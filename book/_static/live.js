@@ -3,23 +3,11 @@
 // `data-choices="keys|queries|values"` gets buttons, and opens when the reader has answered.
 (() => {
   "use strict";
-  const { make, svg } = dom;
-  const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
-  const text = (x, digits = 2) => (Math.abs(x) < 0.5 * 10 ** -digits ? 0 : x).toFixed(digits).replace("-", "−");
+  const { make, svg, clamp, fixed: text } = dom;
   const button = (label, pressed, onclick) => make("button", { type: "button", textContent: label, ariaPressed: String(pressed), onclick });
 
-  /** A row of buttons of which one is pressed. */
-  function choice(legend, names, chosen, choose) {
-    const row = make("div", { className: "tc-live-choice", role: "group", ariaLabel: legend }, make("span", {}, legend));
-    names.forEach((name, i) => row.append(button(name, i === chosen, () => {
-      [...row.querySelectorAll("button")].forEach((other, k) => (other.ariaPressed = String(k === i)));
-      choose(i);
-    })));
-    return row;
-  }
-
   /** A list of bars with names, to the right of zero or to its left. */
-  function bars(rows, most, { mark = null, digits = 2, color = () => "blue" } = {}) {
+  function bars(rows, most, { mark = null, digits = 2, color = (_) => /** @type {string} */ ("blue") } = {}) {
     return make("ul", { className: "tc-live-bars" }, ...rows.map(([name, value, note = ""], i) => {
       const bar = make("i", { className: color(i), style: `width: ${(100 * clamp(Math.abs(value) / most, 0, 1)).toFixed(1)}%` });
       const box = make("b", {}, bar, ...(mark === null ? [] : [make("u", { style: `left: ${(100 * mark) / most}%` })]));
@@ -32,7 +20,7 @@
   function eigenvalues(host, { start, threshold }) {
     const rows = start.map((row) => [...row]), size = 260, unit = 36, center = size / 2;
     const plane = svg("svg", { viewBox: `0 0 ${size} ${size}` }), complex = svg("svg", { viewBox: `0 0 ${size} ${size}`, role: "img" }), said = make("p", { ariaLive: "polite" });
-    const at = ([x, y]) => [center + unit * x, center - unit * y];
+    const at = (/** @type {number[]} */ [x, y]) => [center + unit * x, center - unit * y];
     function axes(picture, across, up) {
       picture.append(svg("path", { d: `M0 ${center}H${size}M${center} 0V${size}`, stroke: "var(--live-faint)" }),
         svg("text", { x: size - 4, y: center + 16, "text-anchor": "end" }, across), svg("text", { x: center + 5, y: 12 }, up));
@@ -97,51 +85,39 @@
       make("p", {}, "The head cannot choose pairs: every destination on the left gets every output on the right. ✓ marks skip-trigrams that occur in the training text. The others are bugs."),
       make("div", { className: "tc-live-table" }, make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, `${source} …`), ...outs.map(([out]) => make("th", { scope: "col" }, code(out))))), make("tbody", {}, ...rows))));
     }
-    host.replaceChildren(choice(`Source token, head ${head}`, sources.map(({ source }) => source), 0, show), box);
+    host.replaceChildren(heads.choices(`Source token, head ${head}`, sources.map(({ source }) => source), 0, show), box);
     show(0);
   }
 
   // ---- chapter 6: which head reads which, and through which side ------------------------------------------------------------------
 
   function graph(host, { writers, readers, ratios, most, works = [] }) {
-    const sides = ["queries", "keys", "values"], names = [...readers, ...writers], width = 640, height = 190;
-    const x = (list, i) => (width * (i + 0.5)) / list.length, place = (name) => (readers.includes(name) ? [x(readers, readers.indexOf(name)), 26] : [x(writers, writers.indexOf(name)), height - 26]);
-    const picture = svg("svg", { viewBox: `0 0 ${width} ${height}` }), told = make("div", { ariaLive: "polite" });
-    const lines = sides.flatMap((_, s) => readers.flatMap((reader, r) => writers.map((writer, w) => ({ s, reader, writer, value: ratios[s][r][w] })))).filter(({ value }) => value > 1);
-    const drawn = lines.map((line) => {
-      const [[x0, y0], [x1, y1]] = [place(line.writer), place(line.reader)], shift = 3 * (line.s - 1);
-      return svg("line", { x1: x0 + shift, y1: y0 - 15, x2: x1 + shift, y2: y1 + 15, stroke: `var(--live-${["red", "blue", "orange"][line.s]})` });
+    const sides = ["queries", "keys", "values"], colors = ["red", "blue", "orange"], n = writers.length, names = [...writers, ...readers];
+    const told = make("div", { ariaLive: "polite" }), { box, buttons, lines } = heads.graph(2, n, show, { strands: 3 });
+    const pairs = lines.map((_, k) => ({ side: k % 3, reader: Math.floor(k / 3 / n), writer: Math.floor(k / 3) % n }));
+    const ratio = ({ side, reader, writer }) => ratios[side][reader][writer];
+    lines.forEach((line, k) => {
+      line.style.stroke = `var(--live-${colors[pairs[k].side]})`;
+      line.style.strokeWidth = String(ratio(pairs[k]) > 1 ? Math.max(0.5, 3 * (ratio(pairs[k]) - 1)) : 0);
     });
-    picture.append(...drawn);
-    function show(name) {
-      lines.forEach((line, k) => {
-        const on = line.reader === name || line.writer === name;
-        drawn[k].setAttribute("stroke-width", String(Math.max(0.5, 3 * (line.value - 1))));
-        drawn[k].setAttribute("opacity", on ? "0.9" : "0.07");
-      });
-      for (const [other, group] of groups) group.setAttribute("class", other === name ? "chosen" : "");
-      const reads = readers.includes(name), index = (reads ? readers : writers).indexOf(name), partners = reads ? writers : readers;
-      const rows = sides.flatMap((side, s) => partners.map((partner, p) => [partner, side, reads ? ratios[s][index][p] : ratios[s][p][index], s])).sort((a, b) => b[2] - a[2]).slice(0, 5);
-      told.replaceChildren(make("p", {}, make("b", {}, `Head ${name}`), reads ? " reads most strongly:" : " is read most strongly by:"),
-        bars(rows.map(([partner, side, value]) => [`head ${partner}, with ${reads ? "its" : "their"} ${side}`.replace("their", "its"), value, " × chance"]), most, { mark: 1, color: (i) => ["red", "blue", "orange"][rows[i][3]] }));
+    function show(head) {
+      const reads = head >= n, own = pairs.filter(({ reader, writer }) => (reads ? reader : writer) === head % n);
+      lines.forEach((line, k) => (line.style.opacity = own.includes(pairs[k]) ? "0.9" : "0.07"));
+      buttons.forEach((button, k) => heads.mark(button, k === head, works.length && !works.includes(names[k]) ? "idle" : "", `Head ${names[k]}`));
+      const rows = own.sort((a, b) => ratio(b) - ratio(a)).slice(0, 5);
+      told.replaceChildren(make("p", {}, make("b", {}, `Head ${names[head]}`), reads ? " reads most strongly:" : " is read most strongly by:"),
+        bars(rows.map((pair) => [`head ${reads ? writers[pair.writer] : readers[pair.reader]}, with its ${sides[pair.side]}`, ratio(pair), " × chance"]), most, { mark: 1, color: (i) => colors[rows[i].side] }));
     }
-    const groups = names.map((name) => {
-      const [cx, cy] = place(name), idle = works.length && !works.includes(name);
-      const group = svg("g", { tabindex: 0, role: "button", "aria-label": `Head ${name}` }, svg("circle", { cx, cy, r: 15, opacity: idle ? 0.4 : 1 }), svg("text", { x: cx, y: cy + 4, "text-anchor": "middle" }, name));
-      for (const kind of ["click", "focus", "pointerenter"]) group.addEventListener(kind, () => show(name));
-      return [name, group];
-    });
-    picture.append(...groups.map(([, group]) => group));
-    host.replaceChildren(picture, make("p", { className: "tc-live-key" }, make("span", { className: "red" }, "queries"), make("span", { className: "blue" }, "keys"), make("span", { className: "orange" }, "values"), "The dark mark in a bar is chance."), told);
-    const strongest = lines.reduce((a, b) => (b.value > a.value ? b : a));
-    show(strongest.reader);
+    buttons.forEach((button, head) => button.addEventListener("pointerenter", () => show(head)));
+    host.replaceChildren(box, make("p", { className: "tc-live-key" }, ...sides.map((side, s) => make("span", { className: colors[s] }, side)), "The dark mark in a bar is chance."), told);
+    show(n + pairs.reduce((a, b) => (ratio(b) > ratio(a) ? b : a)).reader);
   }
 
   // ---- chapter 8: which paths may act ----------------------------------------------------------------------------------------------
 
   /** `losses`: by the switches that are on, joined by +, such as "direct+layer 1"; combinations that the chapter did not measure are skipped. */
   function paths(host, { switches, losses, uniform, at }) {
-    const on = new Set(at), told = make("p", { ariaLive: "polite" }), bar = make("div", { className: "tc-live-loss" }), row = make("div", { className: "tc-live-choice", role: "group", ariaLabel: "Paths that act" }, make("span", {}, "Paths that act"));
+    const on = new Set(at), told = make("p", { ariaLive: "polite" }), bar = make("div", { className: "tc-live-loss" }), row = make("div", { className: "tc-choices", role: "group", ariaLabel: "Paths that act" }, make("span", {}, "Paths that act"));
     const key = (set) => switches.filter((name) => set.has(name)).join("+"), full = losses[key(new Set(switches))] ?? Math.min(...Object.values(losses));
     const pressed = switches.map((name) => button(name, on.has(name), () => {
       const next = new Set(on);
@@ -190,7 +166,7 @@
     const told = make("p", { ariaLive: "polite" }), by = chance === undefined ? "" : ` By chance: ${chance}${unit}.`;
     if (choices) {
       const names = choices.split("|");
-      box.append(choice("Your guess", names, -1, (i) => reveal(`${names[i] === answer ? "Yes" : "No"}: ${answer}.${by}`)), told);
+      box.append(heads.choices("Your guess", names, -1, (i) => reveal(`${names[i] === answer ? "Yes" : "No"}: ${answer}.${by}`)), told);
     } else {
       const slider = make("input", { type: "range", min, max, step: (Number(max) - Number(min)) / 100, value: (Number(min) + Number(max)) / 2, ariaLabel: "Your guess", oninput: () => (shown.textContent = `${Number(slider.value)}${unit}`) });
       const shown = make("output", {}, `${slider.value}${unit}`);

@@ -9,7 +9,7 @@ for (const summary of document.querySelectorAll("nav summary")) summary.setAttri
   const widgets = document.querySelectorAll(".circuits-widget"), source = new URL("circuitsvis/iife.js", document.currentScript.src);
   if (!widgets.length) return;
   const script = document.createElement("script");
-  script.src = source;
+  script.src = source.href;
   script.onload = () => {
     for (const widget of widgets) {
       const properties = document.querySelector(`script[data-for="${widget.id}"]`);
@@ -31,12 +31,12 @@ for (const summary of document.querySelectorAll("nav summary")) summary.setAttri
     const host = document.querySelector(".tc-follow-here") ?? (still && document.createElement("div"));
     const answers = document.querySelector(".tc-live, details[data-answer]");
     if (!host && !answers) return;
-    if (!document.querySelector('script[src*="dom.js"]')) await load("dom.js");
+    if (!document.querySelector('script[src*="dom.js"]')) await load("dom.js").then(() => load("heads.js"));
     if (answers) style("live.css"), load("live.js");
     if (!host) return;
-    await Promise.all([style("follow/follow.css"), load("follow/data.js"), load("follow/follow.js")]);
+    const [{ facts }] = await Promise.all([dom.load("follow/data.js", base), style("follow/follow.css"), load("follow/follow.js")]);
     if (still) (still.closest("p") ?? still).replaceWith(host);
     const step = STEPS[location.pathname.split("/").pop().slice(0, 3)] ?? 1;
-    follow.start(host, { step, play: front, whole: Boolean(host.dataset.whole) });
+    follow.start(host, facts, { step, play: front, whole: Boolean(host.dataset.whole) });
   });
 })();

@@ -2,10 +2,11 @@
 
 import importlib.metadata
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from IPython.display import Markdown
+from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.figures.style import use_style
 
@@ -21,6 +22,17 @@ def setup() -> None:
     if other:
         tested = ", ".join(f"{name} {version}" for name, version in TESTED.items())
         print(f"This book was tested with {tested}; here: {', '.join(other)}.")
+
+
+def describes(models: Mapping[str, TransformerBridge]) -> None:
+    """Print a line, below the title of a chapter, if it runs on another model than the one that its text describes.
+
+    `models` has, by the name of each model of the text, the one that is loaded in its place.
+    """
+    names = {described: model.cfg.model_name for described, model in models.items()}
+    other = [f"{name} in place of {described}" for described, name in names.items() if name != described]
+    if other:
+        print(f"The text describes {' and '.join(models)}. The numbers are those of {', and of '.join(other)}.")
 
 
 def source(*functions: Callable) -> Markdown:

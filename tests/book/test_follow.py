@@ -25,9 +25,9 @@ def make(root, numbers):
     """Write the page with these numbers, without the theme around it, and return it."""
     static = root / "_static"
     shutil.copytree(STATIC / "follow", static / "follow")
-    for name in ("dom.js", "widgets.js"):
+    for name in ("dom.js", "heads.js", "widgets.js"):
         shutil.copy(STATIC / name, static)
-    (static / "follow" / "data.js").write_text(f"window.followData = {json.dumps(numbers)};", encoding="utf-8")
+    (static / "follow" / "data.js").write_text(f"pageData({json.dumps(numbers)});", encoding="utf-8")
     page = root / "follow.html"
     style = "<style>.bd-article { max-width: 1000px }</style>"
     body = '<div class="tc-follow-here" data-whole="1"></div><script src="_static/widgets.js"></script>'
@@ -51,7 +51,7 @@ def page(reused, site):
 
 
 def percent(share):
-    return f"{share:.1%}" if share > 0.99 or share < 0.1 else f"{share:.0%}"
+    return "<0.1%" if share < 0.001 else f"{share:.1%}" if share > 0.99 or share < 0.1 else f"{share:.0%}"
 
 
 def chance(data, run):
@@ -113,12 +113,25 @@ def test_arrow_keys_walk_through_the_steps_and_the_switches_change_the_numbers(p
     expect(say).to_contain_text(chance(data, "intact"))  # going back from the last step undid the cut
 
 
-def test_each_sentence_shows_its_own_numbers(page, numbers):
+def test_each_sentence_shows_its_own_numbers_and_both_lenses_can_be_moved(page, numbers):
     for label, data in numbers["sentences"].items():
         page.get_by_label("Sentence").select_option(label)
-        asks = page.get_by_role("group", name="The token that asks").locator("label")
+        source = page.get_by_role("listbox", name="The token that is attended to")
+        source.get_by_role("option").nth(data["target"]).click()
+        page.keyboard.press("ArrowLeft")
+        names, values = data["moves"][data["target"] - 1]
+        expect(page.locator(".tc-follow-lenses li").first).to_have_text(re.compile(re.escape(names[0])))
+        asks = page.get_by_role("listbox", name="The token that asks").get_by_role("option")
         expect(asks.nth(data["target"])).to_contain_text(attention(data, "intact"))
         expect(page.locator(".tc-follow-below")).to_contain_text(f"{data['others'][0]} other paths")
+
+
+def test_playing_waits_at_the_end(page):
+    page.clock.install()
+    page.get_by_role("button", name="Play").click()
+    page.clock.run_for(40_000)
+    expect(page.get_by_role("button", name="Play")).to_be_visible()
+    expect(page.locator(".tc-follow-line li.now")).to_have_text("Cut")
 
 
 def test_hostile_tokens_are_shown_literally(reused, numbers, tmp_path):

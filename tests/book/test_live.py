@@ -33,7 +33,7 @@ QUESTION = """<details data-answer="64" data-chance="0.3" data-unit="%"><summary
 def site(tmp_path_factory):
     root = tmp_path_factory.mktemp("live")
     (root / "_static").mkdir()
-    for name in ("dom.js", "widgets.js", "live.js", "live.css"):
+    for name in ("dom.js", "heads.js", "widgets.js", "live.js", "live.css"):
         shutil.copy(STATIC / name, root / "_static")
     body = "".join(f'<section id="{kind}">{picture._repr_html_()}</section>' for kind, picture in PICTURES.items())
     page = root / "live.html"
@@ -82,7 +82,8 @@ def test_a_source_token_has_its_column_its_row_and_its_bugs(page):
 def test_the_graph_of_heads_begins_with_its_strongest_pair_and_follows_the_keyboard(page):
     section = page.locator("#graph")
     expect(section.locator("li").first).to_have_text(re.compile(r"head 0\.1, with its keys\s*3\.20 × chance"))
-    section.get_by_role("button", name="Head 0.1").focus()
+    section.get_by_role("radio", name="Head 0.1").focus()
+    page.keyboard.press("Enter")
     expect(section.locator("p b")).to_have_text("Head 0.1")
     expect(section.locator("li").first).to_have_text(re.compile(r"head 1\.2"))
 

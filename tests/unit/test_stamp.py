@@ -87,7 +87,7 @@ def test_colab_keeps_what_is_in_use_and_installs_what_is_missing_as_tested(monke
     versions = {"torch": "2.8", "Pandas": "2.2.2", "tqdm": "4.0"}
     assert colab.constraints(versions, {"pandas"}) == ["Pandas==2.2.2", "torch==2.8"]
 
-    commands, result = [], types.SimpleNamespace(returncode=1, stderr="many lines\nERROR: no such release")
+    commands, result = [], types.types.SimpleNamespace(returncode=1, stderr="many lines\nERROR: no such release")
     monkeypatch.setattr(colab.subprocess, "run", lambda command, **_: commands.append(command) or result)
     monkeypatch.setattr(colab.sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", "")
@@ -135,3 +135,14 @@ def test_setup_says_something_only_where_a_release_differs(capsys, monkeypatch):
         monkeypatch.setattr(notebook, "TESTED", {"torch": "1.0"})
         notebook.setup()
         assert capsys.readouterr().out.startswith("This book was tested with torch 1.0; here: torch ")
+
+
+def test_a_chapter_on_another_model_says_whose_numbers_they_are(capsys):
+    one, small = (
+        types.SimpleNamespace(cfg=types.SimpleNamespace(model_name=name)) for name in ("attn-only-1l", "small-2l")
+    )
+    notebook.describes({"attn-only-1l": one})
+    assert capsys.readouterr().out == ""
+    notebook.describes({"attn-only-1l": one, "attn-only-2l": small})
+    said = "The text describes attn-only-1l and attn-only-2l. The numbers are those of small-2l in place of attn-only-2l.\n"
+    assert capsys.readouterr().out == said

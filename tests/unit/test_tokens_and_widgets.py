@@ -8,7 +8,7 @@ import torch
 import yaml
 from bs4 import BeautifulSoup
 
-from transformer_circuits.figures import plots, widgets
+from transformer_circuits.figures import drawings, plots, widgets
 from transformer_circuits.figures.tokens import show_token, token_table
 
 SEEN = ["日本", "e\u0301", "¶", "😀", "—", "�", "ﬁ", "±½", "<td", "é", ""]
@@ -32,6 +32,10 @@ def test_figures_show_tokens_literally():
         labels = [text.get_text() for text in ax.get_xticklabels()]
         assert labels == [r"\$\$", r"·\$x^", r"x^2\$\$", "<U+65E5>", "plain"]
         plt.close(ax.figure)
+    drawn = drawings.skip_trigram(*names[:3]).figure
+    drawn.canvas.draw()
+    assert [text.get_text() for text in drawn.axes[0].texts[:3]] == labels[:3]
+    plt.close(drawn)
 
 
 def test_tables_show_tokens_literally_and_take_lists_missing_values_and_chosen_columns():

@@ -1,9 +1,9 @@
-// "Follow a name": one sentence from its tokens to the prediction, through two heads. pages/follow.py writes the numbers (`followData`).
-// `follow.start(host, options)` puts the picture into an element. Everything that is drawn is a mark: an SVG element, and a function that gives its
+// "Follow a name": one sentence from its tokens to the prediction, through two heads, with the numbers of pages/follow.py.
+// `follow.start(host, numbers, options)` puts the picture into an element. Everything that is drawn is a mark: an SVG element, and a function that gives its
 // attributes for the present values `v`, which move from step to step.
 const follow = (() => {
   "use strict";
-  const { make, svg } = dom;
+  const { make, svg, clamp, signed, percent } = dom;
   const NAMES = ["Streams", "Look back", "Write", "Ask", "Attend", "Copy", "Predict", "Cut"], CUT = NAMES.length;
   // At steps 1 to 8: how much of each part is there, and how much of it is in color.
   const TRACKS = {
@@ -14,12 +14,9 @@ const follow = (() => {
 
   // ---- numbers and words --------------------------------------------------------------------------------------------------
 
-  const clamp = (x) => Math.min(1, Math.max(0, x));
   const ease = (t) => t * t * (3 - 2 * t);
   const mix = (a, b, t) => a + (b - a) * t;
   const mean = (values) => values.reduce((a, b) => a + b) / values.length;
-  const signed = (x) => `${x < -0.05 ? "−" : x > 0.05 ? "+" : ""}${Math.abs(x).toFixed(1)}`;
-  const percent = (p) => `${(100 * p).toFixed(p > 0.99 || p < 0.1 ? 1 : 0)}%`;
   const code = (token) => make("code", { className: "token", textContent: token });
   /** Tagged template: a list of strings, and of tokens, each in a list of its own. `nodes` makes elements of them. */
   const say = (strings, ...values) => strings.flatMap((text, i) => (i < values.length ? [text, Array.isArray(values[i]) ? values[i] : [values[i]].join()] : [text]));
@@ -27,7 +24,7 @@ const follow = (() => {
 
   /** What the picture reads from the numbers of a sentence. `v.cut` and `v.one` mix the three runs. */
   function reading(data, heads) {
-    const { tokens, target, runs, parts } = data, last = tokens.length - 1, rank = data.likely.indexOf(data.answer);
+    const { tokens, runs, parts } = data, last = tokens.length - 1, rank = data.likely.indexOf(data.answer);
     const mixed = (read, v) => mix(mix(read(runs.intact), read(runs.cut), v.cut), read(runs.one), v.one);
     const above = (values, i) => values[i] - mean(values);
     return {
@@ -113,7 +110,7 @@ const follow = (() => {
   function draw(root, d, G) {
     const marks = [], { place, at, wide } = G, n = d.tokens.length, two = (v) => 1 - v.one;
     const ink = (color, part, other = "faint") => `color-mix(in srgb, var(--f-${color}) ${(100 * clamp(part)).toFixed(0)}%, var(--f-${other}))`;
-    const set = (element, { text, ...attributes }) => {
+    const set = (element, { text = undefined, ...attributes }) => {
       for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
       if (text !== undefined && element.textContent !== text) element.textContent = text;
     };
@@ -234,7 +231,7 @@ const follow = (() => {
         mark("text", {}, (v) => ({ x: zero + Math.max(0, size(v)) + 5, y: down(v), opacity: seen(v), text: text(value(v)) }));
       });
     }
-    const part = (name, words, color = "bar", left = () => 1) => ({ name: words, color: () => color, value: (v) => d.part(name, d.target) * left(v) });
+    const part = (name, words, color = "bar", left = (_) => 1) => ({ name: words, color: () => color, value: (v) => d.part(name, d.target) * left(v) });
     const rows = [
       part("previous", wide ? `its note “before me: ${d.asked}”` : "its note", "blue", (v) => 1 - v.cut), part("token", wide ? `the token ${d.answer} itself` : "the token itself"),
       part("also", `${wide ? "what " : ""}head ${d.heads.also}${wide ? " wrote" : ""}`), part("rest", "all else"),
@@ -248,35 +245,41 @@ const follow = (() => {
 
   // ---- the two lenses and the paths: below the picture on its own page -----------------------------------------------------------
 
-  function strip(d, legend, chosen, choose, under = () => "") {
-    const name = `follow-${legend}`;
-    const labels = d.tokens.map((token, i) => make("label", {},
-      make("input", { type: "radio", name, checked: i === chosen, ariaLabel: `${token}, token ${i + 1}`, onchange: () => choose(i) }), make("span", { className: "token", textContent: token }), make("small", {}, under(i))));
-    return make("fieldset", { className: "tc-follow-strip" }, make("legend", {}, legend), ...labels);
-  }
-
+  /** The two choices of a head, each with a strip of tokens to choose from. `cut(on)` cuts the notes. */
   function lenses(d) {
-    const box = make("div", { className: "tc-follow-lenses" }), state = { asks: d.last, source: d.target };
-    function show(focus) {
-      const row = d.runs[box.dataset.cut ? "cut" : "intact"].pattern[state.asks], [names, values] = d.moves[state.source];
-      const best = row.indexOf(Math.max(...row));
-      const bars = names.map((name, i) => make("li", {}, code(name), make("i", { style: `width: ${(10 * Math.max(0, values[i])).toFixed(0)}px` }), signed(values[i])));
-      const pick = (key) => (i) => { state[key] = i; show(key); };
-      box.replaceChildren(
-        make("div", {}, make("h3", {}, "QK: where to look"), strip(d, "The token that asks", state.asks, pick("asks"), (i) => (row[i] >= 0.02 ? percent(row[i]) : "")),
-          make("p", { ariaLive: "polite" }, code(d.tokens[state.asks]), " attends most to ", code(d.tokens[best]), `, with ${percent(row[best])}.`)),
-        make("div", {}, make("h3", {}, "OV: what to move"), strip(d, "The token that is attended to", state.source, pick("source")),
-          make("p", { ariaLive: "polite" }, "With all attention on ", code(d.tokens[state.source]), ", the head would raise these logits most:"), make("ul", {}, ...bars)));
-      if (focus) box.querySelectorAll("fieldset")[focus === "asks" ? 0 : 1].querySelector("input:checked").focus();
+    let run = d.runs.intact;
+    function lens(title, label, prefix, first, show) {
+      let at = first;
+      const tokens = d.tokens.map((token, i) => heads.token(i, prefix, token, make("small"))), told = make("div", { ariaLive: "polite" });
+      const draw = () => show(at, tokens, told);
+      const list = heads.strip(() => at, (i) => { at = i; draw(); }, prefix, label);
+      list.append(...tokens);
+      return { box: make("div", {}, make("h3", {}, title), make("p", {}, label), list, told), draw };
     }
-    show();
-    return { box, cut: (on) => { on ? (box.dataset.cut = "1") : delete box.dataset.cut; show(); } };
+    const looks = lens("QK: where to look", "The token that asks", "tc-asks", d.last, (i, tokens, told) => {
+      const row = run.pattern[i], best = row.indexOf(Math.max(...row));
+      heads.attend(tokens, (j) => row[j], i, -1, "tc-asks");
+      tokens.forEach((token, j) => (token.lastChild.textContent = row[j] >= 0.02 ? percent(row[j]) : ""));
+      told.replaceChildren(make("p", {}, code(d.tokens[i]), " attends most to ", code(d.tokens[best]), `, with ${percent(row[best])}.`));
+    });
+    const moves = lens("OV: what to move", "The token that is attended to", "tc-moves", d.target, (i, tokens, told) => {
+      const [names, values] = d.moves[i];
+      heads.attend(tokens, () => 0, i, -1, "tc-moves");
+      told.replaceChildren(make("p", {}, "With all attention on ", code(d.tokens[i]), ", the head would raise these logits most:"),
+        make("ul", {}, ...names.map((name, k) => make("li", {}, code(name), make("i", { style: `width: ${(10 * Math.max(0, values[k])).toFixed(0)}px` }), signed(values[k])))));
+    });
+    const cut = (on) => {
+      run = d.runs[on ? "cut" : "intact"];
+      looks.draw();
+    };
+    looks.draw(), moves.draw();
+    return { box: make("div", { className: "tc-follow-lenses" }, looks.box, moves.box), cut };
   }
 
   /** Every path to the logit of the answer, as a strand: as thick as what it adds, blue if it raises the logit. */
   function strands(d, narrow) {
-    const words = narrow ? ["directly", (second, first) => `${second} after ${first}`] : ["directly, from the last token", (second, first) => `head ${second}, of what ${first} moved`];
-    const name = (path) => (path === "" ? words[0] : path.includes("·") ? words[1](...path.split("·")) : `head ${path} alone`);
+    const direct = narrow ? "directly" : "directly, from the last token", after = (second, first) => (narrow ? `${second} after ${first}` : `head ${second}, of what ${first} moved`);
+    const name = (path) => (path === "" ? direct : path.includes("·") ? after(...path.split("·")) : `head ${path} alone`);
     const rows = [...d.paths, [`${d.others[0]} other paths`, d.others[1]]], step = 26, height = step * rows.length + 10, most = Math.max(...rows.map(([, x]) => Math.abs(x)));
     const total = rows.reduce((sum, [, x]) => sum + x, 0), [width, left] = narrow ? [372, 168] : [640, 196], picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Paths to the logit of ${d.answer}` });
     if (!narrow) picture.style.maxWidth = "42rem";
@@ -293,22 +296,22 @@ const follow = (() => {
   // ---- time, and the controls ----------------------------------------------------------------------------------------------------
 
   /** Put the picture into `host`. Options: `step` at which it waits, `play` (once, when it is seen), `whole` (with the paths and lenses below). */
-  function start(host, { step = 1, play = false, whole = false } = {}) {
-    const labels = Object.keys(followData.sentences), still = matchMedia("(prefers-reduced-motion: reduce)");
+  function start(host, { heads: circuit, sentences }, { step = 1, play = false, whole = false } = {}) {
+    const labels = Object.keys(sentences), still = matchMedia("(prefers-reduced-motion: reduce)");
     const now = { at: step, cut: 0, one: 0 }, goal = { ...now };
-    let d, paint = () => {}, below = null, chosen = null, timer = null, frame = null, before = 0;
+    let d, paint = (_) => {}, below = null, chosen = null, frame = null, before = 0;
     const told = make("p", { className: "tc-follow-say", ariaLive: "polite" }), picture = svg("svg", { role: "img", "aria-label": "The residual streams of all tokens, through two heads, to the prediction" });
     const scrub = make("input", { type: "range", min: 1, max: NAMES.length, step: 0.01, ariaLabel: "Step" });
     const button = (text, ariaLabel, onclick) => make("button", { type: "button", textContent: text, ariaLabel, onclick });
     const toggle = (words, onchange) => make("label", { className: "tc-follow-switch" }, make("input", { type: "checkbox", role: "switch", onchange }), words);
-    const player = button("▶", "Play", () => (timer ? pause() : run()));
-    const cutter = toggle(`cut the notes (keys from ${followData.heads.previous})`, (event) => { chosen = event.target.checked; show(); });
+    const cutter = toggle(`cut the notes (keys from ${circuit.previous})`, (event) => { chosen = event.target.checked; show(); });
     const layer = toggle("one layer", (event) => { goal.one = Number(event.target.checked); show(); });
-    const menu = make("select", { ariaLabel: "Sentence", onchange: () => load(menu.value) }, ...labels.map((label) => make("option", { value: label, textContent: `${label}: “${followData.sentences[label].text.trim()}…”` })));
+    const menu = make("select", { ariaLabel: "Sentence", onchange: () => load(menu.value) }, ...labels.map((label) => make("option", { value: label, textContent: `${label}: “${sentences[label].text.trim()}…”` })));
     const rest = make("div", { className: "tc-follow-below" });
     const stops = make("ol", { ariaHidden: "true" }, ...NAMES.map((name, i) => make("li", { textContent: name, onclick: () => go(i + 1) })));
 
     const at = () => Math.max(1, Math.round(goal.at));
+    const steps = dom.stepper({ at: () => at() - 1, last: () => NAMES.length - 1, go: (i) => go(i + 1), pace: () => 3800 });
     function values() {
       const i = Math.min(Math.floor(now.at), NAMES.length) - 1, t = ease(now.at - 1 - i), next = Math.min(i + 1, NAMES.length - 1);
       const tracks = Object.entries(TRACKS).map(([key, track]) => [key, mix(Number(track[i]), Number(track[next]), t)]);
@@ -344,17 +347,6 @@ const follow = (() => {
       goal.at = step;
       show();
     }
-    function pause() {
-      clearInterval(timer);
-      timer = null;
-      [player.textContent, player.ariaLabel] = ["▶", "Play"];
-    }
-    function run() {
-      if (at() === NAMES.length) { now.at = 1; go(1); }
-      timer = setInterval(() => (at() < NAMES.length ? go(at() + 1) : pause()), 3800);
-      [player.textContent, player.ariaLabel] = ["❚❚", "Pause"];
-      go(at() + (at() < NAMES.length ? 1 : 0));
-    }
     function build() {
       const width = picture.clientWidth || host.clientWidth, G = geometry(width, d.tokens.length);
       picture.replaceChildren();
@@ -363,7 +355,7 @@ const follow = (() => {
       paint(values());
     }
     function load(label) {
-      d = reading(followData.sentences[label], followData.heads);
+      d = reading(sentences[label], circuit);
       build();
       if (whole) {
         below = lenses(d);
@@ -372,26 +364,22 @@ const follow = (() => {
       }
       show();
     }
-    scrub.oninput = () => { pause(); go(Number(scrub.value)); now.at = goal.at; };
+    scrub.oninput = () => { steps.stop(); go(Number(scrub.value)); now.at = goal.at; };
     scrub.onchange = () => go(Math.round(Number(scrub.value)));
     host.classList.add("tc-follow");
     host.replaceChildren(make("div", { className: "tc-follow-top" }, menu, told), picture,
-      make("div", { className: "tc-follow-controls" }, button("‹", "Previous step", () => { pause(); go(at() - 1); }), player, button("›", "Next step", () => { pause(); go(at() + 1); }),
+      make("div", { className: "tc-follow-controls" }, button("‹", "Previous step", () => { steps.stop(); go(at() - 1); }), steps.button, button("›", "Next step", () => { steps.stop(); go(at() + 1); }),
         make("div", { className: "tc-follow-line" }, scrub, stops), cutter, layer), ...(whole ? [rest] : []));
     host.onkeydown = (event) => {
-      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!by || event.target.matches("select, [type=radio]")) return;
-      event.preventDefault();
-      pause();
-      go(at() + by);
+      if (["ArrowLeft", "ArrowRight"].includes(event.key) && !event.target.matches("select, [role=listbox]")) steps.keyed(event);
     };
     load(labels[0]);
     new ResizeObserver(() => picture.clientWidth && String(picture.clientWidth) !== picture.getAttribute("viewBox").split(" ")[2] && build()).observe(host);
     if (play && still.matches) go(7);
     else if (play) {
-      const seen = new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) { seen.disconnect(); run(); } }, { threshold: 0.6 });
+      const seen = new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) { seen.disconnect(); steps.play(); } }, { threshold: 0.6 });
       seen.observe(host);
     }
   }
-  return { start };
+  return Object.freeze({ start });
 })();

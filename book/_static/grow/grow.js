@@ -2,9 +2,8 @@
 // and for the next ones when these are drawn.
 (() => {
   const root = document.getElementById("grow");
-  const { make, svg } = dom, { choices, section } = heads; // of dom.js and heads.js
+  const { make, svg, percent } = dom, { choices, section } = heads;
   const thresholds = JSON.parse(root.dataset.thresholds);
-  const percent = (p) => (Number.isNaN(p) ? "–" : `${(100 * p).toFixed(0)}%`);
   const NAMES = Array.from("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+=");
   const ROLES = ["", "", "previous-token head", "induction head", "removed"]; // numbered as their colors are in watch.css
   const SIDES = { Q: "queries", K: "keys", V: "values" };
@@ -101,7 +100,7 @@
   function draw() {
     ui.play.textContent = state.running ? "❚❚ Pause" : looks.chosen.step ? "▶ Continue" : "▶ Train";
     ui.now.textContent = `step ${looks.chosen.step}`;
-    ui.rate.textContent = root.dataset.milliseconds && state.running ? `${Math.round(root.dataset.milliseconds / state.speed)} ms per step` : "";
+    ui.rate.textContent = root.dataset.milliseconds && state.running ? `${Math.round(Number(root.dataset.milliseconds) / state.speed)} ms per step` : "";
     drawCurves(), drawHeads(), drawAttention();
     Object.assign(root.dataset, { step: looks.chosen.step, right: looks.chosen.right, removed: looks.chosen.removed.join(" ") });
   }
@@ -152,7 +151,6 @@
       token.classList.toggle("grow-right", j + 1 < n && guesses[j] === ids[j + 1]);
       token.classList.toggle("grow-known", target[j] >= 0);
     });
-    ui.strip.setAttribute("aria-activedescendant", `watch-token-${i}`);
     ui.attentionTitle.textContent = `Attention of head ${heads.name(state.head, H)} in one row`;
     ui.where.replaceChildren(make("b", {}, "From "), word(ids[i]), ": ", ...(next < 0 ? ["this token is new in the row. "] : [`${percent(values[next])} on `, word(ids[next]), ", which followed last time. "]),
       ...(i + 1 < n ? ["The model's guess is ", word(guesses[i]), "; next comes ", word(ids[i + 1]), `, to which it gives ${percent(chance[i])}.`] : ["The row ends here."]));
@@ -165,7 +163,7 @@
   }
 
   function choosePlace(i) {
-    state.place = Math.max(0, Math.min(FIXED.n_ctx - 1, i));
+    state.place = i;
     drawAttention();
   }
 
@@ -198,7 +196,7 @@
   function settings() {
     const select = ([name, { label, values }]) => {
       const options = values.map((pair) => make("option", { value: value(pair), selected: value(pair) === state.settings[name] }, [pair].flat().at(-1)));
-      return make("label", {}, `${label} `, make("select", { name, onchange: (event) => set(name, event.target.value) }, ...options));
+      return make("label", {}, `${label} `, make("select", { name, onchange: ({ target }) => set(name, /** @type {HTMLSelectElement} */ (target).value) }, ...options));
     };
     const group = (legend, fresh) => make("fieldset", {}, make("legend", {}, legend), ...Object.entries(SETTINGS).filter(([, each]) => Boolean(each.fresh) === fresh).map(select));
     return make("div", { className: "grow-settings" }, group("A change starts a new model", true), group("A change holds from the next step on", false));
@@ -217,7 +215,7 @@
       curve("Loss, nats per token", "loss", 3, 4.4, (x) => x.toFixed(2), []), make("div", { className: "watch-axis" }, make("span", { style: "left: 0" }, "0"), ui.end),
       make("p", { className: "watch-small" }, "Steps of 64 rows. The dashed line marks 50%. Lines are means over ten steps; the loss axis goes from 3.0 to 4.4."));
     ui.tiles = Array.from({ length: L * H }, () => make("canvas", { "aria-hidden": "true" }));
-    const graph = heads.graph(L, H, chooseHead, (h) => [heads.name(h, H), ui.tiles[h]]);
+    const graph = heads.graph(L, H, chooseHead, { content: (h) => [heads.name(h, H), ui.tiles[h]] });
     ui.heads = graph.buttons, ui.lines = graph.lines, ui.about = make("p", { className: "watch-about" });
     ui.remove = make("button", { type: "button", onclick: () => remove(state.head) });
     const sides = choices("Second layer reads with its", Object.values(SIDES), Object.keys(SIDES).indexOf(state.side), (k) => ((state.side = Object.keys(SIDES)[k]), change()));
@@ -231,7 +229,7 @@
     const attention = make("section", { className: "watch-attention" }, ui.attentionTitle, ui.strip,
       make("p", { className: "watch-small" }, "Below each token: the model's guess of the next one. Underlined: the second copy, where the next token can be known. Bold and framed: right."),
       ui.where, ui.pattern.square, make("p", { className: "watch-small" }, "Rows attend to columns. Rings: the token that followed last time."));
-    const { name } = document.activeElement; // the focus stays on the successor of what had it
+    const name = document.activeElement.getAttribute("name"); // the focus stays on the successor of what had it
     app.replaceChildren(bar, settings(), make("div", { className: "watch-panels" }, curves, circuits, attention, make("section", {}, heads.link("Link to these settings", address))));
     app.querySelector(`[name="${name}"]`)?.focus();
     heads.belowHeader(root, "--watch-top");

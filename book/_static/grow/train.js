@@ -61,8 +61,12 @@ function growTrainer(shape, settings) {
   Object.assign(memory, forwardMemory(used()));
   const { F, matmul } = memory;
 
-  // C[n, m] = A[n, k] B[k, m], added to C if asked for. An operand is its place, the numbers from row to row, and whether it is stored
-  // transposed. The kernel takes A by rows and B in panels of 8 columns.
+  /**
+   * C[n, m] = A[n, k] B[k, m], added to C if asked for. An operand is its place, the numbers from row to row, and whether it is stored
+   * transposed. The kernel takes A by rows and B in panels of 8 columns.
+   * @typedef {[place: number, row: number, transposed?: boolean]} Operand
+   * @type {(C: number | Operand, A: Operand, B: Operand, n: number, k: number, m: number, add?: boolean) => void}
+   */
   function multiply(C, [A, lda, flipA], [B, ldb, flipB], n, k, m, add = false) {
     if (flipA) {
       for (let row = 0; row < k; row++) for (let i = 0; i < n; i++) F[turned + i * k + row] = F[A + row * lda + i];
@@ -118,13 +122,13 @@ function growTrainer(shape, settings) {
     const of = (name) => at[name] + grad, counted = rows * (N - 1);
     for (let t = 0; t < T; t++) {
       const last = (t + 1) % N === 0;
-      for (let id = 0; id < V; id++) F[logits + t * V + id] = last ? 0 : (F[logits + t * V + id] - (id === ids[t + 1])) / counted;
+      for (let id = 0; id < V; id++) F[logits + t * V + id] = last ? 0 : (F[logits + t * V + id] - Number(id === ids[t + 1])) / counted;
     }
     multiply(of("U"), [logits, V, true], [X[L], D], V, T, D);
     multiply(dX, [logits, V], [at.U, D], T, V, D);
     F.fill(0, dStart, dStart + T * D); // what reaches the embedding past the stream: through sides that are cut off
     for (let l = L - 1; l >= 0; l--) {
-      const { Q, K, V: v, z } = parts[l], read = (side) => [pass.placed(reads(l)[side], T), D];
+      const { Q, K, V: v, z } = parts[l], read = (side) => /** @type {Operand} */ ([pass.placed(reads(l)[side], T), D]);
       multiply(dz, [dX, D], [at["O" + l], D, true], T, D, W);
       withoutRemoved(dz, l);
       multiply(of("O" + l), [z, W, true], [dX, D], W, T, D);
@@ -179,7 +183,7 @@ function growTrainer(shape, settings) {
 
   // The product of five Newton-Schulz factors in `whole`, from the Gram matrix of `heading`.
   function orthogonalize() {
-    const [a, b, c] = COEFFICIENTS, square_ = (place) => [place, d];
+    const [a, b, c] = COEFFICIENTS, square_ = (place) => /** @type {Operand} */ ([place, d]);
     multiply(gram, [heading, D], [heading, D, true], d, D, d);
     for (let i = 0; i < d * d; i++) F[whole + i] = i % (d + 1) ? 0 : 1;
     for (let round = 0; round < 5; round++) {
@@ -210,7 +214,7 @@ function growTrainer(shape, settings) {
   // How often the first guess is right in second copies, of the rows that ran last; NaN if there are none.
   function firstGuesses(ids, target) {
     let right = 0, all = 0;
-    target.forEach((place, t) => place >= 0 && (all++, (right += guess(t) === ids[t + 1])));
+    target.forEach((place, t) => place >= 0 && (all++, (right += Number(guess(t) === ids[t + 1]))));
     return right / all;
   }
 

@@ -288,7 +288,7 @@ function playServer() {
       engine = playEngine(model, bytes);
       return { bytes: 4 * engine.numbers };
     },
-    run({ text, edits, logits }) {
+    run({ text, edits, logits = false }) {
       const began = performance.now(), { ids, cut } = tokenizer.encode(text, config.n_ctx), found = engine.run(ids, edits);
       held = JSON.stringify([text, edits]);
       const copy = { ...found, patterns: found.patterns.map((p) => p.slice()), intactPatterns: found.intactPatterns.slice() };

@@ -2,11 +2,8 @@
 (() => {
   const root = document.getElementById("play");
   const folder = new URL(".", document.currentScript.src);
-  const { make, svg } = dom; // of dom.js
-  const percent = (p) => (p >= 0.9995 ? "100%" : p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : p >= 0.001 ? `${(100 * p).toFixed(1)}%` : "<0.1%");
-  const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(Math.abs(x) < 9.95 ? 1 : 0)}`;
-  const nats = (x) => x.toFixed(2);
-  const headName = ([layer, head]) => `${layer}.${head}`;
+  const { make, svg, fixed: nats, signed, percent, clamp } = dom;
+  const headName = (/** @type {number[]} */ [layer, head]) => `${layer}.${head}`;
   const aloud = (text) => make("span", { className: "play-aloud" }, text); // for those who listen
   const LARGEST_LOSS = 12; // nats at which a bar is full; the chart says so if there are more
 
@@ -20,13 +17,14 @@
   let result = null; // of the last run
   let shown = null; // and of the last look at one of its tokens
   let preview = null; // a token that the pointer is on
-  const state = { text: "", head: [1, 0], at: 0, target: undefined, weighted: false, edits: {} };
+  const state = { text: "", head: /** @type {[number, number]} */ ([1, 0]), at: 0, target: undefined, weighted: false, edits: {} };
   const none = () => ({ off: [], mean: false, from: "", cut: "", frozen: false });
   state.edits = none();
   const edited = () => state.edits.off.length || state.edits.cut;
   const isOff = (layer, head) => state.edits.off.some(([l, h]) => l === layer && h === head);
   const at = () => Math.min(preview ?? state.at, result.n - 1);
 
+  /** @type {Record<string, any>} */
   const ui = Object.fromEntries(Array.from(root.querySelectorAll("[data-ui]"), (element) => [element.dataset.ui, element]));
   const { app, say } = heads.page(root, "play", () => result && (draw(), shown && drawNext()));
 
@@ -50,8 +48,8 @@
         }
         draw();
         await look();
-        root.dataset.milliseconds = Math.round(performance.now() - since);
-        root.dataset.runs = 1 + Number(root.dataset.runs ?? 0);
+        root.dataset.milliseconds = String(Math.round(performance.now() - since));
+        root.dataset.runs = String(1 + Number(root.dataset.runs ?? 0));
         clearTimeout(noted); // the address has what the reader did: it comes back with the page
         noted = setTimeout(() => history.replaceState(null, "", `#${address()}`), 300);
         ui.time.textContent = `${result.n} ${result.n > 1 ? "tokens" : "token"}, ${root.dataset.milliseconds} ms`;
@@ -74,7 +72,7 @@
   function select(i, keep = false) {
     preview = null;
     if (i !== state.at && !keep) state.target = undefined;
-    state.at = Math.max(0, Math.min(i, result.n - 1));
+    state.at = clamp(i, 0, result.n - 1);
     drawAttention();
     look();
   }
@@ -152,7 +150,6 @@
   function drawAttention() {
     const i = at(), { n } = result, values = attention(state.head).subarray(i * n, (i + 1) * n), next = lastTime(i);
     heads.attend(ui.tokens, (j) => values[j], i, next, "play");
-    ui.strip.setAttribute("aria-activedescendant", `play-token-${i}`);
     drawArc(i, next);
     const best = Array.from(values.subarray(0, i + 1).keys()).sort((a, b) => values[b] - values[a]).slice(0, 3).filter((j) => values[j] >= 0.01);
     const name = (j) => make("code", { className: "play-word" }, result.names[j]);
@@ -233,7 +230,7 @@
     const most = Math.max(1, ...adds.flat().map(Math.abs));
     for (const tile of ui.tiles) {
       const amount = adds[tile.layer][tile.head];
-      tile.adds.textContent = Math.abs(amount) < 0.05 ? "0" : signed(amount);
+      tile.adds.textContent = signed(amount);
       tile.adds.classList.toggle("play-large", Math.abs(amount) > 0.25 * most && Math.abs(amount) >= 0.5);
     }
     ui.target.replaceChildren(
@@ -271,7 +268,7 @@
       const [now, was] = [mean(result.losses, places), mean(result.intactLosses, places)];
       return make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, nats(now)),
         ...(edited() ? [make("td", { className: "play-was" }, nats(was)),
-          make("td", {}, `${now < was ? "−" : "+"}${nats(Math.abs(now - was))}`)] : []));
+          make("td", {}, `${now > was ? "+" : ""}${nats(now - was)}`)] : []));
     };
     const heads = ["mean loss, nats per token", edited() ? "now" : "", ...(edited() ? ["intact", "change"] : [])];
     ui.summary.replaceChildren(
@@ -405,7 +402,7 @@
   }
 
   function address() {
-    const { edits } = state, values = { text: state.text, head: headName(state.head), at: state.at };
+    const { edits } = state, values = { text: state.text, head: headName(state.head), at: String(state.at) };
     if (edits.off.length) values.off = edits.off.map(headName).join(" ");
     for (const key of ["cut", "from"]) if (edits[key]) values[key] = edits[key];
     for (const key of ["mean", "frozen"]) if (edits[key]) values[key] = "1";
@@ -446,18 +443,18 @@
       return say(error.message, true);
     }
     facts = { ...model.facts, n_heads: model.config.n_heads, n_ctx: model.config.n_ctx };
-    root.dataset.load = Math.round(performance.now() - began);
+    root.dataset.load = String(Math.round(performance.now() - began));
     root.dataset.memory = memory.bytes;
     build();
     say("");
     app.inert = true;
     await fromAddress();
     app.inert = false;
-    for (const button of root.querySelectorAll("button[data-do]")) button.disabled = false;
+    for (const button of root.querySelectorAll("button")) if (button.dataset.do) button.disabled = false;
     root.dataset.ready = "yes";
     heads.linked(fromAddress);
     // The text stays when the model is switched.
-    for (const link of root.querySelectorAll(".play-models a")) link.addEventListener("click", () => (link.hash = address()));
+    for (const link of root.querySelector(".play-models").querySelectorAll("a")) link.addEventListener("click", () => (link.hash = String(address())));
     // For the console: `await play.run("some text", { off: [[0, 6]] })` has patterns, losses and logits.
     window.play = { run: (text, edits = {}) => ask("run", { text, edits, logits: true }), encode: (texts) => ask("encode", { texts }) };
   }

@@ -4,15 +4,13 @@
   const root = document.getElementById("watch");
   const folder = new URL(".", document.currentScript.src);
   const { films } = JSON.parse(root.dataset.films), names = films.map(({ name }) => name);
-  const { make, svg } = dom, { choices, section } = heads; // of dom.js and heads.js
-  const percent = (p) => (p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : `${(100 * p).toFixed(1)}%`);
-  const fixed = (x, digits = 2) => x.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−");
+  const { make, svg, fixed, percent } = dom, { choices, section } = heads;
   const short = (t) => (t >= 1e6 ? `${+(t / 1e6).toPrecision(3)}M` : t >= 1e3 ? `${+(t / 1e3).toPrecision(3)}K` : `${t}`);
   const still = matchMedia("(prefers-reduced-motion: reduce)");
   const SIDES = { Q: "queries", K: "keys", V: "values" };
 
   let film = null; // facts and arrays of the model that is shown
-  const state = { at: 0, head: 0, text: 0, place: [0, 0], side: "K", timer: null };
+  const state = { at: 0, head: 0, text: 0, place: [0, 0], side: "K" };
   const ui = {};
   const { app, say } = heads.page(root, "watch", () => film && drawPattern(place()));
 
@@ -65,7 +63,7 @@
     const began = performance.now();
     drawTime(), drawHeads(), drawAttention(), drawEigenvalues();
     root.dataset.milliseconds = (performance.now() - began).toFixed(1);
-    root.dataset.at = state.at;
+    root.dataset.at = String(state.at);
   }
 
   function drawTime() {
@@ -106,7 +104,6 @@
   function drawAttention() {
     const i = place(), values = row(i), next = lastTime(i), { names, ids } = text();
     heads.attend(ui.tokens, (j) => values[j] / 255, i, next, "watch");
-    ui.strip.setAttribute("aria-activedescendant", `watch-token-${i}`);
     ui.attentionTitle.textContent = `Attention of head ${headName(state.head)}`;
     ui.where.replaceChildren(make("b", {}, `From ${names[i]}: `), next < 0 ? "this token is new in the text."
       : `${percent(values[next] / 255)} on ${names[next]}, which followed ${names[i]} last time.`);
@@ -144,35 +141,11 @@
   // ---- moving through training -------------------------------------------------------------------------------------------------
 
   function go(at) {
-    state.at = Math.max(0, Math.min(S() - 1, at));
+    state.at = at;
     draw();
   }
 
-  function stop() {
-    clearInterval(state.timer);
-    state.timer = null;
-    ui.play.textContent = "▶ Play";
-  }
-
-  function play() {
-    if (state.timer) return stop();
-    if (state.at === S() - 1) go(0);
-    ui.play.textContent = "❚❚ Pause";
-    state.timer = setInterval(() => {
-      go(state.at + 1);
-      if (state.at === S() - 1) stop();
-    }, still.matches ? 1000 : 150);
-  }
-
-  // Arrow keys go from snapshot to snapshot, whatever the distance on the axis.
-  function keyed(event) {
-    const to = { ArrowLeft: state.at - 1, ArrowDown: state.at - 1, ArrowRight: state.at + 1, ArrowUp: state.at + 1,
-      PageDown: state.at - 5, PageUp: state.at + 5, Home: 0, End: S() - 1 }[event.key];
-    if (to === undefined) return;
-    event.preventDefault();
-    stop();
-    go(to);
-  }
+  const steps = dom.stepper({ at: () => state.at, last: () => S() - 1, go, pace: () => (still.matches ? 1000 : 150), className: "watch-play" });
 
   function chooseHead(h) {
     state.head = h;
@@ -180,7 +153,7 @@
   }
 
   function chooseToken(i) {
-    state.place[state.text] = Math.max(0, Math.min(text().names.length - 1, i));
+    state.place[state.text] = i;
     drawAttention();
   }
 
@@ -204,14 +177,13 @@
   function timeline() {
     ui.slider = make("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": "Tokens seen", className: "watch-slider" });
     ui.slider.addEventListener("input", () => {
-      stop();
+      steps.stop();
       go(nearest(ui.slider.value));
     });
-    ui.slider.addEventListener("keydown", keyed);
-    ui.play = make("button", { type: "button", onclick: play, className: "watch-play" }, "▶ Play");
+    ui.slider.addEventListener("keydown", steps.keyed); // from snapshot to snapshot, whatever the distance on the axis
     ui.now = make("b", { className: "watch-now" }), ui.of = make("span", { className: "watch-small" });
     return make("div", { className: "watch-bar" },
-      make("div", { className: "watch-row" }, ui.play, ui.now, ui.of), make("div", { className: "watch-track" }, ui.slider));
+      make("div", { className: "watch-row" }, steps.button, ui.now, ui.of), make("div", { className: "watch-track" }, ui.slider));
   }
 
   function curves() {
@@ -237,7 +209,7 @@
       ui.slider.value = (event.clientX - box.left) / box.width;
       ui.slider.dispatchEvent(new Event("input"));
     });
-    ui.marks = film.marks.map(({ at, kind, text }) => ({ at, button: make("button", { type: "button", onclick: () => (stop(), go(at)), data: { kind } }), text }));
+    ui.marks = film.marks.map(({ at, kind, text }) => ({ at, button: make("button", { type: "button", onclick: () => (steps.stop(), go(at)), data: { kind } }), text }));
     for (const mark of ui.marks) mark.button.append(make("i"), mark.text);
     return make("section", {}, area, axis, make("div", { className: "watch-marks", role: "group", "aria-label": "Moments to go to" },
       ...ui.marks.map((mark) => mark.button), heads.link("Link to this moment", address, { className: "watch-link" })));
@@ -300,7 +272,7 @@
   async function open(name, linked = false) {
     const began = performance.now();
     wanted = name;
-    if (state.timer) stop();
+    steps.stop();
     say("Loading the film …");
     try {
       const found = await load(name);
@@ -315,7 +287,7 @@
     draw();
     if (!linked) app.querySelector("[aria-pressed=true]").focus(); // the button that was pressed is a new one
     say("");
-    root.dataset.load = Math.round(performance.now() - began);
+    root.dataset.load = String(Math.round(performance.now() - began));
     root.dataset.ready = film.name;
   }
 

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from transformer_circuits.figures.tokens import show_token
+from transformer_circuits.figures.plots import label_of
 
 BOX = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": "0.3"}
 THICK = {"lw": 2, "shrinkA": 4, "shrinkB": 4}  # arrows
@@ -121,8 +121,8 @@ def product(
     axes[1, 0].set(xlabel=f"{left.shape[1]} of the dimensions", title="$W_E$")
     axes[0, 1].set(ylabel=f"{len(right)} of the dimensions", title="$W_U$")
     axes[1, 1].set(title="next token (%)")
-    axes[1, 0].set_yticks(range(len(rows)), map(show_token, rows))
-    axes[1, 1].set_xticks(range(len(columns)), map(show_token, columns), rotation=60)
+    axes[1, 0].set_yticks(range(len(rows)), map(label_of, rows))
+    axes[1, 1].set_xticks(range(len(columns)), map(label_of, columns), rotation=60)
     return fig
 
 
@@ -155,9 +155,9 @@ def skip_trigram(source: str, destination: str, out: str) -> Axes:
     ax.set(xlim=(-0.6, 5.2), ylim=(-0.9, 2.5))
     ax.axis("off")
     token = {"ha": "center", "va": "center", "family": "monospace", "fontsize": 14, "bbox": BOX}
-    ax.text(0.4, 0.4, source, **token)
-    ax.text(4, 0.4, destination, **token)
-    ax.text(4, 2.1, out, **token | {"color": "C0", "weight": "bold"})
+    ax.text(0.4, 0.4, label_of(source), **token)
+    ax.text(4, 0.4, label_of(destination), **token)
+    ax.text(4, 2.1, label_of(out), **token | {"color": "C0", "weight": "bold"})
     ax.text(2.2, 0.4, "…", ha="center", va="center", fontsize=14)
     for x, name in ((0.4, "source"), (4, "destination")):
         ax.text(x, -0.2, name, ha="center", va="top", fontsize=11, color="0.3")

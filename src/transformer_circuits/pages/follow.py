@@ -169,5 +169,5 @@ def main(out: Path) -> None:
     content = numbers(*(load_model(name, device="cpu") for name in (TWO, ONE)))
     folder = out.parent / "_static" / "follow"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "data.js").write_text(f"window.followData = {json.dumps(content)};\n", encoding="utf-8")
+    (folder / "data.js").write_text(f"pageData({json.dumps(content)});\n", encoding="utf-8")
     out.write_text(render("follow.md", heads=content["heads"]), encoding="utf-8")
