@@ -1,6 +1,6 @@
 """Tokens a second of training, and the share of the machine's matrix rate that this uses, at several batch sizes.
 
-    python benchmarks/training_throughput.py [--config attn-only-2l] [--batch 4 16 64] [--set n_ctx=1024]
+    python benchmarks/training_throughput.py [--config attn-only-2l] [--batch 4 16 64] [--compile] [--set n_ctx=1024]
 
 The rate to compare with is that of one large bf16 product, timed in the same run. Operations are those of matrix
 products, as torch counts them. On CUDA where there is one; medians.
@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     cuda = device.type == "cuda"
@@ -36,10 +37,12 @@ def main() -> None:
         f"{torch.cuda.get_device_name() if cuda else 'CPU'}, torch {torch.__version__}, {torch.get_num_threads()} threads"  # noqa: E501
     )
     print(f"one {n} x {n} x {n} bf16 product: {peak:.3g} TFLOP/s\n")
-    print(f"{name}, context {shape.n_ctx}, {training.optimizer}")
-    print("batch  tokens/s   TFLOP/s  of the product's rate")
+    print(f"{name}, context {shape.n_ctx}, {training.optimizer}{', compiled' * args.compile}")
+    print("batch  tokens/s   TFLOP/s  of the product's rate   GB")
     for batch in args.batch or ([16, 64, 128] if cuda else [2, 4, 8]):
         torch.manual_seed(0)
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
         module = NextTokenLoss(Transformer(shape)).to(device)
         parameters = [p for p in module.parameters() if p.requires_grad]
         optimizers = optimizers_for(module.model, training)
@@ -56,9 +59,13 @@ def main() -> None:
 
         with FlopCounterMode(display=False) as counter:
             step()
+        if args.compile:
+            module.compile()
         seconds = medians({"step": step}, args.rounds)["step"]
         achieved = counter.get_total_flops() / seconds / 1e12
-        print(f"{batch:5} {batch * shape.n_ctx / seconds:9,.0f} {achieved:9.3g}  {achieved / peak:.0%}")
+        memory = torch.cuda.max_memory_allocated() / 1e9 if cuda else 0.0
+        rate = batch * shape.n_ctx / seconds
+        print(f"{batch:5} {rate:9,.0f} {achieved:9.3g}  {achieved / peak:>21.0%} {memory:4.1f}", flush=True)
 
 
 if __name__ == "__main__":

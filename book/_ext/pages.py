@@ -85,35 +85,25 @@ def name_folded_cells(app, doctree) -> None:
 
 
 def lift_headline(app, doctree) -> None:
-    """Move figures and sentences of the cells tagged `headline` below the page's first paragraph, into the first
-    screen.
+    """Move figures of the cells tagged `headline` below the page's first paragraph, into the first screen.
 
-    The cell keeps its code, and a link upward in place of its figure. In JupyterLab and on Colab the figure is where it
-    is computed.
+    The cell keeps its code, and a link upward. In JupyterLab and on Colab the figure is where it is computed.
     """
     lifted = nodes.container(classes=["tc-headline"])
     for node, cell in notebook_cells(app, doctree):
         if "headline" not in cell["metadata"].get("tags", []):
             continue
-        found = list(node.findall(nodes.figure)) or markdown(node)
-        if not found:
-            trouble = "this cell is tagged `headline`, but shows no figure and no Markdown"
-            logger.warning(trouble, location=node)
-        for part in found:
-            part.replace_self(link_to(app, part) if isinstance(part, nodes.figure) else [])
-            lifted.append(part)
+        figures = list(node.findall(nodes.figure))
+        if not figures:
+            logger.warning("this cell is tagged `headline`, but shows no figure", location=node)
+        for figure in figures:
+            figure.replace_self(link_to(app, figure))
+            lifted.append(figure)
     if not lifted.children:
         return
     page = next(doctree.findall(nodes.section))
     first = next((i for i, node in enumerate(page) if isinstance(node, nodes.paragraph)), 0)  # 0: the title
     page.insert(first + 1, lifted)
-
-
-def markdown(cell: nodes.container) -> list[nodes.Node]:
-    """Return the Markdown that a cell shows."""
-    outputs = [node for node in cell.findall(nodes.container) if node.get("nb_element") == "mime_bundle"]
-    found = [part for output in outputs for part in output if part.get("mime_type") == "text/markdown"]
-    return [child for part in found for child in part.children]
 
 
 def link_to(app, figure: nodes.figure) -> nodes.paragraph:

@@ -19,10 +19,8 @@ def find_clone() -> Path | None:
     if told := os.environ.get("TRANSFORMER_CIRCUITS_ROOT"):
         root = Path(told).expanduser().resolve()
         if not (root / "pyproject.toml").is_file():
-            raise FileNotFoundError(
-                f"{root} is not a clone of the book's repository (it has no pyproject.toml): "
-                "set TRANSFORMER_CIRCUITS_ROOT to one, or unset it"
-            )
+            todo = "set TRANSFORMER_CIRCUITS_ROOT to one, or unset it"
+            raise FileNotFoundError(f"{root} is not a clone of the book's repository (no pyproject.toml): {todo}")
         return root
     package = Path(__file__).resolve().parent
     root = package.parents[1]

@@ -7,6 +7,8 @@ import pytest
 from small_book import soup
 
 from transformer_circuits import circuits, measures, models
+from transformer_circuits.build import GENERATED, files
+from transformer_circuits.paths import ROOT
 
 
 @pytest.mark.parametrize(("query", "term", "page"), [
@@ -38,3 +40,12 @@ def test_the_library_has_its_page(html):
     signature = page.find(id="transformer_circuits.measures.attention.induction_score").text
     assert "Float[Tensor, 'row head dest src']" in signature
     assert "Alias for field" not in page.text and "Annotated[" not in page.text
+
+
+def test_each_page_can_be_cited_and_edited_if_a_person_wrote_it(html):
+    for name in files(ROOT):
+        page = soup(html / f"{name}.html")
+        assert "Cite as: " in page.select_one(".extra_footer").text, name
+        made = name in GENERATED or name in ("book/scoreboard", "book/figures")
+        edits = [link["href"].partition("/edit/main/")[2] for link in page.select("a[href*='/edit/main/']")]
+        assert bool(edits) != made and all((ROOT / edit).is_file() for edit in edits), name

@@ -5,7 +5,7 @@ import torch
 from random_models import EXACT, build, cases, differs, identity, same
 from transformer_lens import FactoredMatrix
 
-from transformer_circuits.circuits.copying import boost_within, centered_circuits, leading_eigenvectors, self_boost
+from transformer_circuits.circuits.copying import centered_circuits, leading_eigenvectors, self_boost
 from transformer_circuits.measures.weights import positivity
 
 # d_head is 3, so that rank is not full.
@@ -71,13 +71,3 @@ def test_e6_leading_eigenvectors_over_the_vocabulary(case):
             assert torch.allclose(vectors.norm(dim=1), torch.ones_like(values)) and (values.diff() <= 0).all()
             assert torch.equal(vectors.amax(dim=1), vectors.abs().amax(dim=1))  # the sign
             assert torch.equal(leading_eigenvectors(circuit, n=1)[0], values[:1])
-
-
-@pytest.mark.parametrize("case", SMALL_RANK)
-def test_e6_boost_within_sets_against_the_dense_block(case):
-    circuit = circuits_of(case)[0, 0]
-    sets = circuit.AB[:4].topk(5).indices
-    for tokens, boost in zip(sets, boost_within(circuit, sets), strict=True):
-        block = circuit.AB[tokens][:, tokens]
-        expected = (block.sum() - block.trace()) / 20 / circuit.AB.std(unbiased=False)
-        assert abs(boost - expected) < 1e-8

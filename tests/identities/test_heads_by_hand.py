@@ -11,7 +11,6 @@ from transformer_circuits.circuits import by_hand
 from transformer_circuits.circuits.by_hand import Head, Stream
 from transformer_circuits.circuits.heads import patterns
 from transformer_circuits.measures.repeats import repeated_random_tokens
-from transformer_circuits.models.architecture import sinusoids
 
 VOCAB, CONTEXT = 80, 48
 CHAPTER = defined_in("09_heads_by_hand", "pointer-arithmetic", "k-composition", by_hand=by_hand, torch=torch)
@@ -32,11 +31,6 @@ def test_content_is_the_leading_principal_components_at_length_one():
     U, S, _ = torch.linalg.svd(W_E - W_E.mean(0), full_matrices=False)
     expected = torch.nn.functional.normalize(U[:, :4] * S[:4])
     same(C @ C.T, expected @ expected.T)  # up to signs and order of components
-
-
-def test_positions_are_the_fastest_pairs_of_the_models_sinusoids():
-    P = by_hand.position_vectors(by_hand.rates(6), 30)
-    same(P.float(), sinusoids(30, 64)[:, [*range(6), *range(32, 38)]], 1e-6)
 
 
 def test_sharpness_leaks_exactly_that_much_in_the_worst_case():

@@ -1,4 +1,4 @@
-"""The conventions that every notebook keeps. The functions yield the sentences that say what is wrong, none if nothing is."""
+"""The conventions that every notebook keeps beside what git's filter sees to (test_stamp). The functions yield the sentences that say what is wrong, none if nothing is."""
 
 import ast
 import re
@@ -29,11 +29,7 @@ def tagged(cell: NotebookNode, start: str) -> bool:
 
 
 def in_a_code_cell(cell: NotebookNode) -> Iterator[str]:
-    # Only small text in cells that nbval compares is kept in git.
-    if not tagged(cell, CHECKED):
-        if cell.outputs or cell.execution_count is not None:
-            yield "has outputs or an execution count: run `make outputs`, or clear them"
-    elif not cell.outputs or cell.execution_count is None:
+    if tagged(cell, CHECKED) and not cell.outputs:
         yield f"is tagged {CHECKED} but has nothing to compare: run `make outputs`"
     elif any(set(output.get("data", ())) - {"text/plain", "text/html"} for output in cell.outputs):
         yield "keeps an output that is neither printed nor a table: nbval compares text only"
@@ -61,12 +57,6 @@ def in_a_code_cell(cell: NotebookNode) -> Iterator[str]:
 
 
 def in_a_notebook(notebook: NotebookNode) -> Iterator[str]:
-    if "widgets" in notebook.metadata:
-        yield "the notebook keeps widget state, which breaks it on GitHub: clear it"
-    if notebook.metadata.get("kernelspec", {}).get("name") != "python3":
-        yield "the notebook's kernel is not python3"
-    if notebook.metadata.get("language_info", {}).get("pygments_lexer") != "ipython3":
-        yield "metadata.language_info.pygments_lexer is not ipython3, without which the book cannot color lines like !pip"
     cells, code = notebook.cells, code_cells(notebook)
     if len({cell.get("id", "") for cell in cells} - {""}) < len(cells):
         yield "cells lack ids, or share one: diffs need them to be stable"

@@ -1,6 +1,5 @@
 """The stored trainings of chapter 15 are those of its code."""
 
-import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -27,10 +26,3 @@ def test_training_again_gives_the_stored_log_and_model(monkeypatch):
     with torch.no_grad():
         model.load_state_dict(weights, strict=False)
         assert small_runs.first_guesses(model(rows)[:, :-1], rows, known) > 0.95
-
-
-def test_a_log_has_a_name():
-    log, weights = data.small_run("keys cut")
-    assert log.shape[1] == 2 and np.isfinite(log).all() and not weights
-    with pytest.raises(ValueError, match="no stored training 'x'; there are: .*keys cut"):
-        data.small_run("x")

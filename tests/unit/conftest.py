@@ -6,7 +6,8 @@ import pytest
 from transformer_circuits.paths import ROOT
 from transformer_circuits.training.corpus import train_tokenizer
 
-sys.path[:0] = [str(ROOT / ".ci"), str(ROOT / "notebooks")]  # tests import `stamp` and `colab`
+# Tests import `stamp`, `colab`, and `browser`.
+sys.path[:0] = [str(ROOT / ".ci"), str(ROOT / "notebooks"), str(ROOT / "tests" / "book")]
 
 TEXT = "the cat sat on the mat, the dog sat on the cat; def f(x): return x\n"
 

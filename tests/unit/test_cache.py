@@ -1,5 +1,6 @@
 """Measurements that are stored: each under a key of its own measure, modules, inputs, and library releases."""
 
+import pytest
 import torch
 
 from transformer_circuits.measures import attention, cache
@@ -25,16 +26,15 @@ def test_two_measures_of_the_same_modules_and_inputs_do_not_collide(tmp_path, mo
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_after_an_upgrade_of_a_library_everything_is_measured_again(tmp_path, monkeypatch):
+@pytest.mark.parametrize("changed", [*cache.LIBRARIES, "the code", "the file"])
+def test_what_was_measured_before_a_change_or_is_damaged_is_measured_again(changed, tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "FOLDER", tmp_path)
     cache.cached_for(INPUTS, double, [attention])
-    for library in cache.LIBRARIES:
-        version = cache.importlib.metadata.version
-        monkeypatch.setattr(
-            cache.importlib.metadata, "version", lambda name, of=library: "9" + version(name) * (name != of)
-        )
-        before = len(list(tmp_path.iterdir()))
-        cache.cached_for(INPUTS, double, [attention])
-        assert len(list(tmp_path.iterdir())) == before + 1
-        monkeypatch.undo()
-        monkeypatch.setattr(cache, "FOLDER", tmp_path)
+    (file,) = tmp_path.iterdir()
+    version, code = cache.importlib.metadata.version, cache.inspect.getsource
+    monkeypatch.setattr(cache.importlib.metadata, "version", lambda name: version(name) + ".1" * (name == changed))
+    monkeypatch.setattr(cache.inspect, "getsource", lambda part: code(part) + "#" * (changed == "the code"))
+    if changed == "the file":
+        file.write_text(file.read_text().replace("4", "5"))
+    assert torch.equal(cache.cached_for(INPUTS, double, [attention])[0], 2 * INPUTS["x"])
+    assert len(list(tmp_path.iterdir())) == (1 if changed == "the file" else 2)

@@ -1,7 +1,5 @@
 """The shipped data is whole, and fits together; bigram counts, and tokens of similar frequency."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -9,33 +7,16 @@ from scipy import sparse
 
 from transformer_circuits import data
 from transformer_circuits.circuits.bigrams import similarly_frequent, token_frequency
-from transformer_circuits.paths import DATA
 from transformer_circuits.training.corpus import count_bigrams
 
 
-def test_held_out_documents_are_those_listed():
-    documents = data.held_out_documents()
-    assert all(len(tokens) == row["tokens"] and tokens[0] == 0 for row, tokens in documents)
-    assert {row["kind"] for row, _ in documents} == {"prose", "python", "docs", "html", "latex"}
-    listed = json.loads((DATA / "corpus.json").read_text())["splits"]["held_out"]["tokens"]
-    assert sum(len(tokens) for _, tokens in documents) == listed
-
-
-def test_windows():
+def test_held_out_windows_begin_with_the_start_token_and_run_through_the_text():
     windows = data.held_out_windows(5, 100)
     assert windows.shape == (5, 101) and (windows[:, 0] == 0).all()
     text = torch.cat([tokens for _, tokens in data.held_out_documents()])
     assert torch.equal(windows[0, 1:], text[:100])
     with pytest.raises(ValueError, match="held-out text holds"):
         data.held_out_windows(10**6, 100)
-
-
-def test_bigram_counts_add_up_to_the_training_text():
-    counts = data.bigram_counts()
-    tokens = json.loads((DATA / "corpus.json").read_text())["splits"]["train"]["tokens"]
-    assert counts.count.sum() == tokens - 1
-    assert ((counts.following.diff() > 0) | (counts.preceding.diff() > 0)).all()
-    assert counts.following.max() < 4096
 
 
 def test_compact_counts_are_the_counts():
@@ -49,7 +30,7 @@ def test_compact_counts_are_the_counts():
     torch.testing.assert_close(token_frequency(counts), dense.sum(1) / dense.sum())
 
 
-def test_tokens_of_similar_frequency():
+def test_a_token_is_exchanged_for_one_of_similar_frequency():
     counts = torch.randperm(100, generator=torch.Generator().manual_seed(0))
     tokens = torch.arange(100).repeat(60, 1)
     steps = counts[similarly_frequent(counts, tokens, within=5)] - counts[tokens]

@@ -1,6 +1,5 @@
 """Right functions are accepted however they are written, wrong ones are rejected, and the message names the mistake."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -70,7 +69,7 @@ def test_every_typical_mistake_gets_its_message_with_a_wide_margin(name, monkeyp
 
 
 def test_check_prints_one_line_returns_what_is_right_and_opens_the_answers(capsys, monkeypatch):
-    solution = EXERCISES["copying_positivity"].solution
+    name, solution = "copying_positivity", EXERCISES["copying_positivity"].solution
 
     def unwritten(model):
         raise NotImplementedError
@@ -78,24 +77,23 @@ def test_check_prints_one_line_returns_what_is_right_and_opens_the_answers(capsy
     def right(model, extra=0):
         return solution(model)
 
-    monkeypatch.setattr(EXERCISES["copying_positivity"], "calls", 1)
+    monkeypatch.setattr(EXERCISES[name], "calls", 1)
     PASSED.clear()
     for function, returned, says in (
-        (
-            unwritten,
-            solution,
-            "is not written yet: it raises NotImplementedError.\nThe cells below use the book's version.",
-        ),
-        (lambda model: 3, solution, "is not right yet. It must return a tensor, got int.*"),
+        (unwritten, solution, "is not written yet: it raises NotImplementedError.\nThe cells below use"),
+        (lambda model: 3, solution, "is not right yet. It must return a tensor, got int."),
         (right, right, "is right. It agrees with the book's version."),
     ):
-        function.__name__ = "copying_positivity"
-        assert "<details><summary>Found</summary>" in answered("copying_positivity", Found="3").data
+        function.__name__ = name
+        assert "<details><summary>Found</summary>" in answered(name, Found="3").data
         assert check(function) is returned
-        assert re.fullmatch(f"copying_positivity {says}\n", capsys.readouterr().out)
-    assert "<details open>" in answered("copying_positivity", Found="3").data
-    monkeypatch.setattr(EXERCISES["copying_positivity"], "calls", 1e9)
+        assert capsys.readouterr().out.startswith(f"{name} {says}")
+    assert "<details open>" in answered(name, Found="3").data
+    monkeypatch.setattr(EXERCISES[name], "calls", 1e9)
     assert check(right) is solution and "With it, the cells below would take about" in capsys.readouterr().out
-    assert check(len) is len and "no exercise named len. Pass one of" in capsys.readouterr().out
-    check(torch.ones(2))
-    assert "Got a Tensor. Pass one of these functions without calling it: residual_parts, " in capsys.readouterr().out
+    for given, says in (
+        (len, "no exercise named len. Pass one of"),
+        (torch.ones(2), "Got a Tensor. Pass one of these"),
+    ):
+        check(given)
+        assert says in capsys.readouterr().out

@@ -1,7 +1,6 @@
 """The list of the paper's figures fits the notebooks and the claims, and its page shows what the cells show."""
 
 import nbformat
-import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from transformer_circuits import paths
@@ -50,9 +49,3 @@ def test_a_page_has_the_picture_the_table_the_verdict_and_where_an_interactive_f
     assert 'src="../_images/01_one-drawing.svg"' in text and "<td>row</td>" in text
     assert '<a href="../notebooks/01_one.html#cell-heads">An interactive figure</a>' in text
     assert [shown.what(place) for place in places] == ["figure", "numbers", "figure"]
-
-
-@pytest.mark.parametrize("output", [None, ("text/plain", "<Figure>"), ("text/html", "<p>nothing to see</p>")])
-def test_a_cell_without_a_picture_is_named(output):
-    with pytest.raises(ValueError, match="01_one/words, which shows no picture and no table"):
-        cells(words=output).shown("01_one/words")

@@ -1,5 +1,5 @@
-"""Ablation effects: the same for the plain module, the hooked model, and the record that pages show. The map of all heads: the numbers of
-the trainer and of the other measures, names where they are known, one sentence for bad input."""
+"""Ablation effects: the same for the plain module and for the hooked model. The map of all heads: names where they are known, passages, one
+sentence for bad input."""
 
 import re
 
@@ -10,14 +10,7 @@ from transformer_circuits.circuits import head_map, heads, survey
 from transformer_circuits.circuits.term_importance import losses_by_ablation, losses_by_terms
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.exercises.solutions import induction_by_hand
-from transformer_circuits.measures.ablation import (
-    WINDOWS,
-    WORKS,
-    AblationEffects,
-    ablate_heads,
-    effects,
-    recorded_effects,
-)
+from transformer_circuits.measures.ablation import WORKS, AblationEffects, ablate_heads, effects
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import from_matrices, wrap
@@ -65,36 +58,6 @@ def test_a_head_works_if_its_cost_is_large_enough_and_certain_enough():
     assert AblationEffects(cost, torch.tensor([[0.0, 0, 0.06, 0.01]])).working.tolist() == [[True, False, False, False]]
 
 
-def test_the_record_that_pages_show_is_what_the_text_gives(small):
-    rows, recorded = held_out_windows(WINDOWS, small.cfg.n_ctx, small.cfg.d_vocab), recorded_effects(SMALL)
-    again = effects(costs(small, rows, small.blocks, small.cfg.n_heads))
-    # The trainer measured it before the weights were stored in 8 bits.
-    torch.testing.assert_close(torch.stack(again), torch.stack(recorded), atol=1e-5, rtol=5e-3)
-    assert torch.equal(again.working, recorded.working)
-    with pytest.raises(WeightsError, match="came without the ablation effects of its heads"):
-        recorded_effects("attn-only-0l")
-
-
-@torch.no_grad()
-def test_a_map_has_the_scores_of_the_other_measures_and_the_costs_that_it_is_given(small, windows):
-    recorded = recorded_effects(SMALL)
-    found = head_map.head_map(small, windows, recorded)
-    text = windows[:, :-1]
-    expected = {
-        "cost": recorded.cost,
-        "previous": heads.previous_token_scores(small, text),
-        "start": heads.start_token_scores(small, text),
-        "induction": heads.measured_induction(small).mean,
-    }
-    for name, values in expected.items():
-        torch.testing.assert_close(torch.tensor(found[name].to_numpy()), values.flatten(), rtol=1e-4, atol=1e-5)
-    assert list(found.index) == [f"0.{head}" for head in range(small.cfg.n_heads)]
-    assert found["by window"].between(0, 1).all() and found["successor"].between(0, 1).all()
-    measured = head_map.head_map(small, windows, induction=torch.zeros_like(recorded.cost))
-    rise = head_map.rises(small, windows[: head_map.ROWS, : head_map.TOKENS + 1]).mean(dim=(2, 3))
-    torch.testing.assert_close(torch.tensor(measured["cost"].to_numpy()), rise.flatten())
-
-
 @torch.no_grad()
 def test_an_induction_circuit_that_was_built_by_hand_gets_its_names():
     model = from_matrices(**induction_by_hand(40, 64))
@@ -115,7 +78,7 @@ def test_passages_are_where_the_loss_rises_most(small, windows):
     torch.testing.assert_close(first.attention, A[: first.place + 1], rtol=1e-4, atol=1e-5)
 
 
-def test_bad_input_is_one_sentence(small, windows):
+def test_a_map_of_a_model_without_heads_or_of_one_window_is_one_sentence(small, windows):
     for call in (head_map.rises, head_map.head_map):
         with pytest.raises(ValueError, match="must be at least 2 windows, got 1") as error:
             call(small, windows[:1])

@@ -1,11 +1,9 @@
-"""Groups of tokens against a slow loop, in-context scores against all losses, milestones by hand."""
+"""Groups of tokens against a slow loop, in-context scores against all losses."""
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 
-from transformer_circuits.circuits.in_context import in_context_scores, kind_of_next, met_from, steepest_fall, when_true
+from transformer_circuits.circuits.in_context import in_context_scores, kind_of_next
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures.prediction import IN_CONTEXT_WINDOWS, in_context_places, in_context_score, losses
 from transformer_circuits.models import load_model
@@ -13,7 +11,7 @@ from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import wrap
 
 
-def test_groups_against_a_slow_loop() -> None:
+def test_next_tokens_are_grouped_as_a_slow_loop_groups_them() -> None:
     windows = torch.randint(0, 6, (8, 40), generator=torch.Generator().manual_seed(2))
     for row, found in zip(windows.tolist(), kind_of_next(windows).tolist()):
         for i, kind in enumerate(found):
@@ -40,33 +38,3 @@ def test_scores_in_the_repository_are_those_of_the_shipped_models(name: str) -> 
     some = torch.arange(0, IN_CONTEXT_WINDOWS, 221)
     shipped = in_context_scores(model, windows)[some]
     torch.testing.assert_close(shipped, in_context_scores(model, windows[some]), atol=1e-4, rtol=0)
-
-
-def test_met_from_is_the_start_of_the_last_stretch() -> None:
-    tokens = [0, 1, 2, 4, 8]
-    again = pd.Series([False, True, False, True, True], tokens)  # once met and missed again does not count
-    assert met_from(again) == (4, 2)
-    assert met_from(pd.Series([True] * 5, tokens)) == (0, 0)
-    assert all(map(np.isnan, met_from(pd.Series([True, True, True, True, False], tokens))))
-
-
-def test_the_steepest_fall_is_measured_while_tokens_double() -> None:
-    score = pd.Series([0.9, 0.0, 0.1, -0.4, -0.5, -0.7], [0, 1, 2, 4, 8, 16])
-    # The start, before any token was seen, does not count.
-    assert steepest_fall(score) == pytest.approx((4, 2))
-    assert all(map(np.isnan, steepest_fall(pd.Series([1.0, 2.0, 3.0], [1, 2, 4]))))
-
-
-def test_heads_without_effect_are_not_counted() -> None:
-    heads = {"rest": [[0.1] * 4], "induction": [[0.01] * 4], "previous_token": [[0.5] * 4], "in_context": 0.0}
-    log = pd.DataFrame([{"tokens": 8, "positivity": [[0.9, 0.8, -0.5, -0.5]], **heads}] * 2)
-
-    def most_copy(**columns: list) -> bool:
-        found = when_true(log.assign(**columns), d_vocab=64, copying=0.4).set_index("finding")
-        return bool(found.loc["Two thirds of the heads of the one-layer model copy", "tokens"] == 8)
-
-    works, idle = [0.01, 0.01], [0.0, 0.001]
-    error = {"cost_error": [[[1e-4] * 4]] * 2}
-    assert most_copy(cost=[[works + idle]] * 2, **error)
-    assert not most_copy(cost=[[idle + works]] * 2, **error)
-    assert not most_copy(cost=[[idle + idle]] * 2, **error)

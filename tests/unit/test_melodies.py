@@ -27,7 +27,7 @@ def test_the_shipped_models_data_can_be_had_again(tmp_path):
         assert hashlib.sha256(tokens.tobytes()).hexdigest().startswith(digest)
 
 
-def test_ideal_loss_by_enumeration(monkeypatch):
+def test_no_model_can_beat_the_ideal_loss_which_is_summed_over_all_that_may_have_happened(monkeypatch):
     """The chance of a short melody, summed over everything that the generator might have done."""
     for rule, value in {"SHORTEST": 2, "LONGEST": 3, "COMES_BACK": 0.4, "KEEPS_DIRECTION": 0.8}.items():
         monkeypatch.setattr(melodies, rule, value)

@@ -1,4 +1,4 @@
-"""The package as a whole: which room may import which, what it depends on, its form, and what GitHub runs."""
+"""The package as a whole: what it depends on, its form, and what GitHub runs."""
 
 import ast
 import importlib.metadata
@@ -15,8 +15,6 @@ from packaging.utils import canonicalize_name
 from transformer_circuits import paths
 from transformer_circuits.paths import ROOT
 
-# The rooms of the package, lowest first: none imports one that comes after it.
-ORDER = "paths models data measures training circuits exercises figures notebook claims pages forks build".split()
 FILES = sorted((ROOT / "src" / "transformer_circuits").rglob("*.py"))
 
 
@@ -37,18 +35,6 @@ def imports(path: Path, everywhere: bool = True) -> set[str]:
             module = ".".join([*above, *([node.module] if node.module else [])])
             names |= {f"{module}.{alias.name}" for alias in node.names}
     return names
-
-
-def own_imports(path: Path) -> list[list[str]]:
-    """Return what a file imports from this package, as parts of dotted names without the package's."""
-    return [name.split(".")[1:] for name in imports(path) if name.startswith("transformer_circuits.")]
-
-
-def test_no_room_imports_one_above_it():
-    for path in FILES:
-        if (room := room_of(path)) != "__init__":
-            wrong = [".".join(name) for name in own_imports(path) if ORDER.index(name[0]) > ORDER.index(room)]
-            assert not wrong, f"{path.relative_to(ROOT)} imports {', '.join(wrong)}"
 
 
 # Parts of Jupyter, and of jinja2.

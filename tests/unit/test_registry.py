@@ -71,18 +71,15 @@ def test_a_name_that_is_not_found_and_a_folder_without_its_manifest_are_no_model
     assert list_models() == ["shipped-b"]
 
 
-def test_a_tokenizer_has_the_checksum_that_the_manifest_says(repository):
-    shared = (repository / "data" / "tokenizer.json").read_text()
-    folder = repository / "weights" / "shipped-a"
-    for own, text in enumerate((shared, shared + " ")):  # one that is not the repository's must be beside the model
-        save_model(make(), folder, "shipped-a", {}, tokenizer=text)
-        assert len(load_model("shipped-a", "cpu").tokenizer) == 300
-        file = (folder if own else repository / "data") / "tokenizer.json"
-        assert file.read_text() == text
-        file.write_text(text + "\n")
-        with pytest.raises(WeightsError, match="is not the tokenizer that .*shipped-a was trained with"):
-            load_model("shipped-a", "cpu")
-        file.write_text(text)
+@pytest.mark.parametrize("where", ["data", "weights/shipped-a"])
+def test_a_tokenizer_that_a_model_was_not_trained_with_is_not_used(repository, where):
+    text = (repository / "data" / "tokenizer.json").read_text()
+    own = text + " " * (where != "data")  # one that is not the repository's must be beside the model
+    save_model(make(), repository / "weights" / "shipped-a", "shipped-a", {}, tokenizer=own)
+    assert len(load_model("shipped-a", "cpu").tokenizer) == 300
+    (repository / where / "tokenizer.json").write_text(own + "\n")
+    with pytest.raises(WeightsError, match="is not the tokenizer that .*shipped-a was trained with"):
+        load_model("shipped-a", "cpu")
 
 
 def test_a_tokenizer_that_is_missing_damaged_or_of_another_size_is_not_used(repository):
@@ -134,21 +131,17 @@ def test_hub_models_that_cannot_be_loaded_are_not_fetched(hub):
     assert fetched == ["config.json"]
 
 
-@pytest.mark.parametrize("shortformer", [False, True])
-def test_a_hub_name_goes_to_the_loader_that_knows_its_positions(hub, monkeypatch, shortformer):
-    """`NeelNanda/...`: TransformerLens's own loader, ours for Shortformer."""
+def test_a_hub_name_of_another_kind_goes_to_transformer_lens(hub, monkeypatch):
     name, (_, state) = "NeelNanda/Some_Model", old("LN")
     settings = dict(d_model=32, n_layers=2, d_mlp=64, n_heads=3, d_head=8, n_ctx=20, d_vocab=50)
-    settings |= {"act_fn": "gelu", "attn_only": True, "shortformer_pos": shortformer, "normalization": "LN"}
+    settings |= {"act_fn": "gelu", "attn_only": True, "shortformer_pos": False, "normalization": "LN"}
     folder = write_old(hub[0] / name, state, settings, "model_final.pth")
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repo, file: str(folder / file))
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_: ["model_final.pth"])
     bridge = load_model(name, "cpu")
     torch.testing.assert_close(bridge.W_E, state["embed.W_E"])
-    assert bridge.cfg.positional_embedding_type == ("shortformer" if shortformer else "standard")
-    if not shortformer:
-        with pytest.raises(WeightsError, match="names no start token"):  # it has no tokenizer here
-            start_token(bridge)
+    with pytest.raises(WeightsError, match="names no start token"):  # it has no tokenizer here
+        start_token(bridge)
 
 
 def test_what_transformer_lens_cannot_load_is_one_sentence_and_code_in_a_folder_is_not_run(tmp_path):

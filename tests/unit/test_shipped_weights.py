@@ -1,11 +1,10 @@
-"""The shipped models: complete, undamaged, and the same function through the bridge as in plain PyTorch."""
+"""The shipped models: complete, undamaged, and trained as their names and configurations say."""
 
 import dataclasses
 import hashlib
 import json
 
 import pytest
-import torch
 
 from transformer_circuits.models import list_models, load_model
 from transformer_circuits.models.architecture import ModelConfig
@@ -29,16 +28,12 @@ TEXT = (
 
 def test_all_models_are_there_and_no_other():
     assert list_models() == sorted(SHIPPED)
-    assert {path.name for path in WEIGHTS.iterdir() if path.is_dir()} == set(SHIPPED)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_weights_are_undamaged_finite_and_small_enough_to_ship(name):
+def test_weights_are_undamaged_and_belong_to_their_tokenizer(name):
     _, manifest = read_model(WEIGHTS / name)  # checks every SHA-256, and that all weights are finite
     assert manifest["name"] == name and manifest["training"]
-    assert manifest["dtype"] == ("float16" if name in ("attn-only-1l", "attn-only-2l") else "int8")
-    for shard in manifest["shards"]:
-        assert (WEIGHTS / name / shard["file"]).stat().st_size == shard["bytes"] < 16_000_000
     on_disk = {path.name for path in (WEIGHTS / name).glob("*.safetensors")}
     assert on_disk == {shard["file"] for shard in manifest["shards"]}
     if name in LANGUAGE:
@@ -72,16 +67,3 @@ def test_a_configuration_has_the_settings_of_the_shipped_weights_or_says_that_it
     same = all(shipped[key] == value for key, value in configured.items() if key in shipped)
     says_so = "shipped weights were trained before" in (CONFIGS / f"{name}.toml").read_text()
     assert same != says_so, "add the comment, or delete it now that the weights have these settings"
-
-
-@pytest.mark.parametrize("name", FAMILY)
-def test_bridge_and_plain_module_agree_on_real_text(name):
-    bridge = load_model(name, device="cpu")
-    model, _ = read_model(WEIGHTS / name)
-    tokens = bridge.to_tokens(TEXT)
-    assert tokens[0, 0] == 0 and bridge.to_string(tokens[0, 1:]) == TEXT
-    with torch.no_grad():
-        expected = model(tokens)
-    # An error is relative to the largest logit, 20 and more.
-    assert (bridge(tokens) - expected).abs().max() < 1e-5 * expected.abs().max()
-    assert bridge(tokens, return_type="loss") < 6.5  # it has learned: log(4096) is 8.3

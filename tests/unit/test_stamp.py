@@ -15,8 +15,6 @@ import pytest
 import stamp
 import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 from strip_outputs import stripped
 
 from transformer_circuits import notebook
@@ -50,15 +48,6 @@ def test_the_public_address_is_carried_everywhere(copy):
     assert stamp.differing(copy) == {}
 
 
-def test_constraints_pin_every_requirement_within_its_bounds():
-    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines()[1:])
-    project = stamp.project()
-    for text in [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]:
-        requirement = Requirement(text)
-        version = pins[canonicalize_name(requirement.name)]
-        assert requirement.specifier.contains(version), f"{text}, but constraints.txt has {version}"
-
-
 def run_first_cell(folder, address, version="1.0", **environment):
     """Run the first cell in an IPython that does not have the book."""
     (folder / "pyproject.toml").write_text(f"[project]\nversion = '{version}'\nurls.Repository = '{address}'")
@@ -87,8 +76,6 @@ def test_colab_takes_the_release_that_a_notebook_belongs_to(tmp_path, version, t
         subprocess.run([*git, "commit", "-qm", text], check=True)
         if text == "the release":
             subprocess.run([*git, "tag", "v1.0"], check=True)
-    nowhere = run_first_cell(tmp_path, (tmp_path / "nowhere").as_uri(), version, COLAB_RELEASE_TAG="1")
-    assert "nowhere" in nowhere and "FileNotFoundError" in nowhere
     assert run_first_cell(tmp_path, public.as_uri(), version, COLAB_RELEASE_TAG="1") == f"{taken}\n"
     again = run_first_cell(tmp_path, (tmp_path / "nowhere").as_uri(), version, COLAB_RELEASE_TAG="1")
     assert again == f"{taken}\n", "a folder that is there is used"

@@ -48,11 +48,3 @@ def test_packed_tokens_are_narrowed_once_and_only_where_the_corpus_has_more(tmp_
     assert packed(tmp_path, "held_out", 2048) == tmp_path / "held_out.npy"  # missing: the trainer says so
     assert len(json.loads(tokenizer_of(tmp_path, 2048))["model"]["vocab"]) == 2048
     assert {path.name for path in tmp_path.iterdir()} == {"train.npy", "train-2048.npy", "tokenizer.json"}
-
-
-def test_what_is_no_smaller_vocabulary_is_declined():
-    with pytest.raises(ValueError, match="can have 257 to 4096 tokens, not 256"):
-        pieces(FAMILY, 256)
-    shuffled = FAMILY | {"model": FAMILY["model"] | {"merges": FAMILY["model"]["merges"][::-1]}}
-    with pytest.raises(ValueError, match="not numbered in the order of its merges"):
-        pieces(shuffled, 2048)

@@ -1,7 +1,6 @@
 """Tables show any token literally, widgets rank predictions (test_widgets: both in a browser), and plots name heads."""
 
 import importlib.metadata
-import json
 
 import matplotlib.pyplot as plt
 import pytest
@@ -63,18 +62,6 @@ def test_the_patch_of_circuitsvis_fits_the_installed_script_and_no_other():
     assert "__html:" not in widgets.bundle().replace("__html:void 0", "") and "</script" not in widgets.bundle()
     with pytest.raises(ValueError, match="has changed: check the replacements in circuitsvis.yml"):
         widgets.patched(original + " ")
-
-
-def test_predictions_are_ranked():
-    log_probs = -torch.arange(36.0).view(3, 12)  # the first token is the likeliest
-    log_probs[0, 1] = 1
-    tokens, names = torch.tensor([0, 1, 1]), ["<|start|>", *"abcdefghijk"]
-    properties = json.loads(widgets.token_log_probs(tokens, log_probs, names, label="x").json)
-    assert properties["correctTokenRank"] == [0, 1]
-    assert properties["topKTokens"] == [["a", "<|start|>", *"bcdefghi"], ["<|start|>", *"abcdefghi"]]
-    assert properties["correctTokenLogProb"] == [1, -13]
-    few = json.loads(widgets.token_log_probs(tokens, log_probs[:, :3], names, label="x").json)
-    assert few["topKTokens"] == [["a", "<|start|>", "b"], ["<|start|>", "a", "b"]]
 
 
 @pytest.mark.parametrize("values, named", [

@@ -1,7 +1,6 @@
 """The trainer: its text, its loss, its scores, and that a killed run ends as an uninterrupted one."""
 
 import dataclasses
-import itertools
 import json
 import multiprocessing
 import os
@@ -13,17 +12,15 @@ import subprocess
 import sys
 import time
 
-import filelock
 import numpy as np
 import psutil
 import pytest
-import safetensors
 import torch
 import torch.nn.functional as F
 
 from transformer_circuits.models import load_model, shards
 from transformer_circuits.models.registry import training_film
-from transformer_circuits.training import checkpoints, train
+from transformer_circuits.training import train
 from transformer_circuits.training.evaluation import attention_patterns
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.train import TrainingConfig, read_config
@@ -65,35 +62,14 @@ def run(data, out, *settings, **options):
 
 
 def command(data, out, *settings):
-    """Return the trainer's command line."""
     options = f"--config {data}/tiny.toml --data {data} --out {data}/{out} --set"
     return [*options.split(), *(settings or ["seed=0"])]
-
-
-def start(data, out, *settings, launch="", **environment):
-    """Start the trainer as a process of its own, or with a launcher that starts it."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads()), **environment}
-    program = [sys.executable, *launch.split(), "-m", train.__name__, *command(data, out, *settings)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(program, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
 def rows(data, out):
     """Return the log without times."""
     lines = [json.loads(line) for line in (data / out / "training.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
-
-
-def wait_for_rows(data, out, more, process):
-    """Wait until a process has written `more` rows to the log."""
-    log = data / out / "training.jsonl"
-    before = len(log.read_text().splitlines()) if log.exists() else 1
-    while not log.exists() or len(log.read_text().splitlines()) < before + more:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-
-
-# ---- what is computed ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100])
@@ -116,30 +92,41 @@ def test_windows_start_with_the_start_token_and_cover_each_epoch_once(data):
     assert (epoch[:, 0] == 0).all()
     assert sorted(map(tuple, epoch[:, 1:].tolist())) == sorted(map(tuple, text.tolist()))
     assert not torch.equal(windows.batch(625, 10), epoch[:10])  # the next epoch has another order
-    assert torch.equal(Windows(data / "train.npy", 32, 50, 1).batch(620, 10), windows.batch(620, 10))
 
 
 def test_windows_begin_in_running_text_and_have_passages_twice_by_number_alone(data):
     # Every token once, so that copies and places can be identified.
     np.save(data / "train.npy", np.arange(1, 40_001, dtype=np.uint16))
-
-    def windows(*shares):
-        return Windows(data / "train.npy", 64, 40_001, 3, *shares)
-
-    plain, changed = windows().batch(0, 1200), windows(0.1, 0.25).batch(0, 1200)
+    windows = [Windows(data / "train.npy", 64, 40_001, 3, *shares) for shares in ((), (0.1, 0.25), (0.1, 0.25))]
+    plain, changed = (one.batch(0, 1200) for one in windows[:2])
     assert (plain[:, 0] == 0).all() and 0.07 < (without := changed[:, 0] != 0).float().mean() < 0.13
     assert (changed[without, 0] == plain[without, 1] - 1).all()
     moved = (changed[:, 1:] != plain[:, 1:]).any(dim=1)
-    assert 0.2 < moved.float().mean() < 0.3 and abs((moved & without).float().mean() - 0.025) < 0.02
+    assert 0.2 < moved.float().mean() < 0.3
     for row, before in zip(changed[moved], plain[moved]):
         (at,) = (row[1:] != before[1:]).nonzero(as_tuple=True)
-        distance = {int(before[i + 1] - row[i + 1]) for i in at}
+        (distance,) = {int(before[i + 1] - row[i + 1]) for i in at}
         assert len(at) == at[-1] - at[0] + 1 and 8 <= len(at) <= 32
-        # From an earlier place, not overlapping.
-        assert len(distance) == 1 and len(at) <= distance.pop() <= at[0]
-    resumed = windows(0.1, 0.25)
-    halves = [resumed.batch(first, 2) for first in (640, 642)]  # two processes share a global batch
+        assert len(at) <= distance <= at[0]  # from an earlier place, not overlapping
+    halves = [windows[2].batch(first, 2) for first in (640, 642)]  # two processes share a global batch
     assert torch.equal(torch.cat(halves), changed[640:644])
+
+
+def test_windows_on_a_device_are_those_of_the_host(data):
+    host, resident = (Windows(data / "train.npy", 32, 50, 1, resident=device) for device in (None, torch.device("cpu")))
+    for start in (0, 620, 623, 1_250):  # the text has 625 windows
+        assert torch.equal(host.batch(start, 10), resident.batch(start, 10))
+
+
+def test_losses_that_are_read_together_change_nothing(data, monkeypatch):
+    """As on a GPU, which would otherwise wait for the host at every step."""
+    run(data, "each")
+    read, counts = train.Run.read, []
+    monkeypatch.setattr(train.Run, "read_after", property(lambda self: 50, lambda self, steps: None), raising=False)
+    monkeypatch.setattr(train.Run, "read", lambda self: (counts.append(len(self.unread)), read(self))[1])
+    run(data, "together")
+    assert max(counts) == 50 and rows(data, "together") == rows(data, "each")
+    assert (data / "together" / SHARD).read_bytes() == (data / "each" / SHARD).read_bytes()
 
 
 def test_learning_rate_rises_stays_and_falls():
@@ -147,9 +134,6 @@ def test_learning_rate_rises_stays_and_falls():
     rates = [config.learning_rate(step, 100) for step in range(100)]
     assert rates[0] == pytest.approx(0.1) and rates[9:50] == [1.0] * 41
     assert rates[-1] == pytest.approx(0.1) and all(a > b for a, b in zip(rates[50:], rates[51:]))
-
-
-# ---- what is written -----------------------------------------------------------------------------------------------------
 
 
 def test_kills_at_random_moments_change_nothing(data):
@@ -161,11 +145,6 @@ def test_kills_at_random_moments_change_nothing(data):
     checkpoint, moments = data / "killed" / "checkpoint.safetensors", random.Random(0)
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload([train.__name__, "torch._dynamo"])  # optimizers import it
-    unneeded = {"transformer_lens", "transformers", "matplotlib"}  # on a training machine
-    check = forks.Process(target=exec, args=(f"import sys; assert not {unneeded} & sys.modules.keys()",))
-    check.start()
-    check.join()
-    assert check.exitcode == 0
     for _ in range(3):
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
         trainer = forks.Process(target=train.main, args=(line,))
@@ -185,7 +164,7 @@ def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte
     shutil.copy(tiny_tokenizer_file, data)
     settings = ["film=true", "n_layers=2", "d_vocab=300", "n_ctx=48", "tokens=20_000"]
     run(data, "whole", *settings)
-    for steps in (1, 40, 27, None):
+    for steps in (40, None):
         run(data, "parts", *settings, stop_after=steps)
     assert rows(data, "parts") == rows(data, "whole")
     for file in ("model/film.npz", SHARD):
@@ -194,13 +173,10 @@ def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte
     arrays, (_, *log) = training_film(str(data / "parts" / "model")), rows(data, "whole")
     assert arrays["step"].tolist() == [row["step"] for row in log]
     assert log[-1].keys() >= {"rest", "copies", "first_guess", "orders", "pair"}
-    assert len(arrays["text_1"]) == 41 and (arrays["text_1"][1:21] == arrays["text_1"][21:]).all()
     model, _ = shards.read_model(data / "parts" / "model")  # in half precision
     tokens = torch.from_numpy(arrays["text_1"].astype(np.int64))[None]
     expected = attention_patterns(model, tokens)[:, 0][..., torch.ones(41, 41).tril().bool()]
     assert np.abs(arrays["pattern_1"][-1] / 255 - expected.numpy()).max() < 0.02  # half a shade
-    shown = model(tokens)[0].softmax(-1).gather(-1, torch.from_numpy(arrays["top_token_1"][-1].astype(int)))
-    assert np.abs(shown.detach().numpy() - arrays["top_probability_1"][-1] / 255).max() < 0.01
 
 
 def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_tokenizer(data, tiny_tokenizer_file):
@@ -229,9 +205,6 @@ def test_every_shipped_configuration_trains_and_is_written(name, data):
     assert manifest["name"] == name and model.config == config[1]
 
 
-# ---- two processes -------------------------------------------------------------------------------------------------------
-
-
 def free_port():
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -241,10 +214,15 @@ def free_port():
 def test_two_processes_stop_together_and_give_the_losses_of_one(data):
     setting = "precision='no'"
     launch = f"-m accelerate.commands.launch --multi_gpu --num_processes=2 --main_process_port={free_port()}"
-    launcher = start(data, "two", setting, launch=launch)
-    wait_for_rows(data, "two", 5, launcher)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    program = [sys.executable, *launch.split(), "-m", train.__name__, *command(data, "two", setting)]
+    launcher = subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    log = data / "two" / "training.jsonl"
+    while not log.exists() or len(log.read_text().splitlines()) < 6:
+        assert launcher.poll() is None, launcher.communicate()
+        time.sleep(0.02)
     psutil.Process(launcher.pid).children()[1].terminate()
-    assert "stopped at step" in "".join(launcher.communicate(timeout=120))
+    assert "stopped at step" in launcher.communicate(timeout=120)[0]
     assert rows(data, "two")[0]["hardware"]["processes"] == 2
 
     run(data, "two", setting)
@@ -256,17 +234,12 @@ def test_two_processes_stop_together_and_give_the_losses_of_one(data):
             assert row[name] == pytest.approx(expected[name], abs=3e-4)  # the log has four decimals
 
 
-# ---- what cannot be used -------------------------------------------------------------------------------------------------
-
 SETTINGS = [
     ("lr", "a setting must be name=value, such as lr=1e-3, got 'lr'"),
     ("lr=fast", "lr must be a valid number, got 'fast'"),
     ("rate=1", "unknown setting 'rate'; there are: n_layers, "),
     ("batch=2.5", "batch must be a valid integer, got 2.5"),
-    ("lr=nan", "lr must be a finite number"),
-    ("betas=[0.9,1.0]", "betas.1 must be less than 1, got 1.0"),
     ("n_ctx=8", "n_ctx must be at least 16 to plant passages, got 8; set planted=0"),
-    ("n_ctx=4_000", "npy must have at least one window of 4000 tokens, got 2000"),
     ("n_ctx=1_500", "held_out.npy must have at least two windows of 1500 tokens, got one; lower n_ctx"),
     ("d_vocab=40", "token ids must be 0 to 39, got 1 to 49 in .*train.npy"),
     ("film=true n_layers=0", "film must be false for a model without layers"),
@@ -283,14 +256,9 @@ def test_files_that_cannot_be_used_are_named(data):
     with pytest.raises(ValueError, match="there is no configuration big; pass a TOML file, or one of attn-only-0l, "):
         read_config("big")
     assert read_config("small-2l", ["tokens=1e6", "lr=1", "precision=no"])[2].tokens == 1_000_000
-    for text, sentence in (
-        (CONFIG.replace("[model]", "[model]\nlayers = 2"), "layers Unexpected keyword argument, got 2"),
-        (CONFIG.replace("tokens = 40_000", ""), "^tokens is missing$"),
-        ("model = 5", "wrong.toml must have the sections .model. and .training. and nothing else, got {'model': 5}"),
-    ):
-        (data / "wrong.toml").write_text(text)
-        with pytest.raises(ValueError, match=sentence):
-            read_config(str(data / "wrong.toml"))
+    (data / "wrong.toml").write_text("model = 5")
+    with pytest.raises(ValueError, match="wrong.toml must have the sections .model. and .training. and nothing else"):
+        read_config(str(data / "wrong.toml"))
 
     def rejected(out, sentence):
         with pytest.raises(SystemExit, match=sentence):
@@ -303,28 +271,6 @@ def test_files_that_cannot_be_used_are_named(data):
     rejected("out", "train.npy is not a readable array of tokens")
     (data / "train.npy").unlink()
     rejected("out", "train.npy is missing; make it with")
-    (data / "tokenizer.json").write_text("{}")
-    rejected("out", "tokenizer.json is not a readable tokenizer .*; make the corpus again")
-
-
-def test_a_stop_during_an_evaluation_takes_effect_and_the_run_resumes(data, monkeypatch, capsys):
-    run(data, "whole")
-    log, evaluate, at = rows(data, "whole"), train.Evaluation.__call__, 2
-    numbers = itertools.count()
-
-    def interrupted(self, model):
-        if next(numbers) == at:
-            os.kill(os.getpid(), signal.SIGINT)
-        return evaluate(self, model)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(train.Evaluation, "__call__", interrupted)
-        with pytest.raises(SystemExit, match="130"):
-            run(data, "parts")
-    assert len(rows(data, "parts")) == 1 + at and "the same command resumes from" in capsys.readouterr().out
-    run(data, "parts")
-    assert rows(data, "parts")[1:] == log[1:]
-    assert (data / "parts" / SHARD).read_bytes() == (data / "whole" / SHARD).read_bytes()
 
 
 def test_a_loss_that_is_nan_stops_the_run_and_leaves_the_checkpoint(data, monkeypatch):
@@ -338,13 +284,6 @@ def test_a_loss_that_is_nan_stops_the_run_and_leaves_the_checkpoint(data, monkey
     assert (checkpoint.read_bytes(), log.read_text()) == before
 
 
-def test_a_second_trainer_with_the_same_folder_is_rejected(data):
-    with filelock.FileLock(data / "out" / ".lock"):
-        with pytest.raises(SystemExit, match="error: another trainer writes to"):
-            train.main(command(data, "out"))
-    train.main([*command(data, "out"), "--stop-after", "1"])
-
-
 def test_what_changed_since_the_checkpoint_is_noticed(data):
     run(data, "out", stop_after=40)
     checkpoint, log = data / "out" / "checkpoint.safetensors", data / "out" / "training.jsonl"
@@ -356,41 +295,26 @@ def test_what_changed_since_the_checkpoint_is_noticed(data):
 
     log.write_text(lines[:-40])  # a kill cut off the last row, which was written before the checkpoint
     rejected("is missing the snapshot at step .*; restore it, or delete the checkpoint to start over")
-    log.write_text(lines + '{"step": 99, "hel')  # cut off behind the checkpoint: written again
-    run(data, "out", stop_after=1)
-    assert all(json.loads(line) for line in log.read_text().splitlines())
-    for damaged in (whole[:1000], whole[:-1000] + bytes([whole[-1000] ^ 1]) + whole[-999:]):
-        checkpoint.write_bytes(damaged)
-        rejected("damaged.*delete it to start over")
+    log.write_text(lines)
+    checkpoint.write_bytes(whole[:-1000] + bytes([whole[-1000] ^ 1]) + whole[-999:])
+    rejected("damaged.*delete it to start over")
     checkpoint.write_bytes(whole)
     rejected("belongs to another configuration", "lr=1e-4")
     np.save(data / "train.npy", np.load(data / "train.npy")[::-1])
     rejected("belongs to another configuration or corpus")
 
 
-# ---- precision -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("emulated", [True, False])
-def test_the_faster_precision_is_chosen_said_and_kept_on_resuming(data, monkeypatch, capsys, emulated):
+def test_the_faster_precision_is_chosen_said_and_kept_on_resuming(data, monkeypatch, capsys):
     """Without bf16 units a processor emulates them, 20 to 500 times slower; every configuration used bf16."""
-    speed = {"bf16": 100.0 if emulated else 0.5, "no": 1.0}
+    speed = {"bf16": 100.0, "no": 0.5}
     monkeypatch.setattr(train.Run, "seconds", lambda self, loss, precision, windows, n_ctx: speed[precision])
-    run(data, "out", "precision=auto", stop_after=3)
-    said, chosen = capsys.readouterr().out, "no" if emulated else "bf16"
-    assert said.index("precision: float32, 100.0 times" if emulated else "precision: bf16, 2.0 times") < said.index(
-        "expected: "
-    )
-    assert rows(data, "out")[0]["training"]["precision"] == chosen
-    speed["bf16"], speed["no"] = speed["no"], speed["bf16"]
+    run(data, "out", "precision=auto", stop_after=3)  # 312 steps of 128 tokens
+    said = capsys.readouterr().out
+    assert "precision: float32, 200.0 times as fast here as bf16" in said
+    assert "expected: 256 tokens/s in float32, 3 minutes for 39,936 tokens, plus evaluations" in said
+    speed["bf16"] = 0.1
     run(data, "out", "precision=auto", stop_after=1)  # another trial would choose the other one
-    assert rows(data, "out")[0]["training"]["precision"] == chosen
-
-
-def test_the_expected_time_is_that_of_a_step(data, monkeypatch, capsys):
-    monkeypatch.setattr(train.Run, "seconds", lambda self, loss, precision, windows, n_ctx: 0.5)
-    run(data, "out", stop_after=1)  # 312 steps of 128 tokens
-    assert "expected: 256 tokens/s in float32, 3 minutes for 39,936 tokens, plus evaluations" in capsys.readouterr().out
+    assert rows(data, "out")[0]["training"]["precision"] == "no"
 
 
 def test_help_lists_every_setting_with_its_default(capsys):
@@ -400,20 +324,3 @@ def test_help_lists_every_setting_with_its_default(capsys):
     assert "batch=4: windows per step" in said and 'precision="auto": bf16, no (float32), or auto' in said
     for kind in train.SECTIONS.values():
         assert all(f"\n  {field.name}" in said for field in dataclasses.fields(kind))
-
-
-def test_a_full_disk_is_one_sentence_and_leaves_what_was_there(data, monkeypatch):
-    run(data, "out", stop_after=5)
-    checkpoint = data / "out" / "checkpoint.safetensors"
-    before = checkpoint.read_bytes()
-
-    def full(tensors, path, metadata):
-        path.write_bytes(b"half")
-        raise safetensors.SafetensorError("Error while serializing: No space left on device (os error 28)")
-
-    monkeypatch.setattr(checkpoints, "save_file", full)
-    with pytest.raises(
-        SystemExit, match="^error: .*checkpoint.safetensors could not be written .*No space left.*; make room"
-    ):
-        train.main(command(data, "out", "seed=0"))
-    assert checkpoint.read_bytes() == before and not list((data / "out").glob(".*partial"))

@@ -24,7 +24,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -47,16 +46,11 @@ CONTENTS = "_toc.yml"
 GENERATED = {  # pages that depend on code, weights and data alone, and the modules whose `main` makes them
     "book/models": "transformer_circuits.pages.model_cards",
     "book/head_dump": "transformer_circuits.pages.dump_pages",
-    "book/every_head": "transformer_circuits.pages.every_head",
-    "book/follow": "transformer_circuits.pages.follow",
-    "book/play": "transformer_circuits.pages.play",
-    "book/watch": "transformer_circuits.pages.watch",
-    "book/grow": "transformer_circuits.pages.grow",
+    **{f"book/{name}": f"transformer_circuits.pages.{name}" for name in "every_head follow play watch grow".split()},
 }
 FAILED = "_build/failed"  # notebooks in which a cell failed in the last run, with outputs up to there
 TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared
 WORKERS = 2  # notebooks and pages that are made at the same time: more would need more than 6 GB
-WORKING = threading.Semaphore(WORKERS)  # a third kernel starts, which is mostly waiting, while two work
 CHECKED = "nbval-check-output"  # tag of cells whose outputs are kept in git, for nbval to compare
 IN_BUILD = {"TRANSFORMER_CIRCUITS_BOOK": "1"}  # environment of notebooks, and of Sphinx, that the build starts
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
@@ -143,18 +137,12 @@ def variables(root: Path) -> dict[str, str]:
     return os.environ | IN_BUILD | own
 
 
-def execute(store: Store, path: Path) -> tuple[NotebookNode, str, float]:
-    """Run one notebook. Returns it with outputs; the traceback of a failure, else ""; and its cells' seconds."""
+def execute(store: Store, path: Path) -> tuple[NotebookNode, str]:
+    """Run one notebook. Returns it with outputs, and the traceback of a failure, else ""."""
     notebook = nbformat.read(path, as_version=4)
-    cells, start = code_cells(notebook), time.monotonic()
+    cells = code_cells(notebook)
     for cell in cells:
         cell.outputs, cell.execution_count = [], None
-
-    def begin(notebook: NotebookNode) -> None:
-        nonlocal start
-        WORKING.acquire()
-        start = time.monotonic()
-
     client = NotebookClient(
         notebook,
         forks.Manager(kernel_name="python3"),
@@ -163,8 +151,6 @@ def execute(store: Store, path: Path) -> tuple[NotebookNode, str, float]:
         shutdown_kernel="immediate",  # nothing that a chapter leaves needs tidying
         coalesce_streams=True,  # how printing is cut into pieces differs from run to run
         record_timing=False,  # times would differ from run to run
-        on_notebook_start=begin,  # its kernel is ready
-        on_notebook_complete=lambda notebook: WORKING.release(),  # after a failure too
         resources={"metadata": {"path": str(path.parent)}},
         extra_arguments=["--IPKernelApp.log_level=40"],  # each kernel would warn that it uses plain TCP
     )
@@ -177,17 +163,15 @@ def execute(store: Store, path: Path) -> tuple[NotebookNode, str, float]:
         if not any(output.output_type == "error" for cell in cells for output in cell.outputs):
             said = {"ename": type(error).__name__, "evalue": trouble, "traceback": [trouble]}
             cells[-1].outputs = [nbformat.v4.new_output("error", **said)]
-    return notebook, trouble, time.monotonic() - start
+    return notebook, trouble
 
 
 def make(store: Store, path: Path) -> str:
-    """Run a notebook, or make a page of GENERATED with all that belongs to it, and keep the result.
-
-    A notebook in which a cell failed is kept in FAILED; returns its name, else "". Raises BuildError for a failed page.
-    """
-    source, made = None, store.new(path.stem) / path.name
+    """Run a notebook, or make a page of GENERATED with all that belongs to it, and keep the result. A notebook in which
+    a cell failed is kept in FAILED; returns its name, else "". Raises BuildError for a failed page."""
+    source, made, start = None, store.new(path.stem) / path.name, time.monotonic()
     if path.suffix == ".ipynb":
-        notebook, trouble, seconds = execute(store, path)
+        notebook, trouble = execute(store, path)
         if trouble:
             (store.root / FAILED).mkdir(exist_ok=True)
             nbformat.write(notebook, store.root / FAILED / path.name)
@@ -196,13 +180,12 @@ def make(store: Store, path: Path) -> str:
         source = source_of(notebook)
         nbformat.write(notebook, made)
     else:
-        with WORKING:
-            start, module = time.monotonic(), GENERATED[f"book/{path.stem}"]
-            process = forks.start(forks.make_page, module, str(made), variables(store.root), str(store.root))
-            process.join()
+        module = GENERATED[f"book/{path.stem}"]
+        process = forks.start(forks.make_page, module, str(made), variables(store.root), str(store.root))
+        process.join()
         if process.exitcode:
             raise BuildError(f"book/{path.name} could not be made: see the message above.")
-        seconds = time.monotonic() - start
+    seconds = time.monotonic() - start
     store.keep(path.stem, source, seconds)
     print(f"made {path.name} in {seconds:.1f} s", flush=True)
     return ""
@@ -210,9 +193,7 @@ def make(store: Store, path: Path) -> str:
 
 def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
     """Run all notebooks, or the chosen ones, that have not run on the present files. Returns where the results are.
-
-    `pages`: make the pages of GENERATED as well. BuildError names every notebook with a failed cell.
-    """
+    `pages`: make the pages of GENERATED as well. BuildError names every notebook with a failed cell."""
     if missing := [str(path) for path in chosen if not path.is_file()]:
         raise BuildError(f"There is no notebook {', '.join(missing)}.")
     store, chosen = Store(root), chosen or notebooks(root)
@@ -224,7 +205,7 @@ def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
     jobs.sort(key=lambda path: -store.made(path.stem).get("seconds", float("inf")))  # no long one is the last to begin
     if jobs:
         forks.start_server(variables(root))
-    with concurrent.futures.ThreadPoolExecutor(WORKERS + 1) as pool:
+    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
         futures = [pool.submit(make, store, path) for path in jobs]
         try:
             names = [future.result() for future in concurrent.futures.as_completed(futures)]
@@ -253,8 +234,7 @@ def store_outputs(store: Store) -> None:
             print(f"stored the outputs of {path.name}", flush=True)
 
 
-# ---- what jupyter-book reads
-# --------------------------------------------------------------------------------------------
+# ---- what jupyter-book reads -----------------------------------------------------------------------------------------
 
 
 def records(executed: Mapping[Path, NotebookNode]) -> dict[str, list[ledger.Record]]:

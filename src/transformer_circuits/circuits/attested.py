@@ -70,9 +70,7 @@ class Text:
 
     def __init__(self, tokens: np.ndarray, bigrams: BigramCounts, n_ctx: int) -> None:
         if (pairs := int(bigrams.count.sum())) != len(tokens) - 1:
-            raise ValueError(
-                f"the bigram counts must have {len(tokens) - 1} pairs, got {pairs}; ship both from one corpus"
-            )
+            raise ValueError(f"the bigram counts must have {len(tokens) - 1} pairs, got {pairs}; ship both together")
         self.tokens, self.bigrams, self.n_ctx = tokens, bigrams, n_ctx
         self.d_vocab = len(bigrams.row_start) - 1
         self.places = np.argsort(tokens, kind="stable").astype(np.int32)  # all positions, ordered by token
@@ -139,9 +137,8 @@ def load(model: TransformerBridge, file: Path = DATA / FILE, working: Bool[Tenso
             raise ValueError(f"{file} was counted for other weights; run `python -m {__name__}` with this model")
         candidates = Candidates.of(model, torch.from_numpy(stored["sources"].astype(np.int64)))
         shape = (*candidates.destinations.shape, candidates.outs.shape[-1])
-        right, never = (
-            np.unpackbits(stored[key], count=math.prod(shape)).reshape(shape).astype(bool) for key in ("right", "never")
-        )
+        bits = (np.unpackbits(stored[key], count=math.prod(shape)) for key in ("right", "never"))
+        right, never = (part.reshape(shape).astype(bool) for part in bits)
         if working is not None:
             right[~working.numpy()] = never[~working.numpy()] = False
         paper = torch.from_numpy(stored["paper"].astype(np.int64))

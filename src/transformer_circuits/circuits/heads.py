@@ -97,15 +97,10 @@ class Scores(NamedTuple):
 
 def measured_draws(model: Any) -> list[repeats.Repeated]:
     """Return the draws of repeated random tokens behind every reported induction score: the tokenizer's ids."""
-    reading, start = bridge.reading(model), bridge.start_token(model)
-    draw = partial(
-        repeats.repeated_random_tokens,
-        model.cfg.d_vocab,
-        repeats.row_length(model.cfg.n_ctx),
-        frequency=reading.frequency,
-        start=start,
-    )
-    return [draw(seed=seed).to(model.W_E.device) for seed in range(repeats.DRAWS)]
+    sizes = model.cfg.d_vocab, repeats.row_length(model.cfg.n_ctx)
+    how = {"frequency": bridge.reading(model).frequency, "start": bridge.start_token(model)}
+    draws = (repeats.repeated_random_tokens(*sizes, seed=seed, **how) for seed in range(repeats.DRAWS))
+    return [draw.to(model.W_E.device) for draw in draws]
 
 
 def measured_induction(model: Any) -> Scores:

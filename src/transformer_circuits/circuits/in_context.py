@@ -23,9 +23,9 @@ from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOK
 from transformer_circuits.measures.prediction import HALF, HELPS, VIRTUAL
 from transformer_circuits.measures.weights import COMPOSES, CORNER, MOST
 from transformer_circuits.models import load_model
-from transformer_circuits.paths import DATA
+from transformer_circuits.models.release import data_file
 
-SHIPPED = DATA / "in_context_scores.safetensors"
+SHIPPED = "in_context_scores.safetensors"
 GROUPS = ("new token", "token seen, pair new", "pair seen")
 
 
@@ -61,8 +61,7 @@ def logits_at(
 def in_context_scores(model: Any, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
     """Return the in-context score of each window, in nats (claim W1): `prediction.in_context_score` window by window.
     Those of the chapters take two minutes, so the repository has them (`make in-context`)."""
-    key = _key(model, windows)
-    shipped = load_file(SHIPPED)
+    key, shipped = _key(model, windows), load_file(data_file(SHIPPED))
     return shipped[key].to(windows.device) if key in shipped else measured_scores(model, windows)
 
 
@@ -178,4 +177,4 @@ def when_true(
 if __name__ == "__main__":
     everything = held_out_windows(prediction.IN_CONTEXT_WINDOWS, 512)
     models = [load_model(name) for name in ("attn-only-1l", "attn-only-2l")]
-    save_file({_key(model, everything): measured_scores(model, everything) for model in models}, SHIPPED)
+    save_file({_key(model, everything): measured_scores(model, everything) for model in models}, data_file(SHIPPED))

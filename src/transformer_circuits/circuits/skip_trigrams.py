@@ -348,8 +348,7 @@ def nearest(
 
 
 # Of each place of a destination and each head and source before it: position [place, 1], out tokens [place, o], what is
-# added to their
-# logits [place, o], and the ids (head, source, d) of a row o in a grid [head, source, d, o].
+# added to their logits [place, o], and the ids (head, source, d) of a row o in a grid [head, source, d, o].
 Boosts = tuple[Int[Tensor, "place 1"], Int[Tensor, "place o"], Float[Tensor, "place o"], tuple[Ids, Ids, Ids]]
 
 

@@ -16,8 +16,7 @@ SUCCESSOR_HEAD = 0.5  # fraction of digits, letters, and number words whose succ
 TEXT_KIND_HEAD = 0.25  # fraction of the variance of a head's z that is between windows; 1% if positions are shuffled
 ATTENTION_SINK = 0.95  # mean attention to the start token: the head moves almost nothing
 RECENT_TOKENS_HEAD = 0.5  # mean attention to the five tokens before the current one; uniform: 5%
-# Attention p to its target at which a head's softmax is open or saturated (claim T15). The slope p (1 - p) of the
-# softmax is at least
+# Attention p to its target at which a head's softmax is open or saturated (claim T15): its slope p (1 - p) is at least
 # half of its largest value, 1/4, between the first two, and at most a tenth of it from the third on.
 OPEN, CERTAIN = (0.15, 0.85), 0.975
 

@@ -43,9 +43,7 @@ class ModelConfig:
     normalization: Literal["LN"] | None = Field(None, description="layer normalization (LN), or none")
     d_mlp: NonNegativeInt | None = Field(None, description="width of the MLPs; none or 0: attention only")
     smeared_keys: bool = Field(False, description="each head mixes into a key the key of the previous token")
-    standard_positions: bool = Field(
-        False, description="positions are added to the embedding, as in most transformers: heads move them"
-    )
+    standard_positions: bool = Field(False, description="positions are added to the embedding: heads move them")
 
     @property
     def beyond(self) -> list[str]:

@@ -269,8 +269,10 @@ def set_reading(model: TransformerBridge, tokenizer: Any = None, start: int | No
 def start_token(model: TransformerBridge) -> int:
     """Return the token that the model's texts begin with (`reading`). Raises WeightsError if there is none."""
     if (start := reading(model).start) is None:
-        todo = "pass one to models.bridge.set_reading (START in chapter 18)"
-        raise WeightsError(f"{model.cfg.model_name!r} names no start token; {todo}")
+        raise WeightsError(
+            f"{model.cfg.model_name!r} names no start token; pass one to models.bridge.set_reading (START in "
+            f"chapter 18)"
+        )
     return start
 
 
@@ -320,6 +322,6 @@ def check_against(model: TransformerBridge, expected: Computed) -> None:
         if not difference <= limit:  # nor NaN
             raise WeightsError(
                 f"{model.cfg.model_name!r} is not computed as the transformers library computes it: "
-                f"on {len(expected.tokens)} rows its {what} differ by {difference:.2g} (at most {limit:g}: rounding), "
-                "so TransformerLens does not support a setting of its config.json; choose another model"
+                f"on {len(expected.tokens)} rows {what} differ by {difference:.2g} (at most {limit:g} is rounding); "
+                "TransformerLens does not support a setting of its config.json: choose another model"
             )

@@ -45,9 +45,7 @@ _OUR_NAMES = dict(embed="tok_embed", pos_embed="pos", blocks="layers", ln_final=
 
 def read_legacy(folder: Path, normalization: str | None) -> Transformer:
     """Return the model in `folder`, in float32 on the CPU. `normalization` is the `normalization_type` of its settings.
-
-    Raises WeightsError for a state dict that is not complete, or has tensors that ours has no place for.
-    """
+    Raises WeightsError for a state dict that is not complete, or has tensors that ours has no place for."""
     from transformer_lens.utilities.tl_checkpoint_conversion import convert_tl_checkpoint  # slow
 
     if len(files := state_dicts(folder)) != 1:
@@ -81,9 +79,7 @@ def read_legacy(folder: Path, normalization: str | None) -> Transformer:
 
 def read_settings(folder: Path, name: str) -> dict[str, Any]:
     """Return the settings in config.json, or what is known of the model called `name`, with the old class's defaults.
-
-    Raises WeightsError if a setting changes the mathematics to something that our model does not compute.
-    """
+    Raises WeightsError if a setting changes the mathematics to something that our model does not compute."""
     path, settings, scale = folder / "config.json", PUBLISHED_WITHOUT_CONFIG.get(name), None
     if path.is_file():
         try:

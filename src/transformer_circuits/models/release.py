@@ -14,6 +14,7 @@ from .. import paths
 from .shards import WeightsError, said
 
 SUMS = importlib.resources.files(__package__) / "released.sha256"
+TODO = "set TRANSFORMER_CIRCUITS_ROOT to a clone of the book's repository"
 BOOK_DATA = "data"  # the name of the zip with the book's data
 
 
@@ -49,10 +50,7 @@ def fetch(name: str, folder: Path) -> None:
     import requests
 
     if (place := address()) is None:
-        raise WeightsError(
-            f"{name!r} is not on this machine, and the package names no address to fetch it from: "
-            "set TRANSFORMER_CIRCUITS_ROOT to a clone of the book's repository"
-        )
+        raise WeightsError(f"{name!r} is not on this machine, and the package names no address to fetch it: {TODO}")
     url, partial = f"{place}/{name}.zip", folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     pooch.get_logger().setLevel("WARNING")
     try:
@@ -64,9 +62,7 @@ def fetch(name: str, folder: Path) -> None:
         Path(file).unlink(missing_ok=True)
     except (OSError, ValueError) as error:  # of requests; of pooch, for another checksum
         reason = "no connection" if isinstance(error, requests.ConnectionError) else said(error)
-        raise WeightsError(
-            f"{name!r} is not on this machine, and could not be fetched from {url}: {reason}; "
-            "try again, or set TRANSFORMER_CIRCUITS_ROOT to a clone of the book's repository"
-        ) from None
+        trouble = f"could not be fetched from {url}: {reason}"
+        raise WeightsError(f"{name!r} is not on this machine, and {trouble}; try again, or {TODO}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -194,9 +194,7 @@ def _replace(files: dict[Path, Any], write: Callable[[Path, Any], Any], old: Ite
 
 def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
     """Return the model in `folder`, in float32 on the CPU, and its manifest; every shard's SHA-256 is checked first.
-
-    Raises WeightsError for a manifest or shard that is missing, damaged, or does not fit, and for NaN or infinity.
-    """
+    Raises WeightsError for a manifest or shard that is missing, damaged, or does not fit, and for NaN or infinity."""
     folder = Path(folder)
     manifest = read_manifest(folder)
     contents = [verified(folder / shard["file"], shard["sha256"]) for shard in manifest["shards"]]
@@ -224,9 +222,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def build(config: ModelConfig, tensors: dict[str, Tensor], where: str) -> Transformer:
     """Return a Transformer with these tensors (not copies), biases of projections included, which come from `where`.
-
-    Raises WeightsError if names or shapes do not fit `config`, or if a weight is NaN or infinite.
-    """
+    Raises WeightsError if names or shapes do not fit `config`, or if a weight is NaN or infinite."""
     try:
         # No memory, and no random initialization, which would change the generator.
         with torch.device("meta"):

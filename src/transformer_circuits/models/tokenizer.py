@@ -134,9 +134,7 @@ def _parts(tokenizer: dict[str, Any], d_vocab: int) -> dict[int, tuple[int, int]
         if token in parts:
             continue  # a second way to the same string; the first is the one that made the token
         if following not in (None, token) or max(vocab[left], vocab[right]) >= token:
-            raise ValueError(
-                "this tokenizer's tokens are not numbered in the order of its merges: it has no smaller one"
-            )
+            raise ValueError("this tokenizer's tokens are not numbered in the order of its merges: none is smaller")
         parts[token], following = (vocab[left], vocab[right]), token + 1
     smallest = min(parts, default=len(vocab))
     if not smallest <= d_vocab <= len(vocab):

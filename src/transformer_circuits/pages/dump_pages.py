@@ -119,10 +119,8 @@ def write_pages(
     names: Sequence[str],
     listed: pd.DataFrame,
 ) -> None:
-    """Write the index page to `out`, and into the folder beside it the heads' pages and the Parquet files.
-
-    `dumps`: by model, with all source tokens; `ablated`: ablation effects by model; `listed`: for `paper_table`.
-    """
+    """Write the index page to `out`, and into the folder beside it the heads' pages and the Parquet files. `dumps`: by
+    model, with all source tokens; `ablated`: ablation effects by model; `listed`: for `paper_table`."""
     folder, akin = out.with_suffix(""), variants_of(names)
     shown = {model: dump[dump["rank"] <= N_SOURCES] for model, dump in dumps.items()}
     for model, dump in dumps.items():

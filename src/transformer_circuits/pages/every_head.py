@@ -33,10 +33,9 @@ def passage(found: Passage, windows: Windows, names: Sequence[str]) -> str:
     )
     sources = found.attention.topk(min(SOURCES, len(found.attention))).indices.tolist()
     attended = ", ".join(f"{as_code(strings[i])} ({found.attention[i]:.0%}, {found.place - i} back)" for i in sources)
-    return (
-        f'<p class="passage">{shaded} → {as_code(strings[found.place + 1], " copy")}<br>Without the head, the loss of the last token rises by '  # noqa: E501
-        f"{found.rise:.2f} nats. It attends to {attended}.</p>"
-    )
+    rises = f"Without the head, the loss of the last token rises by {found.rise:.2f} nats."
+    following = as_code(strings[found.place + 1], " copy")
+    return f'<p class="passage">{shaded} → {following}<br>{rises} It attends to {attended}.</p>'
 
 
 def write_page(

@@ -95,10 +95,8 @@ def paths(model: TransformerBridge, cache: Any, answer: int) -> list[tuple[str, 
     read = centered(model.W_U)[:, answer]
     embed, patterns = cache["embed"][0], [cache["pattern", layer][0] for layer in range(2)]
     parts = {"": float(embed[-1] @ read)}
-    moved = [
-        patterns[0] @ (embed @ model.OV[0].AB),
-        (patterns[1][:, -1:] @ (embed @ model.OV[1].AB)),
-    ]  # [head, pos, d_model]
+    # [head, pos, d_model]
+    moved = [patterns[0] @ (embed @ model.OV[0].AB), (patterns[1][:, -1:] @ (embed @ model.OV[1].AB))]
     for layer, of_layer in enumerate(moved):
         parts |= {head_name((layer, head)): float(value) for head, value in enumerate(of_layer[:, -1] @ read)}
     values = torch.einsum("hp,ipd,hde,e->hi", patterns[1][:, -1], moved[0], model.OV[1].AB, read)  # [second, first]
@@ -128,9 +126,8 @@ def sentence(two: TransformerBridge, one: TransformerBridge, which: Circuit, tex
     parts = {source: content @ two.W_K[layer, index] @ query for source, content in contents.items()}
 
     moves = centered(cache["v", layer][0, :, index] @ two.W_O[layer, index] @ two.W_U)  # [source, d_vocab]
-    likely = torch.cat(
-        [x["probabilities"].topk(TOP).indices for x in runs.values()] + [torch.tensor([answer])]
-    ).unique()
+    best = [x["probabilities"].topk(TOP).indices for x in runs.values()]
+    likely = torch.cat([*best, torch.tensor([answer])]).unique()
     every = paths(two, cache, answer)
 
     def names(tokens: Tensor) -> list[str]:

@@ -101,6 +101,5 @@ class Cells:
 
 def page(listed: Listed, cells: Cells, results: Results) -> str:
     with_ours = sum(not figure.none for figure in listed.figures)
-    return render(
-        "figures.md", listed=listed, with_ours=with_ours, cells=cells, claims=ledger.load_claims(), results=results
-    )
+    facts = {"listed": listed, "with_ours": with_ours, "cells": cells, "results": results}
+    return render("figures.md", claims=ledger.load_claims(), **facts)

@@ -53,9 +53,7 @@ def weights(model: TransformerBridge) -> bytes:
 def script(model: TransformerBridge, means: list[Any], facts: dict[str, Any]) -> str:
     """Return the content of model.js. Raises ValueError unless the model reads text that starts with token 0."""
     if not (read := reading(model)).reads_text or read.start != BOS:
-        raise ValueError(
-            f"the page needs a model that reads text and starts with token {BOS}, not one that {read.words}"
-        )
+        raise ValueError(f"the page needs a model that reads text and starts with token {BOS}, got: it {read.words}")
     content, tokenizer = weights(model), json.loads(model.tokenizer.backend_tokenizer.to_str())["model"]
     config = {key: getattr(model.cfg, key) for key in ("d_model", "n_heads", "d_head", "d_vocab", "n_ctx")}
     ids = tokenizer["vocab"]  # by token, in the byte alphabet of the tokenizer's file
@@ -153,10 +151,8 @@ def adds(model: TransformerBridge, shown: Scene) -> tuple[float, float]:
     up = model.W_U[:, shown.ids[0, shown.target]] - model.W_U.mean(dim=1)
     pattern = cache["pattern", layer][0, head, at]
     streams = (cache["embed"][0], cache["resid_pre", layer][0])
-    alone, whole = (
-        float(pattern @ stream @ model.W_V[layer, head] @ model.W_O[layer, head] @ up) for stream in streams
-    )
-    return alone, whole
+    V, O = model.W_V[layer, head], model.W_O[layer, head]
+    return tuple(float(pattern @ stream @ V @ O @ up) for stream in streams)
 
 
 def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:

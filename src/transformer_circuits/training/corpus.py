@@ -1,10 +1,12 @@
 """From named sources to packed tokens: fetch, select, deduplicate, split, train the tokenizer, pack, report.
 
     python -m transformer_circuits.training.corpus --out corpus
+    python -m transformer_circuits.training.corpus --out large --large                 (three times as much text)
     python -m transformer_circuits.training.corpus --out corpus --folder MY_TEXTS       (any folder of text files)
     python -m transformer_circuits.training.corpus --out corpus --dataset HF/NAME       (any Hugging Face text dataset)
 
 `sources.toml` lists the sources with version, license, and SHA-256. Whole documents go to one side of the split.
+`--large` adds those of `sources_large.toml` to the training text: tokenizer and held-out documents stay the book's.
 Written to `--out`: `tokenizer.json`, `train.npy` and `held_out.npy` (uint16, token 0 before every document),
 `held_out_documents.json` and `report.json`.
 """
@@ -21,7 +23,7 @@ import tomllib
 import zipfile
 import zlib
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
@@ -34,6 +36,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import BOS
+from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import sha256
 from transformer_circuits.models.tokenizer import compact
 from transformer_circuits.training.windows import Windows
@@ -88,8 +91,11 @@ def is_text(document: Document) -> bool:
     return document.kind == "html" or 1 - letters / min(len(text), 20_000) < DATA_LIKE
 
 
-def load_sources() -> list[dict]:
-    return tomllib.loads((HERE / "sources.toml").read_text(encoding="utf8"))["source"]
+def load_sources(table: str = "sources") -> list[dict]:
+    """Return the sources of a table. An entry of another table may take more of a source of the first, by its name."""
+    first, entries = (tomllib.loads((HERE / f"{name}.toml").read_text("utf8"))["source"] for name in ("sources", table))
+    known = {source["name"]: source for source in first}
+    return [known.get(entry["name"], {}) | entry for entry in entries]
 
 
 def members(archive: Path) -> Iterator[tuple[str, bytes]]:
@@ -146,9 +152,9 @@ def read_source(source: dict, cache: Path) -> Iterator[Document]:
                 yield Document(source["name"], source.get("kind", kind), path, text)
 
 
-def read_sources(sources: Iterable[dict], cache: Path) -> Iterator[Document]:
-    """Return documents worth training on, without copies, at most `megabytes[kind]` of each kind from each source."""
-    seen: set[int] = set()
+def read_sources(sources: Iterable[dict], cache: Path, seen: set[int]) -> Iterator[Document]:
+    """Return documents worth training on, without copies of each other or of what was `seen`, at most `megabytes[kind]`
+    of each kind from each source."""
     for source in tqdm(list(sources), desc="sources"):
         room = {kind: megabytes * 1e6 for kind, megabytes in source["megabytes"].items()}
         for document in read_source(source, cache):
@@ -237,6 +243,36 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
         advice = "add UTF-8 text files, or cut a long one in two"
         raise ValueError(f"a corpus must have at least two different documents, got {len(documents)}; {advice}")
     return training, [d for d in documents if d in held_out]
+
+
+def read_large(cache: Path) -> tuple[list[Document], list[Document]]:
+    """Return (training, held out) of the large corpus: the book's documents, split as in `data/`, and further training
+    documents, none of which shares more than HELD_OUT_KNOWN of its runs of words, or of a held-out document's, with it.
+
+    Runs that the book's training text has too, such as licenses, do not count.
+    """
+    seen: set[int] = set()
+    book = {(d.source, d.kind, d.path): d for d in read_sources(load_sources(), cache, seen)}
+    listing = json.loads(data_file("held_out_documents.json").read_text(encoding="utf8"))
+    held_out = [book.pop((row["source"], row["kind"], row["path"])) for row in listing]
+    places: dict[int, list[int]] = defaultdict(list)  # held-out documents in which a run occurs
+    sizes = []
+    for i, document in enumerate(held_out):
+        runs_of = shingles(document.text)
+        sizes.append(len(runs_of))
+        for run in runs_of:
+            places[run].append(i)
+    for document in book.values():
+        for run in shingles(document.text):
+            places.pop(run, None)
+
+    def is_near(document: Document) -> bool:
+        runs_of = shingles(document.text)
+        shared = Counter(i for run in runs_of for i in places.get(run, ()))
+        return any(n > HELD_OUT_KNOWN * min(len(runs_of), sizes[i]) for i, n in shared.items())
+
+    more = [d for d in read_sources(load_sources("sources_large"), cache, seen) if not is_near(d)]
+    return [*book.values(), *more], held_out
 
 
 def train_tokenizer(texts: Iterable[str], d_vocab: int) -> Tokenizer:
@@ -345,10 +381,8 @@ def ship(out: Path, data: Path) -> None:
     shutil.copyfile(out / "report.json", data / "corpus.json")
 
 
-def build(documents: list[Document], out: Path, d_vocab: int) -> dict:
-    """Split, tokenize, and pack documents into `out`; return the report that is also written there."""
-    training, held_out = split(documents)
-    tokenizer = train_tokenizer((d.text for d in training[:: max(1, len(training) // 6_000)]), d_vocab)
+def build(training: list[Document], held_out: list[Document], tokenizer: Tokenizer, out: Path) -> dict:
+    """Tokenize and pack documents into `out`; return the report that is also written there."""
     training = [training[i] for i in np.random.default_rng(0).permutation(len(training))]
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"))
@@ -399,6 +433,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--folder", type=Path, help="train on the text files below this folder instead")
     add("--dataset", help="train on this Hugging Face dataset instead (its column `text`)")
     add("--characters", type=int, default=250_000_000, help="how much of --dataset to take")
+    add("--large", action="store_true", help="add the sources of sources_large.toml; tokenizer and held-out text stay")
     add("--d-vocab", type=int, default=4096)
     add("--ship", type=Path, help="also write what the book needs (tokenizer, held-out text, counts) there")
     args = parser.parse_args(argv)
@@ -411,9 +446,15 @@ def main(argv: list[str] | None = None) -> None:
     elif args.dataset:
         documents = read_dataset(args.dataset, args.characters)
     else:
-        documents = read_sources(load_sources(), args.out / "downloads")
+        documents = read_sources(load_sources(), args.out / "downloads", set())
     try:
-        report = build(list(documents), args.out, args.d_vocab)
+        if args.large:
+            training, held_out = read_large(args.out / "downloads")
+            tokenizer = Tokenizer.from_file(str(data_file("tokenizer.json")))
+        else:
+            training, held_out = split(list(documents))
+            tokenizer = train_tokenizer((d.text for d in training[:: max(1, len(training) // 6_000)]), args.d_vocab)
+        report = build(training, held_out, tokenizer, args.out)
     except (ValueError, OSError, subprocess.CalledProcessError) as error:
         raise SystemExit(f"error: {error}") from error
     if args.ship:

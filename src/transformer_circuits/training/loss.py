@@ -38,5 +38,5 @@ def linear_cross_entropy(residual: Tensor, W_U: Tensor, targets: Tensor, chunk: 
     if torch.is_autocast_enabled(residual.device.type):
         dtype = torch.get_autocast_dtype(residual.device.type)
         residual, W_U = residual.to(dtype), W_U.to(dtype)
-    chunk = chunk or (8192 if residual.is_cuda else 256)
+    chunk = chunk or (32_768 if residual.is_cuda else 256)
     return LinearCrossEntropy.apply(residual.flatten(0, -2), W_U, targets.flatten(), chunk)

@@ -54,6 +54,7 @@ SHORT = 15_000_000  # tokens of a run from which on it has as many snapshots as 
 SHORTEST = 5  # tokens of a window: its evaluation repeats a segment of two, whose second token is predicted
 TRIAL = 128  # tokens on which precisions are compared
 WORDS, OTHER = {"bf16": "bf16", "no": "float32"}, {"bf16": "no", "no": "bf16"}
+UNREAD = 50  # steps whose losses wait on a GPU until they are read together: reading one waits until it is computed
 FORWARD = 1 / 4  # time of a window that is only evaluated, as a fraction of one that is trained on
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -249,7 +250,9 @@ def duration(seconds: float) -> str:
 class Run:
     """One run from its last checkpoint on: `step` steps are done, and `train_loss` is the loss of the last one."""
 
-    def __init__(self, name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path) -> None:
+    def __init__(
+        self, name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, compiled: bool = False
+    ) -> None:
         self.shape, self.config, self.data, self.out = shape, config, data, out
         self.accelerator = Accelerator(mixed_precision="no", cpu=not torch.cuda.is_available())
         self.is_main = self.accelerator.is_main_process
@@ -267,7 +270,8 @@ class Run:
         with self.accelerator.main_process_first():
             files = [packed(data, side, shape.d_vocab) for side in ("train", "held_out")]
         sides = shape.n_ctx, shape.d_vocab, config.seed
-        self.windows = Windows(files[0], *sides, config.without_start, config.planted)
+        on_gpu = device if device.type == "cuda" else None
+        self.windows = Windows(files[0], *sides, config.without_start, config.planted, on_gpu)
         held_out = Windows(files[1], *sides)
         if held_out.count < 2:  # ablation effects would have no standard error
             raise ValueError(f"{files[1]} must have at least two windows of {shape.n_ctx} tokens, got one; lower n_ctx")
@@ -289,7 +293,11 @@ class Run:
         self.resume()
         self.evaluation = Evaluation(held_out, shape.d_vocab, config, device)
         self.expect(loss)
+        if compiled:
+            loss.compile()
         self.loss, *self.optimizers = self.accelerator.prepare(loss, *self.optimizers)
+        self.unread: dict[int, Tensor] = {}  # loss and gradient norm of steps, on the device
+        self.read_after = UNREAD if on_gpu and processes == 1 else 1
         self.caught: list[int] = []  # signals
         done, total = self.step * self.tokens_per_step, self.steps * self.tokens_per_step
         looks = {"unit": "tok", "unit_scale": True, "mininterval": 2, "disable": not self.is_main}
@@ -356,6 +364,8 @@ class Run:
 
     def advance(self) -> int:
         """Take one step in all processes; if one of them caught a signal, take none and return it, else 0."""
+        if self.accelerator.num_processes == 1 and self.caught:
+            return max(self.caught)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.config.learning_rate(self.step, self.steps)
@@ -366,34 +376,46 @@ class Run:
                 loss = self.loss(rows)
             self.accelerator.backward(loss)
             norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.clip)
-            own = torch.tensor([[loss.item(), float(norm), max(self.caught, default=0)]], device=rows.device)
-            losses, norms, signals = self.accelerator.gather(own).T
+            seen = torch.stack([loss.detach(), norm])
+            if self.accelerator.num_processes > 1:
+                own = torch.cat([seen, seen.new_tensor([max(self.caught, default=0)])])
+                losses, norms, signals = self.accelerator.gather(own[None]).T
+                if stopped := int(signals.max()):
+                    return stopped
+                seen = torch.stack([losses.mean(), norms.max()])
         except RuntimeError as error:
             if self.accelerator.num_processes == 1:
                 raise
             self.keep()  # the weights are still those of the last whole step
             advice = f"resume with the same command ({str(error)[:200]})"
             raise ValueError(f"a process was lost after step {self.step}; {advice}") from error
-        if stopped := int(signals.max()):
-            return stopped
-        mean_loss, largest_norm = losses.mean().item(), norms.max().item()
-        if not math.isfinite(mean_loss + largest_norm):
-            raise ValueError(
-                f"training diverged at step {self.step} (loss {mean_loss}, gradient norm {largest_norm}); lower lr"
-            )
+        self.unread[self.step] = seen
+        if len(self.unread) >= self.read_after:
+            self.read()
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        self.step, self.train_loss = self.step + 1, round(mean_loss, 4)
+        self.step += 1
         self.bar.update(self.tokens_per_step)
-        self.bar.set_postfix(loss=f"{mean_loss:.3f}", refresh=False)
         return 0
+
+    def read(self) -> None:
+        """Read the losses of the last steps. Raises ValueError if the training diverged; nothing was written since."""
+        if not self.unread:
+            return
+        for step, (loss, norm) in zip(self.unread, torch.stack([*self.unread.values()]).tolist()):
+            if not math.isfinite(loss + norm):
+                raise ValueError(f"training diverged at step {step} (loss {loss}, gradient norm {norm}); lower lr")
+        self.unread.clear()
+        self.train_loss = round(loss, 4)
+        self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
 
     def evaluate(self) -> None:
         """Write a row of the log at a snapshot's step. A signal gives up the evaluation; the run ends before its next
         step."""
         if not self.is_main or self.step not in self.snapshots or self.step in self.recorded:
             return
+        self.read()
 
         def give_up(*_: Any) -> None:
             if self.caught:
@@ -417,6 +439,7 @@ class Run:
 
     def keep(self) -> None:
         """Write a checkpoint."""
+        self.read()
         self.saved = time.monotonic()
         if self.is_main and self.step:
             done = {"step": self.step, "seconds": self.saved - self.start, "train": self.train_loss}
@@ -440,7 +463,13 @@ class Run:
 
 
 def train(
-    name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, stop_after: int | None = None
+    name: str,
+    shape: ModelConfig,
+    config: TrainingConfig,
+    data: Path,
+    out: Path,
+    stop_after: int | None = None,
+    compiled: bool = False,
 ) -> None:
     """Train to the end, or for `stop_after` more steps; resume from `out/checkpoint.safetensors` if there is one.
 
@@ -448,7 +477,7 @@ def train(
     tokens or a checkpoint that cannot be used, if the loss is NaN or infinity (nothing is written then), and if another
     process is lost (with a checkpoint, unless the lost process is the one that writes it).
     """
-    run = Run(name, shape, config, data, out)
+    run = Run(name, shape, config, data, out, compiled)
     last = run.steps if stop_after is None else min(run.steps, run.step + stop_after)
     stopped = 0
     with run.bar, stop_signals() as run.caught:
@@ -477,12 +506,13 @@ def main(argv: list[str] | None = None) -> None:
     add("--data", type=Path, required=True, help="folder with train.npy and held_out.npy")
     add("--out", type=Path, required=True, help="folder for log, checkpoint and weights")
     add("--stop-after", type=int, help="stop after this many steps; the same command resumes")
+    add("--compile", action="store_true", help="compile model and loss: a minute at the start, then faster on a GPU")
     args = parser.parse_args(argv)
     try:
         name, shape, training = read_config(args.config, args.set)
         is_main = int(os.environ.get("RANK", 0)) == 0
         with filelock.FileLock(args.out / ".lock", timeout=0) if is_main else contextlib.nullcontext():
-            train(args.name or name, shape, training, args.data, args.out, args.stop_after)
+            train(args.name or name, shape, training, args.data, args.out, args.stop_after, args.compile)
     except filelock.Timeout as error:
         raise SystemExit(f"error: another trainer writes to {args.out}; choose another --out") from error
     except (ValueError, OSError) as error:  # OSError: a full disk, a folder without write permission

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_circuits.models.architecture import BOS
@@ -18,11 +19,21 @@ class Windows:
 
     A row is the start token and `n_ctx` tokens of text. In `batch`, a share `without_start` of the rows begin with the
     text's previous token instead, and a share `planted` have a passage copied to a later place. Which rows these are
-    depends on the seed and on the row's number in the stream alone. Raises ValueError for a file that is missing,
-    unreadable, too short, or of a larger vocabulary.
+    depends on the seed and on the row's number in the stream alone. With `resident`, the whole text is on that device,
+    and so are the rows, unless some are changed: a step then waits for no copy from the host. Raises ValueError for a
+    file that is missing, unreadable, too short, or of a larger vocabulary.
     """
 
-    def __init__(self, path: Path, n_ctx: int, d_vocab: int, seed: int, without_start: float = 0, planted: float = 0):
+    def __init__(
+        self,
+        path: Path,
+        n_ctx: int,
+        d_vocab: int,
+        seed: int,
+        without_start: float = 0,
+        planted: float = 0,
+        resident: torch.device | None = None,
+    ):
         make = f"make it with `python -m transformer_circuits.training.corpus --out {path.parent}`"
         if not path.exists():
             raise ValueError(f"{path} is missing; {make}")
@@ -42,7 +53,11 @@ class Windows:
         self.n_ctx, self.seed, self.without_start, self.planted = n_ctx, seed, without_start, planted
         self.count = len(tokens) // n_ctx
         self.text = tokens[: self.count * n_ctx].reshape(self.count, n_ctx)
-        self.epoch, self.order = -1, np.empty(0)
+        self.epoch, self.order = -1, np.empty(0, dtype=np.int64)
+        self.resident = self.resident_order = None
+        if resident and not (without_start or planted):
+            integers = np.int16 if d_vocab <= 1 << 15 else np.int32  # PyTorch cannot index uint16 on every device
+            self.resident = torch.from_numpy(self.text.astype(integers)).to(resident)
 
     def rows(self, windows: Sequence[int]) -> Tensor:
         """Return windows by number, unchanged: the start token and the text."""
@@ -50,13 +65,20 @@ class Windows:
 
     def batch(self, start: int, size: int) -> Tensor:
         """Return rows start ... start + size of the endless stream of shuffled epochs."""
-        numbers, windows = range(start, start + size), []
-        for number in numbers:
-            epoch, place = divmod(number, self.count)
+        numbers, parts = range(start, start + size), []
+        while size:
+            epoch, place = divmod(start, self.count)
             if epoch != self.epoch:
                 self.epoch = epoch
                 self.order = np.random.default_rng((self.seed, epoch)).permutation(self.count)
-            windows.append(self.order[place])
+                if self.resident is not None:
+                    self.resident_order = torch.from_numpy(self.order).to(self.resident.device)
+            order = self.order if self.resident is None else self.resident_order
+            parts.append(order[place : place + size])
+            start, size = start + len(parts[-1]), size - len(parts[-1])
+        if self.resident is not None:
+            return F.pad(self.resident[torch.cat(parts)].long(), (1, 0), value=BOS)
+        windows = np.concatenate(parts)
         rows = self.rows(windows)
         if self.without_start or self.planted:
             for number, window, row in zip(numbers, windows, rows):
