@@ -422,8 +422,10 @@
     const cut = [..."QKV"].filter((side) => (values.get("cut") ?? "").includes(side)).join("");
     const edits = { off, cut, from: /^[QKV]$/.test(from) ? from : "", mean: values.has("mean"), frozen: values.has("frozen") };
     const head = pair(values.get("head")) ?? facts.texts[0].head, at = Math.max(0, parseInt(values.get("at")) || 0);
-    ui.note.textContent = facts.texts.find(({ text }) => text === values.get("text"))?.note ?? "";
-    return set({ text: values.get("text"), head, at, edits });
+    const text = values.get("text"), known = facts.texts.find((each) => each.text === text);
+    ui.note.textContent = known?.note ?? "";
+    if (!known) ui.typed = text;
+    return set({ text, head, at, edits });
   }
 
   // ---- from here ---------------------------------------------------------------------------------------------------------------

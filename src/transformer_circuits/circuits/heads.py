@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from tqdm.auto import tqdm
 from transformer_lens.model_bridge.exceptions import StopAtLayerException
 from transformer_lens.utilities import get_act_name
 
@@ -107,7 +108,8 @@ def measured_induction(model: Any) -> Scores:
     draws = measured_draws(model)
 
     def measure() -> tuple[Tensor, Tensor]:
-        return estimates.mean(torch.stack([induction_scores(model, draw) for draw in draws]))
+        each = tqdm(draws, desc="induction scores", leave=False, delay=2)
+        return estimates.mean(torch.stack([induction_scores(model, draw) for draw in each]))
 
     code = (sys.modules[__name__], architecture, attention, bridge, estimates, prediction, repeats)
     return Scores(*cached(model, measure, code, torch.stack([draw.tokens for draw in draws])))
@@ -176,7 +178,8 @@ def fewest_edges(parts: Read, draws: Sequence[repeats.Repeated], share: float) -
     others = [(side, head) for side in ("keys", "queries") for head in range(len(parts.keys) - 2)]
     whole, chosen, found = score(others), [], []
     while others and (not found or found[-1][2] < share):
-        scores = {edge: score([*chosen, edge]) for edge in others}
+        each = tqdm(others, desc=f"edge {len(found) + 1}", leave=False, delay=2)
+        scores = {edge: score([*chosen, edge]) for edge in each}
         chosen.append(max(scores, key=scores.__getitem__))
         others.remove(chosen[-1])
         found.append((*chosen[-1], scores[chosen[-1]] / whole))

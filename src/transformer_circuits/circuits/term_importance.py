@@ -35,7 +35,7 @@ def losses_by_terms(model: Any, windows: Int[Tensor, "window pos"]) -> dict[str,
     normalizer = torch.cat([block.logsumexp(dim=-1) for _, block in row_blocks(direct)])
     # Results go into tensors made beforehand: small ones between large ones would keep the heap from being reused.
     found = defaultdict(lambda: normalizer.new_empty(len(windows), dtype=torch.float64))
-    for at in tqdm(range(0, len(windows), BATCH), desc="losses"):
+    for at in tqdm(range(0, len(windows), BATCH), desc="losses", leave=False, delay=2):
         part = slice(at, at + BATCH)
         tokens, targets = windows[part, :-1], windows[part, 1:]
         pair = entries(direct, tokens.flatten(), targets.flatten()).view_as(tokens)
@@ -65,7 +65,7 @@ def losses_by_ablation(model: Any, windows: Int[Tensor, "window pos"]) -> dict[s
     wrote = torch.cat([_write(model, 0, *_read(model, model.W_E[windows[part, :-1]], 0)) for part in parts])
     mean, others = wrote.mean(dim=(0, 1)), wrote.roll(1, dims=0)
     found = defaultdict(lambda: wrote.new_empty(len(windows), dtype=torch.float64))
-    for part in parts:
+    for part in tqdm(parts, desc="losses", leave=False, delay=2):
         embedding = model.W_E[windows[part, :-1]]
         seen, other = embedding + wrote[part], embedding + others[part]
         Q, K, V = _read(model, seen, 1)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
 from transformer_circuits.measures.prediction import losses
 from transformer_circuits.models.registry import manifest
@@ -59,6 +60,7 @@ def ablate_heads(
             stack.enter_context(output.register_forward_pre_hook(add))
         intact = losses(model, rows)
     costs = intact.new_zeros(len(outputs), n_heads, *intact.shape)
+    bar = tqdm(total=len(sums) * n_heads, desc="without each head", leave=False, delay=2)
     for layer, (output, total) in enumerate(sums.items()):
         for head, mean in enumerate((total / rows[:, 1:].numel()).view(n_heads, -1)):
 
@@ -69,4 +71,6 @@ def ablate_heads(
 
             with output.register_forward_pre_hook(replace):
                 costs[layer, head] = losses(model, rows) - intact
+            bar.update()
+    bar.close()
     return costs

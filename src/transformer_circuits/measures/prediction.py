@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from tqdm.auto import tqdm
 
 # rows run together on a CPU: patterns of 12 heads at 512 tokens take 25 MB; the system zeroes larger tensors each time
 BATCH = 2
@@ -43,7 +44,8 @@ def losses_and_guesses(
     # Made beforehand: small results between large temporary ones would keep the heap from being reused.
     found, right = None, torch.zeros(rows[:, 1:].shape, dtype=torch.bool, device=rows.device)
     ends = torch.full_like(rows[:, 0], rows.shape[1]) if ends is None else ends
-    for part in ends.argsort(stable=True).split(batch_size(rows.device)):
+    parts = ends.argsort(stable=True).split(batch_size(rows.device))
+    for part in tqdm(parts, desc="losses", leave=False, delay=2):
         tokens = rows[part, : ends[part].max()]
         logits, targets = model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
         logits = logits.float() if logits.dtype.itemsize == 2 else logits

@@ -140,7 +140,8 @@ def texts(model: TransformerBridge, shown: Scene) -> list[dict[str, Any]]:
 
 def percent(share: float) -> str:
     """Return a percentage as play.js shows it."""
-    return f"{share:.0%}" if share >= 0.0995 else f"{share:.1%}" if share >= 0.001 else "&lt;0.1%"
+    digits = 0 if 0.0995 <= share <= 0.99 or share >= 0.9995 else 1
+    return f"{share:.{digits}%}" if share >= 0.001 else "&lt;0.1%"
 
 
 def adds(model: TransformerBridge, shown: Scene) -> tuple[float, float]:
