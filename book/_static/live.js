@@ -17,7 +17,7 @@
 
   // ---- chapter 5: two vectors, and the eigenvalues of their matrix ---------------------------------------------------------------
 
-  function eigenvalues(host, { start, threshold }) {
+  function eigenvalues(host, { start }) {
     const rows = start.map((row) => [...row]), size = 260, unit = 36, center = size / 2;
     const plane = svg("svg", { viewBox: `0 0 ${size} ${size}` }), complex = svg("svg", { viewBox: `0 0 ${size} ${size}`, role: "img" }), said = make("p", { ariaLive: "polite" });
     const at = (/** @type {number[]} */ [x, y]) => [center + unit * x, center - unit * y];
@@ -46,7 +46,7 @@
       });
       complex.setAttribute("aria-label", `Eigenvalues ${values.map(([x, y]) => `${text(x)}${y ? ` ${y < 0 ? "−" : "+"} ${text(Math.abs(y))}i` : ""}`).join(" and ")}`);
       const own = [rows[0][0] > rows[0][1], rows[1][1] > rows[1][0]].filter(Boolean).length;
-      said.replaceChildren(make("b", {}, `Positivity ${text(positivity)}`), ` (copying from ${text(threshold)} on). ${["Neither token raises itself", "One of the two tokens raises itself", "Both tokens raise themselves"][own]} most. `,
+      said.replaceChildren(make("b", {}, `Positivity ${text(positivity)}`), `. ${["Neither token raises itself", "One of the two tokens raises itself", "Both tokens raise themselves"][own]} most. `,
         real ? "" : "The two eigenvalues are complex: the head turns one token into the other.");
     }
     function moving(end, i) {
@@ -92,7 +92,7 @@
   // ---- chapter 6: which head reads which, and through which side ------------------------------------------------------------------
 
   function graph(host, { writers, readers, ratios, most, works = [] }) {
-    const sides = ["queries", "keys", "values"], colors = ["red", "blue", "orange"], n = writers.length, names = [...writers, ...readers];
+    const sides = ["queries", "keys", "values"], colors = ["green", "blue", "purple"], n = writers.length, names = [...writers, ...readers];
     const told = make("div", { ariaLive: "polite" }), { box, buttons, lines } = heads.graph(2, n, show, { strands: 3 });
     const pairs = lines.map((_, k) => ({ side: k % 3, reader: Math.floor(k / 3 / n), writer: Math.floor(k / 3) % n }));
     const ratio = ({ side, reader, writer }) => ratios[side][reader][writer];
