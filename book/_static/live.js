@@ -78,11 +78,11 @@
     function show(i) {
       const { source, destinations, outs, right } = sources[i], most = (list) => Math.max(...list.map(([, x]) => x));
       const rows = destinations.map(([to], k) => make("tr", {}, make("th", { scope: "row" }, code(to)),
-        ...outs.map(([out], j) => make("td", { className: right[k][j] ? "right" : "bug" }, right[k][j] ? "✓" : "·", make("span", { className: "tc-hidden" }, `${source} … ${to} → ${out}: ${right[k][j] ? "occurs in the text" : "does not occur"}`)))));
+        ...outs.map(([out], j) => make("td", { className: right[k][j] ? "right" : "bug" }, right[k][j] ? "✓" : "·", make("span", { className: "tc-hidden" }, `${source} … ${to} → ${out}: ${right[k][j] ? "right" : "wrong, or too rare to judge"}`)))));
       box.replaceChildren(make("div", { className: "tc-live-two" },
         make("div", {}, make("h4", {}, `QK: from where is ${source} attended to?`), bars(destinations.map(([name, x]) => [code(name), x]), most(destinations))),
         make("div", {}, make("h4", {}, `OV: what does it raise?`), bars(outs.map(([name, x]) => [code(name), x]), most(outs), { color: () => "orange" }))),
-      make("p", {}, "The head cannot choose pairs: every destination on the left gets every output on the right. ✓ marks skip-trigrams that occur in the training text. The others are bugs."),
+      make("p", {}, "The head cannot choose pairs: every destination on the left gets every output on the right. ✓ marks right skip-trigrams: seen at least five times, and the source makes the output more likely. A dot is wrong, or too rare to judge."),
       make("div", { className: "tc-live-table" }, make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, `${source} …`), ...outs.map(([out]) => make("th", { scope: "col" }, code(out))))), make("tbody", {}, ...rows))));
     }
     host.replaceChildren(heads.choices(`Source token, head ${head}`, sources.map(({ source }) => source), 0, show), box);
