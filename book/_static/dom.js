@@ -39,7 +39,7 @@ const dom = (() => {
 
   const clamp = (x, low = 0, high = 1) => Math.min(high, Math.max(low, x));
   const fixed = (x, digits = 2) => (Math.abs(x) < 0.5 * 10 ** -digits ? 0 : x).toFixed(digits).replace("-", "−");
-  const signed = (x) => (x > 0.05 ? "+" : "") + fixed(x, Math.abs(x) < 9.95 ? 1 : 0);
+  const signed = (x, digits = 1) => (x > 0.05 ? "+" : "") + fixed(x, digits);
   const percent = (p) => (Number.isNaN(p) ? "–" : p > 0 && p < 0.001 ? "<0.1%" : `${(100 * p).toFixed((p > 0 && p < 0.0995) || (p > 0.99 && p < 0.9995) ? 1 : 0)}%`);
 
   // Goes through steps 0 to `last()`, of which `at()` is shown: a button that plays, with `pace()` milliseconds for each, and pauses; and keys.

@@ -146,16 +146,20 @@
     const share = ({ values }, i) => (values[i] - values[0]) / (values.at(-1) - values[0]);
     curves.forEach((curve, k) => picture.append(svg("path", { d: `M${tokens.map((_, i) => `${x(i).toFixed(1)} ${y(share(curve, i)).toFixed(1)}`).join("L")}`, fill: "none", "stroke-width": 2.5, stroke: `var(--live-${colors[k % 4]})` })));
     picture.append(line);
-    const slider = make("input", { type: "range", min: 0, max: tokens.length - 1, step: 1, value: at, ariaLabel: "Moment of the training", oninput: () => show() });
-    function show() {
-      const i = Number(slider.value), million = tokens[i] / 1e6;
+    const slider = make("input", { type: "range", min: x(0), max: x(tokens.length - 1), step: "any", ariaLabel: "Moment of the training" }), last = tokens.length - 1;
+    const nearest = (place) => tokens.reduce((best, _, i) => (Math.abs(x(i) - place) < Math.abs(x(best) - place) ? i : best), 0);
+    slider.oninput = () => show(nearest(Number(slider.value)));
+    slider.onkeydown = dom.stepper({ at: () => nearest(Number(slider.value)), last: () => last, go: show, pace: () => 0 }).keyed;
+    function show(i) {
+      const million = tokens[i] / 1e6;
+      slider.value = String(x(i));
       line.setAttribute("x1", x(i));
       line.setAttribute("x2", x(i));
       slider.ariaValueText = `${text(million, 1)} million tokens`;
       told.replaceChildren(make("p", {}, make("b", {}, `After ${text(million, million < 10 ? 1 : 0)} million tokens`)), bars(curves.map((curve) => [curve.name, 100 * share(curve, i), `% of the way (${text(curve.values[i], curve.digits ?? 2)})`]), 100, { digits: 0, color: (k) => colors[k % 4] }));
     }
     host.replaceChildren(picture, slider, told);
-    show();
+    show(at);
   }
 
   // ---- predict first -----------------------------------------------------------------------------------------------------------------

@@ -119,3 +119,44 @@ def test_predictions_open_the_answer_with_what_chance_gives(page):
 def test_nothing_is_wider_than_the_screen(page, width):
     page.set_viewport_size({"width": width, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+class TestInItsChapter:
+    """What a picture says on its page is what the chapter's cells print there."""
+
+    def test_paths(self, html, reused):
+        page = reused.open(html / "notebooks" / "08_term_importance.html")
+        words, picture = page.locator("article").inner_text(), page.locator(".tc-live[data-kind=paths]")
+
+        def loss():
+            return float(re.search(r"Loss ([\d.]+) nats", picture.inner_text())[1])
+
+        whole = loss()
+        for side, row in (("keys", "without K-composition"), ("queries", "without Q-composition")):
+            picture.get_by_role("button", name=side).click()
+            rise = float(re.search(rf"rise of the loss {row}\s+([\d.]+)", words)[1])
+            assert abs(loss() - whole - rise) < 0.011, side  # two losses of two digits
+            picture.get_by_role("button", name=side).click()
+            assert loss() == whole
+
+    def test_training(self, html, reused):
+        page = reused.open(html / "notebooks" / "10_in_context_learning.html")
+        words, picture = page.locator("article").inner_text(), page.locator(".tc-live[data-kind=training]")
+        printed = re.findall(r"([\d.]+) million tokens\s+([\d.]+)\s+([−\d.]+)", words)[:5]
+        slider = picture.get_by_role("slider")
+        slider.focus()
+        page.keyboard.press("Home")
+        for million, *values in printed:
+            while slider.get_attribute("aria-valuetext") != f"{million} million tokens":
+                before = slider.get_attribute("aria-valuetext")
+                page.keyboard.press("ArrowRight")
+                assert slider.get_attribute("aria-valuetext") != before, f"no moment of {million} million tokens"
+            for i, value in enumerate(values):
+                expect(picture.locator("li").nth(i)).to_contain_text(f"({value})")
+
+    def test_circuits(self, html, reused):
+        page = reused.open(html / "notebooks" / "04_skip_trigrams.html")
+        words, picture = page.locator("article").inner_text(), page.locator(".tc-live[data-kind=circuits]")
+        for kind, column in (("destinations", 0), ("out tokens", 1)):
+            names = picture.locator("ul").nth(column).locator("code").all_text_contents()
+            assert names == re.search(rf"^{kind}: (.*)$", words, re.MULTILINE)[1].split(" ")[:6]

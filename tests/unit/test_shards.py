@@ -153,3 +153,20 @@ def test_a_file_that_is_no_manifest_is_said_to_be_none(saved):
     (saved / MANIFEST).write_text("version https://git-lfs.github.com/spec/v1")  # a pointer in place of the file
     with pytest.raises(WeightsError, match="is not a readable manifest"):
         read_model(saved)
+
+
+@pytest.mark.parametrize("trouble", [
+    OSError(28, "No space left on device"), safetensors.SafetensorError("I/O error: No space left on device (os error 28)"),
+])  # fmt: skip
+def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path, trouble):
+    (tmp_path / "weights").write_text("old")
+
+    def write(partial):
+        partial.write_text("half")
+        raise trouble
+
+    with pytest.raises(
+        OSError, match=r"^[^\n]*weights could not be written \(.*No space left.*\); make room on its disk[^\n]*$"
+    ):
+        shards.write_atomically(tmp_path / "weights", write)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("weights", "old")]

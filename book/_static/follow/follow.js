@@ -371,7 +371,7 @@ const follow = (() => {
     host.classList.add("tc-follow");
     host.replaceChildren(make("div", { className: "tc-follow-top" }, menu, told), picture,
       make("div", { className: "tc-follow-controls" }, button("‹", "Previous step", () => { steps.stop(); go(at() - 1); }), steps.button, button("›", "Next step", () => { steps.stop(); go(at() + 1); }),
-        make("div", { className: "tc-follow-line" }, scrub, stops), cutter, layer), ...(whole ? [rest] : []));
+        make("div", { className: "tc-follow-line" }, scrub, stops), make("div", { className: "tc-follow-switches" }, cutter, layer)), ...(whole ? [rest] : []));
     host.onkeydown = (event) => {
       if (["ArrowLeft", "ArrowRight"].includes(event.key) && !event.target.matches("select, [role=listbox]")) steps.keyed(event);
     };

@@ -2,7 +2,8 @@
 (() => {
   const root = document.getElementById("play");
   const folder = new URL(".", document.currentScript.src);
-  const { make, svg, fixed: nats, signed, percent, clamp } = dom;
+  const { make, svg, fixed: nats, percent, clamp } = dom;
+  const signed = (x) => dom.signed(x, Math.abs(x) < 9.95 ? 1 : 0);
   const headName = (/** @type {number[]} */ [layer, head]) => `${layer}.${head}`;
   const aloud = (text) => make("span", { className: "play-aloud" }, text); // for those who listen
   const LARGEST_LOSS = 12; // nats at which a bar is full; the chart says so if there are more
