@@ -3,7 +3,7 @@
 PYTHON ?= python3
 RUN = .venv/bin/python
 
-.PHONY: ready book test pdf lab exercises train corpus small-runs bench hub colab constraints stamp outputs strip accept clean
+.PHONY: ready book test pdf lab exercises train corpus small-runs public bench hub colab constraints stamp outputs strip accept clean
 
 ready:
 	@sh .ci/venv "$(PYTHON)" "$(origin PYTHON)"
@@ -33,6 +33,9 @@ corpus: ready    ## fetch, check, split and tokenize the training corpus
 
 small-runs: ready ## chapter 15's trainings, whose logs it reads: a minute
 	$(RUN) -m transformer_circuits.training.small_runs
+
+public: ready    ## fetch two public models once (331 MB), and measure what chapter 18 reads: some minutes
+	$(RUN) -m transformer_circuits.circuits.public_records $(ARGS)
 
 bench: ready     ## each benchmark, one after the other
 	for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done
