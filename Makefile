@@ -3,7 +3,7 @@
 PYTHON ?= python3
 RUN = .venv/bin/python
 
-.PHONY: ready book test pdf lab exercises train corpus small-runs public bench hub colab constraints stamp outputs strip accept clean
+.PHONY: ready book test pdf lab exercises train corpus small-runs bench hub colab constraints stamp outputs strip accept clean
 
 ready:
 	@sh .ci/venv "$(PYTHON)" "$(origin PYTHON)"
@@ -17,6 +17,10 @@ test: ready      ## every test, on what the build made of the notebooks: code, i
 
 pdf: ready       ## the book as one file, _build/book.pdf, printed by the browser
 	$(RUN) .ci/pdf.py
+
+.PHONY: public
+public: ready    ## fetch two public models once (331 MB), and measure what chapter 18 reads: some minutes
+	$(RUN) -m transformer_circuits.circuits.public_records $(ARGS)
 
 lab: ready       ## the notebooks in JupyterLab, from chapter 0 on
 	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab --ServerApp.root_dir=. notebooks/00_how_to_read.ipynb  # tqdm asks for ipywidgets, which nothing needs
@@ -33,9 +37,6 @@ corpus: ready    ## fetch, check, split and tokenize the training corpus
 
 small-runs: ready ## chapter 15's trainings, whose logs it reads: a minute
 	$(RUN) -m transformer_circuits.training.small_runs
-
-public: ready    ## fetch two public models once (331 MB), and measure what chapter 18 reads: some minutes
-	$(RUN) -m transformer_circuits.circuits.public_records $(ARGS)
 
 bench: ready     ## each benchmark, one after the other
 	for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done

@@ -122,17 +122,17 @@ class Text(NamedTuple):
     size: Float[Tensor, "window layer head"]  # |v| of the start token divided by the mean |v|
     loss: Float[Tensor, "window pos"]
     neurons: Float[Tensor, "window layer pos neuron"] | None  # before the nonlinearity, of NEURON_WINDOWS windows
-    best: dict[str, Tensor]  # of the best induction head: pattern, z, |v|; and scales of normalizations
+    best: dict[str, Tensor]  # of the best induction head: pattern and |v|; z of the team; scales of normalizations
+    team: list[Head]  # of which z is kept, the best induction head first
     mean_z: Float[Tensor, "layer head d_head"]
 
 
-def on_text(model: Any, windows: Int[Tensor, "window pos"], best: Head) -> Text:
-    """Return what a model does on text in one run. `best`: a head of which more is kept."""
+def on_text(model: Any, windows: Int[Tensor, "window pos"], team: list[Head]) -> Text:
+    """Return what a model does on text in one run. `team`: heads of which z is kept; of the first also its pattern."""
     cfg, layers = model.cfg, range(model.cfg.n_layers)
     names = [get_act_name(kind, layer) for layer in layers for kind in ("pattern", "v", "z")]
-    scales = [
-        name for name in (f"blocks.{best[0]}.ln1_post.hook_scale", "ln_final.hook_scale") if name in model.hook_dict
-    ]
+    scales = [f"blocks.{layer}.ln1_post.hook_scale" for layer in sorted({layer for layer, _ in team})]
+    scales = [name for name in (*scales, "ln_final.hook_scale") if name in model.hook_dict]
     neurons = [f"blocks.{layer}.mlp.hook_pre" for layer in layers if not cfg.attn_only]
     parts: list[tuple[Tensor, ...]] = []
     of_best: list[dict[str, Tensor]] = []
@@ -148,17 +148,16 @@ def on_text(model: Any, windows: Int[Tensor, "window pos"], best: Head) -> Text:
         size = torch.stack([per_head(model, cache["v", layer]).norm(dim=-1) for layer in layers], dim=1)
         start = pattern[..., FIRST_PLACE:, 0].mean(dim=-1)
         parts.append((torch.stack(scores, dim=1), start, size[:, :, 0] / size.mean(dim=2), loss.view(len(rows), -1)))
-        layer, head = best
-        of_best.append(
-            {"pattern": pattern[:, layer, head], "z": cache["z", layer][:, :, head], "v": size[:, layer, :, head]}
-        )
-        of_best[-1] |= {name.split(".")[-2]: cache[name][..., 0] for name in scales}
+        (layer, head), *_ = team
+        z = torch.stack([cache["z", at_layer][:, :, which] for at_layer, which in team], dim=2)
+        of_best.append({"pattern": pattern[:, layer, head], "v": size[:, layer, :, head], "z": z})
+        of_best[-1] |= {name: cache[name][..., 0] for name in scales}
         mean_z += torch.stack([cache["z", layer].mean(dim=1).sum(dim=0) for layer in layers]).cpu() / len(windows)
         if keep:
             values.append(torch.stack([cache[name] for name in keep], dim=1))
     every = [torch.cat(found).cpu() for found in zip(*parts)]
     joined = {name: torch.cat([one[name] for one in of_best]) for name in of_best[0]}
-    return Text(*every, torch.cat(values) if values else None, joined, mean_z)
+    return Text(*every, torch.cat(values) if values else None, joined, team, mean_z)
 
 
 def per_head(model: Any, values: Float[Tensor, "row pos set d_head"]) -> Float[Tensor, "row pos head d_head"]:
@@ -167,10 +166,10 @@ def per_head(model: Any, values: Float[Tensor, "row pos set d_head"]) -> Float[T
 
 
 def attends_or_rests(
-    model: Any, windows: Int[Tensor, "window pos"], seen: Text, W: survey.Weights, head: Head
-) -> dict[str, Estimate]:
+    windows: Int[Tensor, "window pos"], seen: Text, W: survey.Weights
+) -> tuple[dict[str, Estimate], Estimate]:
     """Return what T7 asks of the best induction head: where it attends, and what it writes, at repeated and at new
-    tokens."""
+    tokens. And the direct effect of the whole team on the logit of what followed."""
     tokens, pattern = windows[:, :-1], seen.best["pattern"]
     place = repeats.last_target(tokens)
     repeated, new = place >= 0, place < 0
@@ -179,22 +178,27 @@ def attends_or_rests(
     def per_token(values: Tensor, where: Tensor) -> Estimate:
         return estimates.ratio((values * where).sum(dim=1), where.sum(dim=1))
 
-    wrote = seen.best["z"].float() @ W.OV.B[head]
-    if "ln1_post" in seen.best:
-        wrote = wrote / seen.best["ln1_post"][..., None]
+    def written(which: int) -> Float[Tensor, "window pos d_model"]:
+        layer, head = seen.team[which]
+        scale = seen.best.get(f"blocks.{layer}.ln1_post.hook_scale")
+        wrote = seen.best["z"][:, :, which].float() @ W.OV.B[layer, head]
+        return wrote if scale is None else wrote / scale[..., None]
+
     followed = tokens.gather(1, place.clamp(min=0))
-    boost = (wrote * (W.W_U.mT[followed] - W.W_U.mean(dim=1))).sum(dim=-1)
-    if "ln_final" in seen.best:
-        boost = boost / seen.best["ln_final"]
-    length, size = wrote.norm(dim=-1), seen.best["v"]
+    toward = W.W_U.mT[followed] - W.W_U.mean(dim=1)
+    if "ln_final.hook_scale" in seen.best:
+        toward = toward / seen.best["ln_final.hook_scale"][..., None]
+    boosts = [(written(which) * toward).sum(dim=-1) for which in range(len(seen.team))]
+    length, size = written(0).norm(dim=-1), seen.best["v"]
     lengths = [(length * where).sum(dim=1) / where.sum(dim=1) for where in (new, repeated)]
-    return {
+    of_best = {
         "target": per_token((pattern * repeats.after_earlier(tokens)).sum(dim=-1), repeated),
         "rest": per_token(pattern[..., 0], new),
         "value_ratio": estimates.ratio(size[:, 0], size.mean(dim=1)),
-        "logit_effect": per_token(boost, repeated),
+        "logit_effect": per_token(boosts[0], repeated),
         "new_output": estimates.ratio(*lengths),
     }
+    return of_best, per_token(torch.stack(boosts).sum(dim=0), repeated)
 
 
 # ---- heads removed -------------------------------------------------------------------------------------------------
@@ -235,13 +239,14 @@ def groups_of_others(team: Sequence[Head], n_heads: int) -> Iterator[list[Head]]
         yield group
 
 
-def removal(model: Any, head: Head, team: list[Head], read_most: Head) -> Removed:
+def removal(model: Any, head: Head, team: list[Head], alone: dict[str, Head]) -> Removed:
     """Remove previous-token heads everywhere, and from the keys or the queries of the best induction head alone.
 
     A head is removed by putting its mean over these rows in the place of its z. Keys alone: the head's keys come from
     the run without them, and everything else stays. In "keys, past MLPs" the MLPs on the way keep their outputs, and
     in "keys, directly" all other heads do too. Keys and queries are replaced as the projections give them, before
-    rotations and normalizations of queries and keys, which then act on what was put there.
+    rotations and normalizations of queries and keys, which then act on what was put there. `alone`: heads that are
+    removed one at a time, everywhere.
     """
     layer, which = head
     # In the order in which `heads.induction_scores` runs them, so that rows of patches fit
@@ -271,12 +276,14 @@ def removal(model: Any, head: Head, team: list[Head], read_most: Head) -> Remove
         "queries": patched(q, lambda i: without),
         "keys, past MLPs": patched(k, lambda i: [*restored(mlps, i), *without]),
         "keys, directly": patched(k, lambda i: [*restored([*mlps, *z], i), *without]),
-        "read most": score(lambda i: heads.without_heads([read_most], means)),
     }
+    for name, single in alone.items():
+        hooks = heads.without_heads([single], means)
+        left[name] = score(lambda i, hooks=hooks: hooks)
     for number, group in enumerate(groups_of_others(team, model.cfg.n_heads)):
         hooks = heads.without_heads(group, means)
-        left[f"group {number}, everywhere"] = score(lambda i: hooks)
-        left[f"group {number}, keys"] = patched(k, lambda i: hooks)
+        left[f"group {number}, everywhere"] = score(lambda i, hooks=hooks: hooks)
+        left[f"group {number}, keys"] = patched(k, lambda i, hooks=hooks: hooks)
     return Removed(head, team, score(lambda i: ()), left)
 
 
@@ -304,10 +311,11 @@ class Grams(NamedTuple):
     U: Float[Tensor, "d_model d_model"]  # W_U W_U^T
     UE: Float[Tensor, "d_model d_model"]  # W_U W_E
     mean_E: Float[Tensor, " d_model"]
+    tokens: int
 
 
 def grams(E: Float[Tensor, "d_vocab d_model"], U: Float[Tensor, "d_model d_vocab"]) -> Grams:
-    return Grams(E.mT @ E, U @ U.mT, U @ E, E.mean(dim=0))
+    return Grams(E.mT @ E, U @ U.mT, U @ E, E.mean(dim=0), len(E))
 
 
 def first_layers_embedding(model: Any, tokens: Int[Tensor, " token"]) -> Float[Tensor, "token d_model"]:
@@ -338,7 +346,7 @@ def corner(
         best = ratios.argmax(dim=1).tolist()
         A, B = W.QK.A[layer], W.QK.B[layer] @ written.B[best].mT @ written.A[best].mT
         positivity[layer] = weights.factored_positivity(of.E @ A, B)
-        own = ((of.E @ A) * B.mT).sum(dim=(1, 2)) / len(W.W_E)
+        own = ((of.E @ A) * B.mT).sum(dim=(1, 2)) / of.tokens
         mean = ((of.mean_E @ A) * (of.mean_E @ B.mT)).sum(dim=-1)
         match[layer] = (own - mean) / model.cfg.d_head**0.5
     return positivity, match, first
@@ -570,25 +578,28 @@ def measure(model: Any) -> Measured:
     notes.ended("copies")
 
     W, windows = survey.read_weights(model), survey.text(model)
-    seen = on_text(model, windows, head)
+    others = [tuple(each) for each in induces.nonzero().tolist() if tuple(each) != head]
+    seen = on_text(model, windows, [head, *others])
     start, current, previous = seen.places.mean(dim=0)
-    _note_text(notes, seen, induces, attends_or_rests(model, windows, seen, W, head), head)
+    t7, team_effect = attends_or_rests(windows, seen, W)
+    _note_text(notes, seen, induces, t7, head)
+    notes.note(team_effect=team_effect)
     notes.arrays |= {"start": start, "current": current, "previous": previous, "value_at_start": seen.size.mean(dim=0)}
     notes.ended("text")
 
     team = previous_token_heads(previous, head[0])
     ratios, chance = (survey.composition(W, head, chance=turned)[1].cpu() for turned in (False, True))
     read_most = divmod(int(ratios.argmax()), cfg.n_heads)
-    _note_removal(notes, removal(model, head, team, read_most), best)
+    strongest = divmod(int(previous[: head[0]].argmax()), cfg.n_heads)
+    alone = {"read most": read_most, "strongest": strongest}
+    _note_removal(notes, removal(model, head, team, alone), best)
+    notes.note(strongest_layer=strongest[0], strongest_head=strongest[1], strongest_previous=previous[strongest])
     notes.note(read_most_layer=read_most[0], read_most_head=read_most[1], read_most_previous=previous[read_most])
     notes.note(read_most_ratio=ratios.max(), read_most_chance=chance.max())
     notes.arrays["keys_read"] = ratios
     notes.ended("removal")
 
-    for name, loss in in_context(model, windows, seen, induces).items():
-        early, late = prediction.in_context_places(loss.shape[1])
-        score = loss[:, late].mean(dim=1) - loss[:, early].mean(dim=1)
-        notes.note(**{f"context, {name}": estimates.mean(score), f"loss, {name}": estimates.mean(loss.mean(dim=1))})
+    _note_context(notes, in_context(model, windows, seen, induces))
     notes.ended("in context")
 
     _judge_circuits(notes, model, W, mean, current, previous)
@@ -636,6 +647,18 @@ def _note_removal(notes: _Notes, found: Removed, best: Estimate) -> None:
     notes.note(**{f"kept, {name}": kept[name] for name in found.left if not name.startswith("group")})
 
 
+def _note_context(notes: _Notes, losses: dict[str, Float[Tensor, "window pos"]]) -> None:
+    """In-context scores with and without heads, and how they differ window by window."""
+    early, late = prediction.in_context_places(losses["intact"].shape[1])
+    for name, loss in losses.items():
+        score, rise = loss[:, late].mean(dim=1) - loss[:, early].mean(dim=1), (loss - losses["intact"]).mean(dim=1)
+        intact = losses["intact"][:, late].mean(dim=1) - losses["intact"][:, early].mean(dim=1)
+        notes.note(**{f"context, {name}": estimates.mean(score), f"loss, {name}": estimates.mean(loss.mean(dim=1))})
+        if name != "intact":
+            notes.note(**{f"context lost, {name}": estimates.mean(score - intact)})
+            notes.note(**{f"rise, {name}": estimates.mean(rise)})
+
+
 def _judge_circuits(
     notes: _Notes,
     model: Any,
@@ -669,6 +692,18 @@ def _judge_circuits(
         notes.note(**{f"copying by {name}": (later > limit).sum(), f"threshold by {name}": limit})
         notes.note(**{f"induction heads copying by {name}": (later > limit)[induces].sum()})
         notes.arrays[f"positivity by {name}"] = found
+        matched, _, first = corner(model, W, grams(vectors, W.W_U[:, tokens]), previous)
+        matched_from = weights.COPYING_DEVIATIONS * float(weights.random_match_positivities(vectors, d_head).std())
+        both = (found > limit) & (matched > matched_from)
+        after = torch.arange(len(both))[:, None].expand_as(both) >= first
+        inducing = after & (induction >= attention.INDUCTION_HEAD)
+        notes.note(
+            **{
+                f"corner by {name}": (both & inducing).sum(),
+                f"others in corner by {name}": (both & after & ~inducing).sum(),
+            }
+        )
+        notes.note(corner_heads=inducing.sum(), corner_others=(after & ~inducing).sum())
 
     plain = grams(W.W_E, W.W_U)
     match_positivity, match, first = corner(model, W, plain, previous)
