@@ -34,7 +34,7 @@ from transformer_circuits.models import load_model, public
 from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import WeightsError, write_atomically
 
-LABELS = {"smollm2-135m": "SmolLM2 135M Instruct", "gemma3-270m": "Gemma 3 270M"}
+LABELS = {"smollm2-135m": "SmolLM2-135M-Instruct", "gemma3-270m": "Gemma-3-270M"}
 CONTROL, OURS = "four_bits", "attn-only-2l"
 BLOCK, LEVELS = 32, 15  # of Q4_1: weights that share a scale and an offset, and steps between the two ends
 CONTROL_WINDOWS = 16
