@@ -32,6 +32,7 @@ GROUPS = 4  # random groups of other heads that are removed for comparison
 TURNED = 4  # random rotations that the values of neurons are compared with
 NEURON_WINDOWS = 4  # windows of text behind the values of neurons
 SAMPLED = 8192  # tokens that are sent through the first layer
+SELF_MATCHED = 600  # tokens among which a token must match itself best
 RANDOM_SETS = 50  # draws of random sets of tokens (E6)
 SHOWN_SETS = 5  # heads of which a set of tokens is kept
 FIRST_PLACE = 10  # destinations from which on attention to the start token counts (T6)
@@ -77,7 +78,7 @@ def second_copies(model: Any) -> Copies:
             tokens = part.tokens[:, : part.ends.max()]
             scores, stream = _scores_and_stream(model, tokens, part)
             induction += scores.cpu() * len(part.targets)
-            nats, hit = _guesses(model, stream[:, :-1], tokens[:, 1:])
+            nats, hit = _guesses(model, stream[:, :-1], tokens[:, 1:], part)
             loss[rows, : tokens.shape[1] - 1], right[rows, : tokens.shape[1] - 1] = nats.cpu(), hit.cpu()
         draw = draw.to("cpu")
         for values, value in zip(found, (induction / len(draw.targets), draw.by_copy(loss), draw.by_copy(right))):
@@ -102,13 +103,16 @@ def _scores_and_stream(
 
 
 def _guesses(
-    model: Any, stream: Float[Tensor, "row pos d_model"], targets: Int[Tensor, "row pos"]
+    model: Any, stream: Float[Tensor, "row pos d_model"], targets: Int[Tensor, "row pos"], part: repeats.Repeated
 ) -> tuple[Float[Tensor, "row pos"], Float[Tensor, "row pos"]]:
-    """Return losses (nats) and right first guesses."""
-    logits = model.unembed(stream).flatten(0, 1)
-    nats = torch.nn.functional.cross_entropy(logits, targets.flatten(), reduction="none")
-    right = (logits.argmax(dim=-1) == targets.flatten()).float()
-    return nats.view(targets.shape), right.view(targets.shape)
+    """Return losses (nats) and right first guesses at the tokens of both copies, and zeros elsewhere."""
+    place = torch.arange(1, targets.shape[1] + 1, device=targets.device)  # of the predicted token
+    inside = (place >= part.start[:, None]) & (place < part.ends[:, None])
+    logits, right_one = model.unembed(stream[inside][None])[0], targets[inside]
+    nats, right = targets.new_zeros(2, *targets.shape, dtype=logits.dtype)
+    nats[inside] = torch.nn.functional.cross_entropy(logits, right_one, reduction="none")
+    right[inside] = (logits.argmax(dim=-1) == right_one).to(right)
+    return nats, right
 
 
 # ---- text ----------------------------------------------------------------------------------------------------------
@@ -350,6 +354,25 @@ def corner(
         mean = ((of.mean_E @ A) * (of.mean_E @ B.mT)).sum(dim=-1)
         match[layer] = (own - mean) / model.cfg.d_head**0.5
     return positivity, match, first
+
+
+def self_matches(model: Any, W: survey.Weights, reader: Head, writer: Head) -> dict[str, float]:
+    """Return the fraction of tokens that match themselves best through a reader's keys and a writer's note: with their
+    embeddings, and with the streams that the two heads read, behind the start token. Of SELF_MATCHED tokens; rotations
+    by position are left out."""
+    tokens = bridge.reading(model).drawn
+    tokens = tokens[torch.randperm(len(tokens), generator=torch.Generator().manual_seed(0))[:SELF_MATCHED]]
+    tokens = tokens.to(W.W_E.device)
+    rows = torch.stack([torch.full_like(tokens, bridge.start_token(model)), tokens], dim=1)
+    names = [get_act_name("resid_pre", layer) for layer in (writer[0], reader[0])]
+    streams = [x[:, 1].float() for x in activations(model, rows, names).values()]
+    found = {}
+    for name, (written, asking) in {"embedding": [W.W_E[tokens]] * 2, "stream": streams}.items():
+        v, q = (x - x.mean(dim=0) for x in (torch.nn.functional.normalize(x, dim=-1) for x in (written, asking)))
+        keys = v @ W.OV.A[writer] @ W.OV.B[writer] @ W.QK.B[reader].mT
+        best = (q @ W.QK.A[reader] @ keys.mT).argmax(dim=1)
+        found[name] = float((best == torch.arange(len(best), device=best.device)).float().mean())
+    return found
 
 
 def spectrum(covariance: Float[Tensor, "d_model d_model"]) -> float:
@@ -597,6 +620,10 @@ def measure(model: Any) -> Measured:
     notes.note(read_most_layer=read_most[0], read_most_head=read_most[1], read_most_previous=previous[read_most])
     notes.note(read_most_ratio=ratios.max(), read_most_chance=chance.max())
     notes.arrays["keys_read"] = ratios
+    if team:
+        writer = max(team, key=lambda member: float(ratios[member]))
+        notes.note(writer_layer=writer[0], writer_head=writer[1])
+        notes.note(**{f"self-match by {name}": x for name, x in self_matches(model, W, head, writer).items()})
     notes.ended("removal")
 
     _note_context(notes, in_context(model, windows, seen, induces))
@@ -692,18 +719,6 @@ def _judge_circuits(
         notes.note(**{f"copying by {name}": (later > limit).sum(), f"threshold by {name}": limit})
         notes.note(**{f"induction heads copying by {name}": (later > limit)[induces].sum()})
         notes.arrays[f"positivity by {name}"] = found
-        matched, _, first = corner(model, W, grams(vectors, W.W_U[:, tokens]), previous)
-        matched_from = weights.COPYING_DEVIATIONS * float(weights.random_match_positivities(vectors, d_head).std())
-        both = (found > limit) & (matched > matched_from)
-        after = torch.arange(len(both))[:, None].expand_as(both) >= first
-        inducing = after & (induction >= attention.INDUCTION_HEAD)
-        notes.note(
-            **{
-                f"corner by {name}": (both & inducing).sum(),
-                f"others in corner by {name}": (both & after & ~inducing).sum(),
-            }
-        )
-        notes.note(corner_heads=inducing.sum(), corner_others=(after & ~inducing).sum())
 
     plain = grams(W.W_E, W.W_U)
     match_positivity, match, first = corner(model, W, plain, previous)
@@ -719,6 +734,11 @@ def _judge_circuits(
     notes.judge("T10", induction_heads=induces.sum(), induction_in_corner=(induces & inside).sum(), others=others.sum(),
                 others_in_corner=(others & inside).sum(), match_others=match[others].max())  # fmt: skip
     notes.arrays |= {"match positivity": match_positivity, "match": match}
+    notes.note(corner_OV=limits[0], corner_match=limits[1])
+    centered_match = weights.COPYING_DEVIATIONS * float(weights.random_match_positivities(E, d_head).std())
+    above = match_positivity > centered_match
+    notes.note(centered_match=centered_match, corner_heads=induces.sum(), corner_others=others.sum())
+    notes.note(matching=(above & induces).sum(), matching_others=(above & others).sum())
 
     reverses = weights.factored_positivity(W.OV.A, W.OV.B).cpu()
     deletes, may = [((current > attends) & (reverses < negative)).sum()

@@ -142,8 +142,10 @@ class Claim(Strict):
     @property
     def on_public(self) -> Self:
         """The claim as a public model is judged by it."""
-        changed = self.public.model_dump(exclude_defaults=True, exclude={"words"}) if self.public else {}
-        return type(self)(**{**self.model_dump(), "optional": {}, **changed}) if changed else self
+        if self.public is None:
+            return self
+        changed = {name: getattr(self.public, name) for name in self.public.model_fields_set - {"words"}}
+        return self.model_copy(update={"optional": {}, **changed} if "values" in changed else changed)
 
     @property
     def quantities(self) -> dict[str, Quantity]:
