@@ -6,9 +6,10 @@ import pytest
 import torch
 import transformers
 
-from transformer_circuits.circuits import copying, heads, real_models, survey
+from transformer_circuits.circuits import copying, heads, survey
 from transformer_circuits.measures import weights
 from transformer_circuits.models import load_model
+from transformer_circuits.real import real_models
 
 SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48)
 

@@ -16,7 +16,7 @@ from transformer_circuits import paths
 from transformer_circuits.paths import ROOT
 
 # The rooms of the package, lowest first: none imports one that comes after it.
-ORDER = "paths models data measures training circuits exercises figures notebook claims pages forks build".split()
+ORDER = "paths models data measures training circuits exercises figures notebook claims real pages forks build".split()
 FILES = sorted((ROOT / "src" / "transformer_circuits").rglob("*.py"))
 
 

@@ -5,10 +5,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from transformer_circuits.circuits import heads, public_records
+from transformer_circuits.circuits import heads
 from transformer_circuits.claims import judge, ledger
 from transformer_circuits.models import load_model, public
 from transformer_circuits.paths import DATA
+from transformer_circuits.real import public_records
 
 NAMES = [public_records.CONTROL, *public_records.LABELS]
 AT_MOST = 300_000  # bytes of all records

@@ -1,6 +1,6 @@
 """The measurements of public models that the chapter "Real models" and the scoreboard read: `make public` writes them.
 
-    python -m transformer_circuits.circuits.public_records [smollm2-135m ...]
+    python -m transformer_circuits.real.public_records [smollm2-135m ...]
 
 In data/public, for each model NAME.yml with the verdicts of the ledger, and NAME.safetensors with scores of all heads
 and, as metadata, the other numbers, the model's source, the machine, seconds, and memory. `four_bits.safetensors` is
@@ -27,12 +27,13 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from transformer_circuits.circuits import heads, real_models
+from transformer_circuits.circuits import heads
 from transformer_circuits.claims import ledger
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.models import load_model, public
 from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import WeightsError, write_atomically
+from transformer_circuits.real import real_models
 
 LABELS = {"smollm2-135m": "SmolLM2-135M-Instruct", "gemma3-270m": "Gemma-3-270M"}
 CONTROL, OURS = "four_bits", "attn-only-2l"
