@@ -18,6 +18,10 @@ test: ready      ## every test, on what the build made of the notebooks: code, i
 pdf: ready       ## the book as one file, _build/book.pdf, printed by the browser
 	$(RUN) .ci/pdf.py
 
+.PHONY: public
+public: ready    ## fetch two public models once (331 MB), and measure what chapter 18 reads: some minutes
+	$(RUN) -m transformer_circuits.real.public_records $(ARGS)
+
 lab: ready       ## the notebooks in JupyterLab, from chapter 0 on
 	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab --ServerApp.root_dir=. notebooks/00_how_to_read.ipynb  # tqdm asks for ipywidgets, which nothing needs
 

@@ -253,7 +253,7 @@ def test_what_is_read_is_judged_by_the_ids_that_text_needs(make, own_tokenizer, 
 
 def test_a_start_token_can_be_chosen_and_must_be_one(make):
     model = load_model(make("Llama", tokenizer=False, bos_token_id=None, eos_token_id=None), "cpu")
-    with pytest.raises(WeightsError, match="names no start token; .*START in chapter 18"):
+    with pytest.raises(WeightsError, match="names no start token; .*START in chapter 19"):
         survey.check(model)
     with pytest.raises(WeightsError, match="the start token must be 0 to 299, got 300"):
         survey.check(model, 300)

@@ -22,8 +22,8 @@ import transformer_circuits
 
 PACKAGE = Path(transformer_circuits.__file__).resolve().parent
 CLAIMS = Path("claims", "claims.yml")  # in the package
-# Hidden files, caches, backups of editors, and records that no chapter reads.
-IGNORED = re.compile(r"[.#].*|.*(\.egg-info|~|\.swp)|__pycache__|held_out_seed\.yml|public")
+# Hidden files, caches, backups of editors, and the records that no chapter reads.
+IGNORED = re.compile(r"[.#].*|.*(\.egg-info|~|\.swp)|__pycache__|held_out_seed\.yml")
 
 
 class BuildError(Exception):

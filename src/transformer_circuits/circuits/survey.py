@@ -1,4 +1,4 @@
-"""The paper's questions, put to any model that TransformerLens bridges (chapter 18), each with what chance gives."""
+"""The paper's questions, put to any model that TransformerLens bridges (chapters 18 and 19), each with what chance gives."""
 
 from typing import Any, NamedTuple
 

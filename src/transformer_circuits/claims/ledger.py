@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
@@ -75,6 +75,16 @@ class Amendment(Strict):
     after_result: bool = False
 
 
+class Public(Strict):
+    """What differs where a public model is measured: words, and the fields of the claim that hold for one model."""
+
+    words: str
+    ours: str = ""
+    values: dict[str, Quantity] = {}
+    reproduced: str = ""
+    partly: str = ""
+
+
 class Claim(Strict):
     """One entry of claims.yml."""
 
@@ -102,7 +112,7 @@ class Claim(Strict):
     paper_values: dict[str, float] = {}
     tolerance: FiniteFloat = 1e-4
     error: str = "relative error"
-    needs_network: bool = False
+    public: Public | None = None
     amended: list[Amendment] = []
 
     @property
@@ -130,6 +140,14 @@ class Claim(Strict):
         return self.not_run or f"Not measured yet: see {self.chapter}."
 
     @property
+    def on_public(self) -> Self:
+        """The claim as a public model is judged by it."""
+        if self.public is None:
+            return self
+        changed = {name: getattr(self.public, name) for name in self.public.model_fields_set - {"words"}}
+        return self.model_copy(update={"optional": {}, **changed} if "values" in changed else changed)
+
+    @property
     def quantities(self) -> dict[str, Quantity]:
         return {**self.values, **self.optional}
 
@@ -154,7 +172,8 @@ class Claim(Strict):
 
 
 class Record(Strict):
-    """What a chapter measured for one claim, with the verdict. `within_error`: see the function of this name."""
+    """What a chapter measured for one claim, with the verdict. `within_error`: see the function of this name. `public`:
+    of a public model."""
 
     id: str
     values: dict[str, FiniteFloat]
@@ -162,10 +181,11 @@ class Record(Strict):
     within_error: bool = False
     criterion: str
     detail: str = ""
+    public: bool = False
 
     @property
     def claim(self) -> Claim:
-        return claim_of(self.id)
+        return claim_of(self.id).on_public if self.public else claim_of(self.id)
 
 
 class Elsewhere(Strict):
@@ -278,14 +298,21 @@ def within_error(claim: Claim, numbers: Mapping[str, float]) -> bool:
     return len(verdicts) > 1
 
 
-def judge(id: str, value: Number | Mapping[str, Number] | None = None, *, detail: str = "", **values: Number) -> Record:
+def judge(
+    id: str,
+    value: Number | Mapping[str, Number] | None = None,
+    *,
+    detail: str = "",
+    public: bool = False,
+    **values: Number,
+) -> Record:
     """Judge what a chapter measured for a claim, by the criterion in claims.yml.
 
     `value` or keywords: the numbers that claims.yml names, a pair being an estimate and its standard error; for an
-    identity its error, or errors by model. `detail`: a sentence for the reader. Raises LedgerError for an unknown id
-    and for values that cannot be judged.
+    identity its error, or errors by model. `detail`: a sentence for the reader. `public`: they are those of one public
+    model. Raises LedgerError for an unknown id and for values that cannot be judged.
     """
-    claim = claim_of(id)
+    claim = claim_of(id).on_public if public else claim_of(id)
     if isinstance(value, Mapping):
         values = {**value, **values}
     elif value is not None:
@@ -295,7 +322,15 @@ def judge(id: str, value: Number | Mapping[str, Number] | None = None, *, detail
     values |= {f"{name}_error": error for name, (_, error) in pairs.items()}
     numbers = measured(claim, values)
     verdict, within = verdict_on(claim, numbers), within_error(claim, numbers)
-    return Record(id=id, values=numbers, verdict=verdict, within_error=within, criterion=claim.criterion, detail=detail)
+    return Record(
+        id=id,
+        values=numbers,
+        verdict=verdict,
+        within_error=within,
+        criterion=claim.criterion,
+        detail=detail,
+        public=public,
+    )
 
 
 # ---- the records of a whole book -------------------------------------------------------------------------------------
@@ -308,7 +343,7 @@ def problems(recorded: Mapping[str, Sequence[Record]]) -> list[str]:
     for notebook, records in recorded.items():
         for given in records:
             try:
-                if judge(given.id, given.values, detail=given.detail) != given:
+                if judge(given.id, given.values, detail=given.detail, public=given.public) != given:
                     found.append(f"{notebook} judged {given.id} by another criterion than that of claims.yml.")
             except LedgerError as error:
                 found.append(f"{notebook}: {error}.")
@@ -319,8 +354,8 @@ def problems(recorded: Mapping[str, Sequence[Record]]) -> list[str]:
 
 
 def missing(recorded: Collection[str]) -> list[Claim]:
-    """Return the claims without a record, except for those that need the network."""
-    return [claim for id, claim in load_claims().items() if id not in recorded and not claim.needs_network]
+    """Return the claims without a record."""
+    return [claim for id, claim in load_claims().items() if id not in recorded]
 
 
 def as_file(now: Mapping[str, Verdict]) -> str:

@@ -271,7 +271,7 @@ def start_token(model: TransformerBridge) -> int:
     if (start := reading(model).start) is None:
         raise WeightsError(
             f"{model.cfg.model_name!r} names no start token; pass one to models.bridge.set_reading (START in "
-            f"chapter 18)"
+            f"chapter 19)"
         )
     return start
 

@@ -1,0 +1,127 @@
+"""What the paper's algebra says of models with rotary positions, normalized queries and keys, and shared keys: exact statements, on random ones."""
+
+import functools
+
+import pytest
+import torch
+import transformers
+
+from transformer_circuits.circuits import copying, heads, survey
+from transformer_circuits.measures import weights
+from transformer_circuits.models import load_model
+from transformer_circuits.real import real_models
+
+SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48)
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory):
+    @functools.cache
+    def make(kind: str):
+        """Return a random model with rotary positions and shared keys; Qwen3 normalizes queries and keys."""
+        config = getattr(transformers, f"{kind}Config")(
+            **SIZES, head_dim=16, vocab_size=200, bos_token_id=0, eos_token_id=0, max_position_embeddings=64
+        )
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{kind}ForCausalLM")(config)
+        for name, parameter in model.named_parameters():
+            torch.nn.init.normal_(parameter, mean=float("norm" in name), std=0.2)
+        folder = tmp_path_factory.mktemp(kind)
+        model.save_pretrained(folder)
+        return load_model(str(folder))
+
+    return make
+
+
+@pytest.fixture
+def tokens():
+    return torch.randint(1, 200, (1, 24), generator=torch.Generator().manual_seed(0))
+
+
+def normalized(model, cache, layer):
+    """Return what the layer reads, divided by its length; the gains are in the matrices."""
+    stream = cache[f"blocks.{layer}.hook_resid_pre"][0].double()
+    eps = model.original_model.config.rms_norm_eps
+    return stream / (stream.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
+@torch.no_grad()
+def test_a_score_is_an_entry_of_the_QK_circuit_of_its_distance_times_a_number_of_either_token(make, tokens, kind):
+    model, layer, distance = make(kind), 1, 5
+    W, (_, cache) = survey.read_weights(model), model.run_with_cache(tokens)
+    turns = real_models.rotations(model, tokens, layer)
+    x = normalized(model, cache, layer)
+    n = tokens.shape[1]
+    for head in range(4):
+        scores = cache["attn_scores", layer][0, head].double()
+        expected = torch.stack([
+            torch.stack([x[i] @ real_models.QK_at(W, turns[i - j], (layer, head)) @ x[j] for j in range(i + 1)] + [x.new_zeros(())] * (n - 1 - i))
+            for i in range(n)
+        ]) / 16**0.5  # fmt: skip
+        if kind == "Qwen3":  # the length of each query and each key
+            lengths = [
+                (x @ W.QK.A[layer, head].double() / model.blocks[layer].attn.q_norm.w.double()).square().mean(-1),
+                (x @ W.QK.B[layer, head].mT.double() / model.blocks[layer].attn.k_norm.w.double()).square().mean(-1),
+            ]
+            query, key = ((each + model.original_model.config.rms_norm_eps).sqrt() for each in lengths)
+            expected = expected / query[:, None] / key
+        assert heads.relative_error(scores.tril(), expected) < 1e-4
+        # A circuit without the distance would be wrong.
+        flat = x @ real_models.QK_at(W, turns[0], (layer, head)) @ x.mT
+        assert (flat.diagonal(-distance) / 4 - expected.diagonal(-distance)).abs().max() > 1e-2
+
+
+@torch.no_grad()
+def test_rotations_of_two_places_differ_by_the_rotation_of_their_distance(make, tokens):
+    turns = real_models.rotations(make("Llama"), tokens, 0)
+    assert heads.relative_error(turns[9] @ turns[4].mT, turns[5]) < 1e-6
+
+
+@torch.no_grad()
+def test_heads_that_share_keys_look_at_the_same_directions_of_a_source(make, tokens):
+    model = make("Llama")
+    W, turns = survey.read_weights(model), real_models.rotations(model, tokens, 0)
+    circuits = [real_models.QK_at(W, turns[0], (0, head)) for head in range(4)]
+    ranks = [int(torch.linalg.matrix_rank(torch.cat(circuits[:n]), rtol=1e-6)) for n in (1, 2, 3)]
+    assert ranks == [16, 16, 32]  # heads 0 and 1 share keys, head 2 has others
+
+
+# What the measures compute without forming matrices as large as the vocabulary is what the chapters' functions compute
+
+
+@torch.no_grad()
+def test_leading_sets_are_those_of_chapter_5(make):
+    model = make("Llama")
+    W = survey.read_weights(model)
+    E, U = weights.centered(W.W_E, W.W_U)
+    found = real_models.leading_sets(E, U, real_models.grams(E, U), W.OV.A[1, 2], W.OV.B[1, 2], n=3)
+    circuit = E @ W.OV[1, 2] @ U
+    vectors = copying.leading_eigenvectors(circuit, n=3)[1]
+    sets = torch.cat([vectors.topk(10).indices, (-vectors).topk(10).indices])
+    assert {tuple(sorted(x)) for x in found.tokens.tolist()} == {tuple(sorted(x)) for x in sets.tolist()}
+    boosts = copying.boost_within(circuit, found.tokens)
+    assert heads.relative_error(found.boost, boosts) < 1e-3
+
+
+@torch.no_grad()
+def test_the_match_of_a_head_is_that_of_chapter_7(make):
+    model = make("Llama")
+    W = survey.read_weights(model)
+    previous = torch.zeros(2, 4)
+    previous[0, 3] = 0.9  # the only previous-token head
+    positivity, match, first = real_models.corner(model, W, real_models.grams(W.W_E, W.W_U), previous)
+    circuit = W.W_E @ W.QK[1] @ W.OV[0, 3].T @ W.W_E.mT
+    table = circuit.AB
+    own, mean = table.diagonal(dim1=1, dim2=2).mean(dim=-1), table.mean(dim=(1, 2))
+    assert first == 1 and positivity[0].isnan().all()
+    assert heads.relative_error(match[1], (own - mean) / 16**0.5) < 1e-4
+    assert heads.relative_error(positivity[1], weights.positivity(circuit.eigenvalues)) < 1e-3
+
+
+def test_spectra():
+    x = torch.randn(4096, 384, generator=torch.Generator().manual_seed(0))
+    assert real_models.random_spectrum(4096, 384) == pytest.approx(real_models.spectrum(x.mT @ x), abs=0.005)
+    E = torch.diag(torch.tensor([4.0, 1.0, 0.0]))
+    U = torch.diag(torch.tensor([4.0, 0.0, 1.0]))
+    assert real_models.joint_components(E, U) == pytest.approx((2 / 3, 1 / 3))
