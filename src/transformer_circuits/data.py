@@ -89,11 +89,13 @@ class BigramCounts:
 @functools.cache
 def bigram_counts() -> BigramCounts:
     """The complete table of the training text, every pair that occurs."""
-    stored = np.load(data_file("bigrams.npz"))
+    stored = np.load(data_file("bigrams.npz"))  # made by `training.corpus.count_bigrams`
+    values = {name: stored[name].astype(np.int64) for name in ("gap", "count")}
+    for name, part in values.items():
+        part[part == 255] = stored[f"large_{name}"]
     row_start = np.concatenate([[0], np.cumsum(stored["successors"], dtype=np.int64)])
-    rows = np.split(stored["gap"].astype(np.int64), row_start[1:-1])
-    following = np.concatenate([np.cumsum(row) for row in rows])
-    return BigramCounts(*map(torch.from_numpy, (row_start, following, stored["count"].astype(np.int64))))
+    following = np.concatenate([np.cumsum(row) for row in np.split(values["gap"], row_start[1:-1])])
+    return BigramCounts(*map(torch.from_numpy, (row_start, following, values["count"])))
 
 
 def small_run(name: str) -> tuple[np.ndarray, dict[str, Tensor]]:

@@ -7,6 +7,7 @@ from scipy import sparse
 
 from transformer_circuits import data
 from transformer_circuits.circuits.bigrams import similarly_frequent, token_frequency
+from transformer_circuits.models.shards import save_arrays
 from transformer_circuits.training.corpus import count_bigrams
 
 
@@ -19,14 +20,15 @@ def test_held_out_windows_begin_with_the_start_token_and_run_through_the_text():
         data.held_out_windows(10**6, 100)
 
 
-def test_compact_counts_are_the_counts():
-    tokens = np.random.default_rng(0).zipf(1.3, 5_000).clip(max=47).astype(np.uint16)  # of 50: the last two never occur
-    table = sparse.csr_array((np.ones(len(tokens) - 1, int), (tokens[:-1], tokens[1:])), shape=(50, 50))
-    counts = data.BigramCounts(*(torch.from_numpy(x.astype(int)) for x in (table.indptr, table.indices, table.data)))
-    stored, dense = count_bigrams(tokens, 50), torch.from_numpy(table.toarray())
-    assert stored["successors"].tolist() == (dense > 0).sum(1).tolist()
-    assert stored["count"].tolist() == counts.count.tolist()
-    assert torch.equal(counts.dense(torch.arange(50)), dense.float())
+def test_compact_counts_are_the_counts(monkeypatch, tmp_path):
+    tokens = np.random.default_rng(0).zipf(1.3, 50_000).clip(max=447).astype(np.uint16)
+    table = sparse.csr_array((np.ones(len(tokens) - 1, int), (tokens[:-1], tokens[1:])), shape=(450, 450))
+    dense = torch.from_numpy(table.toarray())  # of 450 tokens, the last two never occur
+    assert dense.max() > 1000 and (dense[300] > 0).nonzero().flatten().diff().max() > 255
+    save_arrays(tmp_path / "bigrams.npz", **count_bigrams(tokens, 450))
+    monkeypatch.setattr(data, "data_file", tmp_path.joinpath)
+    counts = data.bigram_counts.__wrapped__()
+    assert torch.equal(counts.dense(torch.arange(450)), dense.float())
     torch.testing.assert_close(token_frequency(counts), dense.sum(1) / dense.sum())
 
 

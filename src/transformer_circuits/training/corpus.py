@@ -20,13 +20,12 @@ import sys
 import tarfile
 import textwrap
 import tomllib
-import zipfile
 import zlib
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -37,7 +36,7 @@ from tqdm import tqdm
 
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.release import data_file
-from transformer_circuits.models.shards import sha256
+from transformer_circuits.models.shards import save_arrays, sha256
 from transformer_circuits.models.tokenizer import compact
 from transformer_circuits.training.windows import Windows
 
@@ -350,23 +349,18 @@ def count_bigrams(tokens: np.ndarray, d_vocab: int) -> dict[str, np.ndarray]:
     """Return how often each token follows each other one, as compact arrays (`data.bigram_counts` reads them back).
 
     successors [d_vocab]: number of different tokens seen after each token; then, for each of those in order, gap: its
-    id minus the one before it in the row (the first: its id), and count.
+    id minus the one before it in the row (the first: its id), and count. Of these two, values from 255 on are 255, and
+    stand in large_gap and large_count.
     """
     pairs = np.ones(len(tokens) - 1, dtype=np.uint32), (tokens[:-1], tokens[1:])
     table = sparse.csr_array(pairs, shape=(d_vocab, d_vocab))  # equal pairs are added
     rows = np.split(table.indices, table.indptr[1:-1])
     gap = np.concatenate([np.diff(row, prepend=0) for row in rows])
-    successors = np.diff(table.indptr)
-    return {"successors": successors.astype(np.uint16), "gap": gap.astype(np.uint16), "count": table.data}
-
-
-def save_arrays(file: Path | BinaryIO, **arrays: np.ndarray) -> None:
-    """Write an .npz that `np.load` reads, with LZMA a quarter smaller than `np.savez_compressed`; equal arrays give
-    equal bytes."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, array, allow_pickle=False)
+    stored = {"successors": np.diff(table.indptr).astype(np.uint16)}
+    for name, values in {"gap": gap, "count": table.data}.items():
+        stored[name] = np.minimum(values, 255).astype(np.uint8)
+        stored[f"large_{name}"] = values[values >= 255].astype(np.uint32)
+    return stored
 
 
 def ship(out: Path, data: Path) -> None:

@@ -30,10 +30,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
-from transformer_circuits.models.shards import write_atomically
+from transformer_circuits.models.shards import save_arrays, write_atomically
 from transformer_circuits.models.tokenizer import tokenizer_of
 from transformer_circuits.training import evaluation
-from transformer_circuits.training.corpus import save_arrays
 
 NAMES = "Old Zorblax met Quennifer at the gate. Zorblax bowed, and Quennifer laughed."
 LONGEST = 48  # tokens of a text at most
