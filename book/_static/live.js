@@ -17,7 +17,7 @@
 
   // ---- chapter 5: two vectors, and the eigenvalues of their matrix ---------------------------------------------------------------
 
-  function eigenvalues(host, { start, threshold }) {
+  function eigenvalues(host, { start }) {
     const rows = start.map((row) => [...row]), size = 260, unit = 36, center = size / 2;
     const plane = svg("svg", { viewBox: `0 0 ${size} ${size}` }), complex = svg("svg", { viewBox: `0 0 ${size} ${size}`, role: "img" }), said = make("p", { ariaLive: "polite" });
     const at = (/** @type {number[]} */ [x, y]) => [center + unit * x, center - unit * y];
@@ -46,7 +46,7 @@
       });
       complex.setAttribute("aria-label", `Eigenvalues ${values.map(([x, y]) => `${text(x)}${y ? ` ${y < 0 ? "−" : "+"} ${text(Math.abs(y))}i` : ""}`).join(" and ")}`);
       const own = [rows[0][0] > rows[0][1], rows[1][1] > rows[1][0]].filter(Boolean).length;
-      said.replaceChildren(make("b", {}, `Positivity ${text(positivity)}`), ` (copying from ${text(threshold)} on). ${["Neither token raises itself", "One of the two tokens raises itself", "Both tokens raise themselves"][own]} most. `,
+      said.replaceChildren(make("b", {}, `Positivity ${text(positivity)}`), `. ${["Neither token raises itself", "One of the two tokens raises itself", "Both tokens raise themselves"][own]} most. `,
         real ? "" : "The two eigenvalues are complex: the head turns one token into the other.");
     }
     function moving(end, i) {
@@ -78,11 +78,11 @@
     function show(i) {
       const { source, destinations, outs, right } = sources[i], most = (list) => Math.max(...list.map(([, x]) => x));
       const rows = destinations.map(([to], k) => make("tr", {}, make("th", { scope: "row" }, code(to)),
-        ...outs.map(([out], j) => make("td", { className: right[k][j] ? "right" : "bug" }, right[k][j] ? "✓" : "·", make("span", { className: "tc-hidden" }, `${source} … ${to} → ${out}: ${right[k][j] ? "occurs in the text" : "does not occur"}`)))));
+        ...outs.map(([out], j) => make("td", { className: right[k][j] ? "right" : "bug" }, right[k][j] ? "✓" : "·", make("span", { className: "tc-hidden" }, `${source} … ${to} → ${out}: ${right[k][j] ? "right" : "wrong, or too rare to judge"}`)))));
       box.replaceChildren(make("div", { className: "tc-live-two" },
         make("div", {}, make("h4", {}, `QK: from where is ${source} attended to?`), bars(destinations.map(([name, x]) => [code(name), x]), most(destinations))),
         make("div", {}, make("h4", {}, `OV: what does it raise?`), bars(outs.map(([name, x]) => [code(name), x]), most(outs), { color: () => "orange" }))),
-      make("p", {}, "The head cannot choose pairs: every destination on the left gets every output on the right. ✓ marks skip-trigrams that occur in the training text. The others are bugs."),
+      make("p", {}, "The head cannot choose pairs: every destination on the left gets every output on the right. ✓ marks right skip-trigrams: seen at least five times, and the source makes the output more likely. A dot is wrong, or too rare to judge."),
       make("div", { className: "tc-live-table" }, make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, `${source} …`), ...outs.map(([out]) => make("th", { scope: "col" }, code(out))))), make("tbody", {}, ...rows))));
     }
     host.replaceChildren(heads.choices(`Source token, head ${head}`, sources.map(({ source }) => source), 0, show), box);
@@ -92,7 +92,7 @@
   // ---- chapter 6: which head reads which, and through which side ------------------------------------------------------------------
 
   function graph(host, { writers, readers, ratios, most, works = [] }) {
-    const sides = ["queries", "keys", "values"], colors = ["red", "blue", "orange"], n = writers.length, names = [...writers, ...readers];
+    const sides = ["queries", "keys", "values"], colors = ["green", "blue", "purple"], n = writers.length, names = [...writers, ...readers];
     const told = make("div", { ariaLive: "polite" }), { box, buttons, lines } = heads.graph(2, n, show, { strands: 3 });
     const pairs = lines.map((_, k) => ({ side: k % 3, reader: Math.floor(k / 3 / n), writer: Math.floor(k / 3) % n }));
     const ratio = ({ side, reader, writer }) => ratios[side][reader][writer];

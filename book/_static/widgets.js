@@ -21,7 +21,7 @@ for (const summary of document.querySelectorAll("nav summary")) summary.setAttri
 
 // "Follow a name" (follow/follow.js) and pictures that answer (live.js): their scripts are loaded only on pages that have them.
 (() => {
-  const base = new URL(".", document.currentScript.src), STEPS = { "01_": 1, "03_": 6, "06_": 3, "07_": 4 }; // of chapters: the step at which it waits
+  const base = new URL(".", document.currentScript.src), STEPS = { "01_": 3, "03_": 7, "06_": 3, "07_": 4 }; // of chapters: the step at which it waits
   const front = location.pathname.endsWith("intro.html"); // where it plays once
   const add = (name, properties) => new Promise((resolve) => document.head.append(Object.assign(document.createElement(name), properties, { onload: resolve })));
   const load = (name) => add("script", { src: new URL(name, base) });

@@ -14,7 +14,7 @@ STATIC = ROOT / "book" / "_static"
 RATIOS = np.random.default_rng(0).uniform(0.5, 1.5, (3, 4, 4))
 RATIOS[1, 2, 1] = 3.2  # keys of head 1.2 read head 0.1
 PICTURES = {
-    "eigenvalues": live("eigenvalues", "drag two vectors", start=[[2.0, 0.5], [0.3, 1.5]], threshold=0.5),
+    "eigenvalues": live("eigenvalues", "drag two vectors", start=[[2.0, 0.5], [0.3, 1.5]]),
     "circuits": live("circuits", "choose a source", head="0.3", sources=[
         {"source": " keep", "destinations": [[" in", 2.0], [" at", 1.0]], "outs": [[" mind", 3.0], ["<b>bay", 2.0]], "right": [[True, False], [False, True]]},
         {"source": " two", "destinations": [[" has", 2.0]], "outs": [[" three", 3.0]], "right": [[True]]},

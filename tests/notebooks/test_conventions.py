@@ -62,5 +62,8 @@ def test_the_page_of_failures_gives_a_reason_for_each_and_only_numbers_of_the_ch
     for id, entry in entries(page).items():
         for part in ("The paper", "Here", "Explanation", "Evidence", "What would decide it"):
             assert f"**{part}.**" in entry, f"{id} lacks {part}"
-        assert f"](#why-{id.lower()}) |" in entry, f"{id} has no row in the table"
+        claim = load_claims()[id]
+        row = f"| [{claim.title}](#why-{id.lower()}) | {claim.words(accepted[id])} |"
+        assert row in entry, f"{id} has no row in the table with its title and verdict"
+        assert f"<summary>{claim.title}</summary>" in page, f"the details of {id} lack its title"
     assert unfounded_on_the_page_of_failures(page, {path.stem: nb for path, nb in NOTEBOOKS.items()}) == []

@@ -51,7 +51,7 @@ def test_every_claim_has_one_line_and_one_cell_that_leads_to_it(page):
     assert [cell["href"] for cell in page.select(".tc-cell")] == [f"#claim-{id}" for id in ledger.load_claims()]
     line = words(page.find(id="claim-Z2").summary)
     title = ledger.claim_of("Z2").title
-    assert line == f"✓ reproduced {title} 3.12% of tokens raise themselves most Paper: rarely; no number Z2"
+    assert line == f"✓ reproduced {title} 3.12% of tokens predict themselves Paper: rarely; no number Z2"
 
 
 def test_a_card_begins_with_a_plain_sentence_and_folds_names_and_formulas(page, text):
@@ -67,7 +67,7 @@ def test_a_card_begins_with_a_plain_sentence_and_folds_names_and_formulas(page, 
 
 def test_a_card_says_what_other_models_gave(page):
     facts = {words(row.dt): words(row.dd) for row in page.find(id="claim-Z2").select(".tc-facts > div")}
-    assert facts["Held-out seed"] == "seed 2: ◐ partly reproduced 30% of tokens raise themselves most"
+    assert facts["Held-out seed"] == "seed 2: ◐ partly reproduced 30% of tokens predict themselves"
     assert facts["Public models"].startswith("A <b>: ✗ not reproduced 90%")
     assert facts["Public models"].endswith("(judged by an earlier criterion)")
     assert "Held-out seed" not in page.find(id="claim-Z1").text

@@ -56,7 +56,7 @@ const follow = (() => {
       say`A stream is a list of numbers. It rises through two layers of heads, which read it and add to it. At the end of the last one, the model guesses what comes next.`,
       say`In the first layer, head ${previous} attends from nearly every token to the one before. Thicker is more: ${le} attends to ${ram} with ${percent(d.look_back[d.target][d.target - 1])}.`,
       say`What it reads, it adds to the stream. So the stream at ${le} now carries a note: the token before me is ${ram}.`,
-      say`Its query at the last ${ram} meets the key of every token. ${le} matches best, mostly because of its note (blue), and not because of the token itself.`,
+      say`Its query at the last ${ram} meets the key of every token. ${le} matches best, mostly because of its note (orange), and not because of the token itself. The key of head ${induction} reads what head ${previous} wrote: this is K-composition. (Numbers are scores above the mean of all keys: softmax sees nothing else.)`,
       say`The best match takes almost everything: ${seen} of the attention is on ${le}.`,
       say`Attention only says where. What is moved is ${le} itself: the head raises its logit by ${raised}.`,
       guess === d.answer ? say`All paths together give ${le} ${likely}. What followed ${ram} last time is expected again. This is induction.`
@@ -133,14 +133,14 @@ const follow = (() => {
       return wide ? { x: x0 - thick / 2, y: y1, width: thick, height: Math.max(0, y0 - y1) } : { x: x0, y: y0 - thick / 2, width: Math.max(0, x1 - x0), height: thick };
     };
 
-    function band(from, to, lines) {
+    function band(from, to, lines, only = false) {
       const [x0, y0] = place(0, from), [x1, y1] = place(d.last, to), pad = G.pitch / 2, [across, down] = wide ? [pad, 0] : [0, pad];
       const size = { width: x1 - x0 + 2 * across, height: Math.abs(y1 - y0) + 2 * down };
-      mark("rect", { x: x0 - across, y: Math.min(y0, y1) - down, ...size, rx: 4, fill: "var(--f-band)" });
+      mark("rect", { x: x0 - across, y: Math.min(y0, y1) - down, ...size, rx: 4, fill: "var(--f-band)" }, (v) => ({ opacity: only ? two(v) : 1 }));
       lines.forEach(([words, color], k) => mark("text", wide ? { x: 0, y: (y0 + y1) / 2 - 4 + 15 * k } : { x: x0 + 2, y: 11 + 14 * k }, (v) => ({ text: words(v), fill: `var(--f-${color})` })));
     }
-    band(at.look, at.note, [[(v) => (v.one > 0.5 ? "no layer" : "layer 1"), "soft"], [(v) => (v.one > 0.5 ? "" : `head ${d.heads.previous}`), "blue-ink"]]);
-    band(at.base, at.arrive, [[(v) => (v.one > 0.5 ? "the layer" : "layer 2"), "soft"], [(v) => `head ${v.one > 0.5 ? d.one : d.heads.induction}`, "orange-ink"]]);
+    band(at.look, at.note, [[(v) => (v.one > 0.5 ? "" : "layer 1"), "soft"], [(v) => (v.one > 0.5 ? "" : `head ${d.heads.previous}`), "first-ink"]], true);
+    band(at.base, at.arrive, [[(v) => (v.one > 0.5 ? "the layer" : "layer 2"), "soft"], [(v) => `head ${v.one > 0.5 ? d.one : d.heads.induction}`, "second-ink"]]);
 
     // The streams, and their tokens; those that occur twice in a row are underlined.
     let run = 1;
@@ -162,9 +162,9 @@ const follow = (() => {
       if (i === j || weight < 0.02) return;
       const chosen = i === d.target && j === i - 1 ? 1 : 0;
       mark("path", { d: hook(j, at.look, at.look, i, at.note), "stroke-width": 1 + 4 * weight },
-        (v) => ({ ...drawn(v.look * two(v)), opacity: mix(0.45, 1, v.lookLit), stroke: ink("blue", Math.max(v.lookLit, chosen * v.noteLit)) }));
+        (v) => ({ ...drawn(v.look * two(v)), opacity: mix(0.45, 1, v.lookLit), stroke: ink("first", Math.max(v.lookLit, chosen * v.noteLit)) }));
     }));
-    mark("path", { d: line(place(d.target, at.note), place(d.target, at.base)), stroke: "var(--f-blue)", "stroke-width": 5 },
+    mark("path", { d: line(place(d.target, at.note), place(d.target, at.base)), stroke: "var(--f-first)", "stroke-width": 5 },
       (v) => ({ opacity: v.askLit * (1 - v.cut) * two(v) }));
     function chip(text, path, color, fit) {
       const way = mark("path", { d: path }), length = way.getTotalLength(), width = 8 + 7 * text.length;
@@ -178,11 +178,11 @@ const follow = (() => {
     for (let i = 1; i < n; i++) {
       const source = d.look_back[i].indexOf(Math.max(...d.look_back[i])), chosen = i === d.target ? 1 : 0;
       if (wide && G.pitch < 34 && !chosen && d.note(i).length > 4) continue; // chips would cover each other
-      chip(d.note(i), hook(source, at.look, at.look, i, at.note), "blue",
+      chip(d.note(i), hook(source, at.look, at.look, i, at.note), "first",
         (v) => ({ part: v.notes, opacity: clamp(3 * v.notes) * two(v), lit: chosen ? v.noteLit : 0.15 * v.noteLit * (1 - v.askLit), gone: v.cut }));
     }
     const [nx, ny] = place(d.target, at.note);
-    mark("text", { ...(wide ? { x: nx, y: ny - 13, "text-anchor": "middle" } : { x: nx - 8 - 4 * d.asked.length, y: ny + 4, "text-anchor": "end" }), class: "halo", fill: "var(--f-blue-ink)", text: "before me:" },
+    mark("text", { ...(wide ? { x: nx, y: ny - 13, "text-anchor": "middle" } : { x: nx - 8 - 4 * d.asked.length, y: ny + 4, "text-anchor": "end" }), class: "halo", fill: "var(--f-first-ink)", text: "before me:" },
       (v) => ({ opacity: clamp(2 * v.notes - 1) * v.noteLit * (1 - v.cut) * two(v) }));
     const [cx, cy] = place(0, at.cut), cutText = wide ? { x: cx - G.pitch / 2 - 6, y: cy + 4, text: "keys cut" } : { x: cx, y: 25, text: "cut" };
     const gone = (v) => ({ opacity: v.cut * v.notes * two(v) });
@@ -195,13 +195,13 @@ const follow = (() => {
     const depth = (share) => mix(at.base, at.full, share);
     for (let i = 0; i < d.last; i++) {
       mark("path", {}, (v) => ({
-        d: hook(i, Math.min(at.leave, depth(tall(i, v)) + (wide ? 18 : 44)), at.leave, d.last, at.arrive), ...drawn(v.softmax), "stroke-width": 7 * d.attention(i, v), stroke: ink("orange", v.attendLit),
+        d: hook(i, Math.min(at.leave, depth(tall(i, v)) + (wide ? 18 : 44)), at.leave, d.last, at.arrive), ...drawn(v.softmax), "stroke-width": 7 * d.attention(i, v), stroke: ink("second", v.attendLit),
       }));
     }
     for (let i = 0; i < n; i++) {
       const byNote = (v) => grown(i, v) * Math.min(Math.max(0, d.score(i, v)), Math.max(0, d.part("previous", i)) * (1 - v.cut) * two(v)) / d.most * clamp(1 - 2 * v.softmax);
-      mark("rect", {}, (v) => ({ ...box(i, at.base, depth(tall(i, v))), fill: ink("orange", v.softmax * v.attendLit) }));
-      mark("rect", { fill: "var(--f-blue)" }, (v) => box(i, depth(tall(i, v) - byNote(v)), depth(tall(i, v))));
+      mark("rect", {}, (v) => ({ ...box(i, at.base, depth(tall(i, v))), fill: ink("second", v.softmax * v.attendLit) }));
+      mark("rect", { fill: "var(--f-first)" }, (v) => box(i, depth(tall(i, v) - byNote(v)), depth(tall(i, v))));
       mark("text", { class: "halo", "font-size": 11 }, (v) => {
         const share = d.attention(i, v), score = d.score(i, v), strong = i === d.target || v.softmax > 0.5;
         const text = v.softmax < 0.5 ? (score > 0.5 ? signed(score) : "") : share >= 0.02 ? percent(share) : "";
@@ -209,16 +209,16 @@ const follow = (() => {
       });
     }
     const [qx, qy] = place(d.last, at.base);
-    mark("path", { d: line(place(d.last, at.base - 4), place(0, at.base - 4)), stroke: "var(--f-orange)", "stroke-width": 2 }, (v) => ({ ...drawn(clamp(1.5 * v.scores)), opacity: v.askLit }));
+    mark("path", { d: line(place(d.last, at.base - 4), place(0, at.base - 4)), stroke: "var(--f-second)", "stroke-width": 2 }, (v) => ({ ...drawn(clamp(1.5 * v.scores)), opacity: v.askLit }));
     ["query:", `I am ${d.asked}`].forEach((text, k) =>
-      mark("text", { ...(wide ? { x: qx + 14, y: qy - 8 + 14 * k } : { x: qx + 40 * k, y: qy + 22 }), text, fill: "var(--f-orange-ink)", "font-weight": 400 + 200 * k }, (v) => ({ opacity: v.askLit })));
+      mark("text", { ...(wide ? { x: qx + 14, y: qy - 8 + 14 * k } : { x: qx + 40 * k, y: qy + 22 }), text, fill: "var(--f-second-ink)", "font-weight": 400 + 200 * k }, (v) => ({ opacity: v.askLit })));
 
     // What is copied, and the prediction.
-    mark("path", { d: line(place(d.last, at.arrive), place(d.last, at.out)), stroke: "var(--f-orange)", "stroke-width": 4 }, (v) => ({ ...drawn(v.carry), opacity: v.carryLit }));
-    chip(d.answer, hook(d.target, at.leave, at.leave, d.last, at.arrive), "orange",
+    mark("path", { d: line(place(d.last, at.arrive), place(d.last, at.out)), stroke: "var(--f-second)", "stroke-width": 4 }, (v) => ({ ...drawn(v.carry), opacity: v.carryLit }));
+    chip(d.answer, hook(d.target, at.leave, at.leave, d.last, at.arrive), "second",
       (v) => ({ part: v.carry, opacity: clamp(4 * v.carry) * Math.max(0.25, d.attention(d.target, v)), lit: v.carryLit }));
     const [ox, oy] = place(d.last, at.out);
-    mark("text", { ...(wide ? { x: ox, y: oy - 8, "text-anchor": "middle" } : { x: ox, y: oy - 12, "text-anchor": "end" }), class: "halo", "font-weight": 600, fill: "var(--f-orange-ink)" },
+    mark("text", { ...(wide ? { x: ox, y: oy - 8, "text-anchor": "middle" } : { x: ox, y: oy - 12, "text-anchor": "end" }), class: "halo", "font-weight": 600, fill: "var(--f-second-ink)" },
       (v) => ({ text: `${d.answer} ${signed(d.adds(v))}`, opacity: clamp(2 * v.carry - 1) * v.carryLit * (1 - v.next) }));
 
     function list({ x, y, width, label }, rows, { title, most, text, opacity }) {
@@ -233,12 +233,12 @@ const follow = (() => {
     }
     const part = (name, words, color = "bar", left = (_) => 1) => ({ name: words, color: () => color, value: (v) => d.part(name, d.target) * left(v) });
     const rows = [
-      part("previous", wide ? `its note “before me: ${d.asked}”` : "its note", "blue", (v) => 1 - v.cut), part("token", wide ? `the token ${d.answer} itself` : "the token itself"),
+      part("previous", wide ? `its note “before me: ${d.asked}”` : "its note", "first", (v) => 1 - v.cut), part("token", wide ? `the token ${d.answer} itself` : "the token itself"),
       part("also", `${wide ? "what " : ""}head ${d.heads.also}${wide ? " wrote" : ""}`), part("rest", "all else"),
     ];
     list(G.split, rows, { title: (v) => `${wide ? "Score of " : ""}${d.answer}${wide ? ", above the mean key" : ""}: ${signed(d.score(d.target, v))}`, most: d.most, text: signed, opacity: (v) => v.askLit * two(v) });
     const order = (i) => (v) => d.likely.filter((_, k) => d.chance(k, v) > d.chance(i, v)).length;
-    const guesses = d.likely.map((name, i) => ({ name, token: true, color: () => (i === d.rank ? "orange" : "bar"), value: (v) => d.chance(i, v), order: order(i) }));
+    const guesses = d.likely.map((name, i) => ({ name, token: true, color: () => (i === d.rank ? "second" : "bar"), value: (v) => d.chance(i, v), order: order(i) }));
     list(G.next, guesses, { title: () => "next token", most: 1, text: percent, opacity: (v) => v.next });
     return (v) => marks.forEach((fit) => fit(v));
   }
@@ -276,7 +276,7 @@ const follow = (() => {
     return { box: make("div", { className: "tc-follow-lenses" }, looks.box, moves.box), cut };
   }
 
-  /** Every path to the logit of the answer, as a strand: as thick as what it adds, blue if it raises the logit. */
+  /** Every path to the logit of the answer, as a strand: as thick as what it adds, blue if it raises the logit, red if it lowers it. */
   function strands(d, narrow) {
     const direct = narrow ? "directly" : "directly, from the last token", after = (second, first) => (narrow ? `${second} after ${first}` : `head ${second}, of what ${first} moved`);
     const name = (path) => (path === "" ? direct : path.includes("·") ? after(...path.split("·")) : `head ${path} alone`);
@@ -284,7 +284,7 @@ const follow = (() => {
     const total = rows.reduce((sum, [, x]) => sum + x, 0), [width, left] = narrow ? [372, 168] : [640, 196], picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Paths to the logit of ${d.answer}` });
     if (!narrow) picture.style.maxWidth = "42rem";
     rows.forEach(([path, value], k) => {
-      const y = step * (k + 0.5) + 5, thick = Math.max(1, 14 * Math.abs(value) / most), color = value < 0 ? "red" : "blue";
+      const y = step * (k + 0.5) + 5, thick = Math.max(1, 14 * Math.abs(value) / most), color = value < 0 ? "red" : "second";
       const title = k < d.paths.length ? name(path) : path;
       picture.append(svg("path", { d: `M${left + 44} ${y}C${width - 110} ${y} ${width - 140} ${height / 2} ${width - 72} ${height / 2}`, fill: "none", stroke: `var(--f-${color})`, "stroke-width": thick, opacity: 0.65 }),
         svg("text", { x: left, y: y + 4, "text-anchor": "end", fill: "var(--f-ink)" }, title), svg("text", { x: left + 38, y: y + 4, "text-anchor": "end", fill: "var(--f-ink)" }, signed(value)));
@@ -338,6 +338,7 @@ const follow = (() => {
       scrub.ariaValueText = `${at()}, ${NAMES[at() - 1]}`;
       [...stops.children].forEach((stop, i) => stop.classList.toggle("now", i + 1 === at()));
       if (below) below.cut(cut);
+      rest.hidden = Boolean(goal.one); // it is about the model with two layers
       before = performance.now();
       frame ??= requestAnimationFrame(tick);
     }
@@ -359,8 +360,9 @@ const follow = (() => {
       build();
       if (whole) {
         below = lenses(d);
+        const inAll = `Head ${d.heads.induction} adds ${signed(d.runs.intact.adds)} in all, as above: what it adds alone, and what it adds of what the first layer moved.`;
         rest.replaceChildren(make("h2", {}, `Head ${d.heads.induction} through two lenses`), make("p", {}, "A head makes two choices, with different weights. One circuit (QK) chooses where to look, the other (OV) what to move from there. Cut the notes above: only the left side changes."), below.box,
-          make("h2", {}, "Every path to the prediction"), make("p", {}, "With attention patterns kept as they are, the logit of the answer is a sum over paths: directly from the last token, through one head, or through one head of each layer. It counts above the mean of all logits."), strands(d, host.clientWidth < WIDE));
+          make("h2", {}, "Every path to the prediction"), make("p", {}, "With attention patterns kept as they are, the logit of the answer is a sum over paths: directly from the last token, through one head, or through one head of each layer. Each number is relative to the mean logit. " + inAll), strands(d, host.clientWidth < WIDE));
       }
       show();
     }
@@ -377,8 +379,8 @@ const follow = (() => {
     new ResizeObserver(() => picture.clientWidth && String(picture.clientWidth) !== picture.getAttribute("viewBox").split(" ")[2] && build()).observe(host);
     if (play && still.matches) go(7);
     else if (play) {
-      const seen = new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) { seen.disconnect(); steps.play(); } }, { threshold: 0.6 });
-      seen.observe(host);
+      const seen = new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) { seen.disconnect(); steps.play(); } }, { threshold: 1 });
+      seen.observe(steps.button);
     }
   }
   return Object.freeze({ start });

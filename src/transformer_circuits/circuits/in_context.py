@@ -26,11 +26,11 @@ from transformer_circuits.models import load_model
 from transformer_circuits.models.release import data_file
 
 SHIPPED = "in_context_scores.safetensors"
-GROUPS = ("new token", "token seen, pair new", "pair seen")
+GROUPS = ("new", "seen", "pair seen")
 
 
 def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-1"]:
-    """What a window up to each token says about the next: whether it, or the pair, stood there before (GROUPS)."""
+    """What a window up to each token says about the next: whether the window has it, or the pair, already (GROUPS)."""
     kinds = []
     for row in windows:  # one at a time: a table of positions by positions
         inputs, following = row[:-1], row[1:]

@@ -20,15 +20,15 @@ THICK = {"lw": 2, "shrinkA": 4, "shrinkB": 4}  # arrows
 def residual_stream(n_layers: int, n_heads: int) -> Axes:
     """Draw the stream of one token: from embedding to unembedding, with layers of heads that read it and add to it."""
     top = 1.6 * n_layers + 1.4
-    _, ax = plt.subplots(figsize=(6.4, 0.6 * top + 0.7))
-    ax.set(xlim=(-2.6, 6.4), ylim=(-0.6, top + 0.4))
+    _, ax = plt.subplots(figsize=(5.2, 0.6 * top + 0.7))  # small enough to be read on a phone
+    ax.set(xlim=(-2.6, 5.0), ylim=(-0.6, top + 0.4))
     ax.axis("off")
     _arrow(ax, (0, 0), (0, top), color="0.7", lw=5, arrowstyle="-|>,head_width=0.6,head_length=0.9")
     ax.text(0, -0.2, "$W_E$: token embedding", ha="center", va="center", bbox=BOX)
     ax.text(0, top + 0.2, "$W_U$: logits", ha="center", va="center", bbox=BOX)
     names = [f"head {head}" for head in range(n_heads)]
-    if n_heads > 3:
-        names[2:-1] = ["…"]
+    if n_heads > 2:
+        names[1:-1] = ["…"]
     for layer in range(n_layers):
         low, color = 0.7 + 1.6 * layer, ("C1", "C0")[layer % 2]
         for y, action in ((low, "heads read"), (low + 1.1, "heads add")):
@@ -47,7 +47,7 @@ def residual_stream(n_layers: int, n_heads: int) -> Axes:
 
 def concatenation() -> Axes:
     """Draw why concatenating the results of heads and projecting them is a sum: each has a block of W_O."""
-    _, ax = plt.subplots(figsize=(6.4, 2.3))
+    _, ax = plt.subplots(figsize=(5.2, 2.1))
     ax.set(xlim=(0, 12.8), ylim=(0.4, 5.0), aspect="equal")
     ax.axis("off")
     colors = ("C1", "C0", "C4")
@@ -58,7 +58,7 @@ def concatenation() -> Axes:
         _block(ax, (x, 1.2), (1.2, 2.4), color, f"$W_O^{i}$")
         _block(ax, (x + 1.25, 1.8), (0.6, 1.2), color, f"$r^{i}$")
         ax.text(x - 0.3, 2.4, "+" if i else "=", ha="center", va="center", fontsize=14)
-    for x, words in ((2.0, "$W_O$, one matrix"), (4.6, "concatenated"), (9.0, "each head writes on its own")):
+    for x, words in ((2.0, "one matrix"), (4.6, "stacked"), (9.4, "each head writes on its own")):
         ax.text(x, 4.6, words, ha="center", va="center", fontsize=11)
     return ax
 
@@ -129,7 +129,7 @@ def product(
 def kinds_of_paths() -> Figure:
     """Draw the three kinds of path through two layers: direct, through one head, and through a head of each layer."""
     ways = {"direct path": [], "one head": [(1, 1)], "virtual head": [(0, 0), (1, 1)]}  # (layer, head)
-    fig, axes = plt.subplots(1, 3, figsize=(6.4, 3.4), sharey=True)
+    fig, axes = plt.subplots(1, 3, figsize=(5.2, 3.2), sharey=True)
     for ax, (title, heads) in zip(axes, ways.items()):
         ax.set(xlim=(-0.6, 2.6), ylim=(-0.4, 4.4), title=title)
         ax.axis("off")

@@ -24,7 +24,7 @@ from transformer_circuits.pages import render
 
 TWO, ONE = "attn-only-2l", "attn-only-1l"
 TEXTS = {  # all names are made up
-    "A name": "Peter met Mrs. Gramley, and Mrs. Gram",
+    "A name": "Peter met Mrs. Gramley, and Mr. Gram",
     "Another name": "Old Kettleby sat down, and Old Kett",
     "Code": "self.flimber = flimber or self.fl",
     "Found, but outvoted": "He called it the Quiblen, and so the Quib",

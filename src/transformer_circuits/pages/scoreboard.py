@@ -11,8 +11,19 @@ from transformer_circuits.claims.ledger import Claim, Record, Verdict
 from transformer_circuits.pages import render
 from transformer_circuits.paths import DATA
 
-# What a reader wants to know first, in the paper's order.
-HEADLINES = "Z1 S1 S4 E1 T3 T7 T8 T9 T10 T11".split()
+# What a reader wants to know first, in the paper's order: what the paper finds, in plain words.
+HEADLINES = {
+    "Z1": "Without layers, a model learns how often each token follows another, and nothing else.",
+    "S1": "Most tokens are copied: some head raises the token that it attends to.",
+    "S4": "A head of one layer stores patterns of three tokens, such as “keep … in → mind”.",
+    "E1": "Most heads of a one-layer model copy, and the eigenvalues of their weights show it.",
+    "T11": "In a two-layer model, single heads matter most, then the direct path, and two heads in a row matter least.",
+    "T3": "Heads of the second layer read heads of the first, mostly through their keys.",
+    "T9": "An induction head compares the current token with a note of the token before.",
+    "T7": "Induction heads attend to what followed last time, or else rest on the start token.",
+    "T8": "Given random tokens twice, two layers predict the second copy, and one layer cannot.",
+    "T10": "The weights alone show which heads do induction.",
+}
 
 JUDGED = (Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT_REPRODUCED)
 TALLIES = {  # each with its possible outcomes
@@ -111,7 +122,9 @@ class Results:
 
 def headlines(results: Results) -> str:
     """Return what the front page includes, in parts that comments divide."""
-    return render("headlines.md", results=results)
+    findings = next(tally for tally in results.tallies() if tally.name == TALLIES["finding"][0])
+    counts = {verdict: findings.verdicts.count(verdict) for verdict in JUDGED}
+    return render("headlines.md", results=results, findings=len(findings.verdicts), counts=counts, words=HEADLINES)
 
 
 def page(results: Results) -> str:

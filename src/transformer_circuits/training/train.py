@@ -370,7 +370,10 @@ class Run:
             for group in optimizer.param_groups:
                 group["lr"] = self.config.learning_rate(self.step, self.steps)
         first = self.step * self.config.batch + self.accelerator.process_index * self.share
-        rows = self.windows.batch(first, self.share).to(self.accelerator.device)
+        rows = self.windows.batch(first, self.share)
+        if self.accelerator.device.type == "cuda" and not rows.is_cuda:
+            rows = rows.pin_memory()  # its copy does not wait for the GPU
+        rows = rows.to(self.accelerator.device, non_blocking=True)
         try:
             with self.autocast:
                 loss = self.loss(rows)
