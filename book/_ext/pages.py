@@ -85,7 +85,12 @@ def name_folded_cells(app, doctree) -> None:
 
 
 def lift_headline(app, doctree) -> None:
+<<<<<<< HEAD
     """Move figures of the cells tagged `headline` below the page's first paragraph, into the first screen.
+=======
+    """Move figures and sentences of the cells tagged `headline` below the page's first paragraph, into the first
+    screen, or below the opening's question, whose answer they may show.
+>>>>>>> prose2
 
     The cell keeps its code, and a link upward. In JupyterLab and on Colab the figure is where it is computed.
     """
@@ -102,8 +107,16 @@ def lift_headline(app, doctree) -> None:
     if not lifted.children:
         return
     page = next(doctree.findall(nodes.section))
-    first = next((i for i, node in enumerate(page) if isinstance(node, nodes.paragraph)), 0)  # 0: the title
-    page.insert(first + 1, lifted)
+    page.insert(place_of_headline(page), lifted)
+
+
+def place_of_headline(page: nodes.section) -> int:
+    """Return where the headline of a page belongs: after its first paragraph, or after the question of its opening."""
+    paragraphs = [i for i, node in enumerate(page) if isinstance(node, nodes.paragraph)]
+    asked = [i for i in paragraphs if page[i].astext().startswith("Before you look")]
+    folds = [i for i, node in enumerate(page) if isinstance(node, nodes.raw) and "</details>" in node.astext()]
+    answered = [i for i in folds if asked and i > asked[0]]
+    return (answered or paragraphs or [0])[0] + 1  # 0: the title
 
 
 def link_to(app, figure: nodes.figure) -> nodes.paragraph:

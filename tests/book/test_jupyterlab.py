@@ -120,7 +120,7 @@ def test_figures_and_sentences_that_give_an_answer_away_stay_closed(workbook):
     expect(fold.locator("img")).to_be_hidden()
     fold.locator("summary").click()
     expect(fold.locator("img")).to_be_visible()
-    said = scrolled_to(workbook, workbook.locator("details", has_text="Prediction"))
+    said = scrolled_to(workbook, workbook.locator("details", has_text="Answer to Predict"))
     expect(said).not_to_have_attribute("open", "")
     expect(workbook.locator(".jp-InputArea-editor:visible", has_text="answered(")).to_have_count(0)
 

@@ -106,8 +106,10 @@ def our_result(record: Record) -> str:
 
 
 def subscripts(text: str) -> markupsafe.Markup:
-    """Return a sentence as HTML: W_E^T and r_h with subscripts and transposes, longer names such as d_head as code."""
-    escaped = re.sub(r"(?<![\w*])(?!W_|r_)[\w*]*_[\w.]*\w", r"<code>\g<0></code>", str(markupsafe.escape(text)))
+    """Return a sentence as HTML: W_E^T and r_h with subscripts and transposes, longer names such as d_head as code, and
+    what is between backticks."""
+    code = r"`([^`]+)`|(?<![\w*])((?!W_|r_)[\w*]*_[\w.]*\w)"
+    escaped = re.sub(code, lambda found: f"<code>{found[1] or found[2]}</code>", str(markupsafe.escape(text)))
     named = re.sub(r"\b([Wr])_(\w+)", r"\1<sub>\2</sub>", escaped)
     return markupsafe.Markup(named.replace("</sub>^T", "</sub><sup>T</sup>"))
 

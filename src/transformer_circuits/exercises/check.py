@@ -24,6 +24,7 @@ from transformer_circuits.models.bridge import SIZES, from_matrices, matrices
 
 # Largest difference, as a fraction of the largest entry, that counts as equal in double and single precision.
 TOLERANCE, SINGLE = 1e-5, 1e-3
+TITLES = {"Prediction": "Answer to Predict", "Afterward": "Answer to Afterward"}  # of folded answers
 SLOW = 60  # seconds that the cells after a check may compute
 
 
@@ -277,9 +278,12 @@ def helped(name: str) -> Markdown:
 
 
 def answered(name: str, **texts: str) -> Markdown:
-    """Return texts under their titles, and what exercises.yml answers, folded until the check has passed."""
+    """Return the answers to a workbook's questions (keys of TITLES), and what exercises.yml answers, folded until the
+    check has passed."""
     fixed = EXERCISES[name].afterward
-    return folded(texts | ({"Afterward": fixed} if fixed else {}), unfolded=name in PASSED)
+    texts |= {"Afterward": fixed} if fixed else {}
+    answers = {TITLES[question]: text for question, text in texts.items()}
+    return folded(answers, unfolded=name in PASSED)
 
 
 def folded(texts: dict[str, str], unfolded: bool = False) -> Markdown:

@@ -1,6 +1,7 @@
 """The scoreboard, and the tallies and headlines on the front page, from the records in the executed notebooks."""
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from urllib.parse import quote
 
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Claim, Record, Verdict
-from transformer_circuits.pages import render
+from transformer_circuits.pages import TEMPLATES, render
 from transformer_circuits.paths import DATA
 
 # What a reader wants to know first, in the paper's order: what the paper finds, in plain words.
@@ -120,6 +121,41 @@ class Results:
         return listed
 
 
+def name_of(section: str) -> str:
+    """Return the title of a section of the ledger without its number, which is not a chapter's."""
+    return re.sub(r"^\d+ ", "", section)
+
+
+def changed_late(claim: Claim) -> bool:
+    """Return whether the criterion was changed after a result had been seen."""
+    return any(old.after_result for old in claim.amended)
+
+
+def labeled(text: str, claim: Claim, every: bool = False) -> str:
+    """Return a text with the labels of a claim's quantities in place of their names.
+
+    `every`: of a criterion, in which all words are names. In a sentence, a name has an underscore or a colon after it.
+    """
+    names = sorted([*claim.quantities, *claim.errors.values()], key=len, reverse=True)
+    labels = {f"{error}": f"the error of \u201c{claim.label(name)}\u201d" for name, error in claim.errors.items()}
+    labels = {name: f"\u201c{claim.label(name)}\u201d" for name in claim.quantities} | labels
+    found = rf"(?<![\w*])({'|'.join(map(re.escape, names))})(?![\w*])" if names else r"(?!)"
+    if every:
+        signs = {">=": "\u2265", "<=": "\u2264", "==": "=", " * ": " \u00d7 "}
+        return re.sub(
+            "|".join(map(re.escape, signs)),
+            lambda sign: signs[sign[0]],
+            re.sub(found, lambda name: labels[name[0]], text),
+        )
+    return re.sub(
+        found, lambda name: labels[name[0]] if "_" in name[0] or text[name.end() :][:1] == ":" else name[0], text
+    )
+
+
+TEMPLATES.filters["labeled"] = labeled
+TEMPLATES.tests["changed_late"] = changed_late
+
+
 def headlines(results: Results) -> str:
     """Return what the front page includes, in parts that comments divide."""
     findings = next(tally for tally in results.tallies() if tally.name == TALLIES["finding"][0])
@@ -130,12 +166,14 @@ def headlines(results: Results) -> str:
 def page(results: Results) -> str:
     claims = list(ledger.load_claims().values())
     amended = [claim for claim in claims if claim.amended]
+    sections = {name_of(key): list(group) for key, group in itertools.groupby(claims, lambda claim: claim.section)}
     return render(
         "scoreboard.md",
         results=results,
         amended=len(amended),
-        late=sum(any(old.after_result for old in claim.amended) for claim in amended),
+        late=sum(map(changed_late, amended)),
         weak=len(counted_in("weak")),
-        sections={key: list(group) for key, group in itertools.groupby(claims, lambda claim: claim.section)},
+        sections=sections,
+        legend={name: ", ".join(dict.fromkeys(claim.id[0] for claim in group)) for name, group in sections.items()},
         identities=counted_in("identity"),
     )
