@@ -85,12 +85,8 @@ def name_folded_cells(app, doctree) -> None:
 
 
 def lift_headline(app, doctree) -> None:
-<<<<<<< HEAD
-    """Move figures of the cells tagged `headline` below the page's first paragraph, into the first screen.
-=======
     """Move figures and sentences of the cells tagged `headline` below the page's first paragraph, into the first
     screen, or below the opening's question, whose answer they may show.
->>>>>>> prose2
 
     The cell keeps its code, and a link upward. In JupyterLab and on Colab the figure is where it is computed.
     """
