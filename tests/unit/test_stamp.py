@@ -87,7 +87,7 @@ def test_colab_keeps_what_is_in_use_and_installs_what_is_missing_as_tested(monke
     versions = {"torch": "2.8", "Pandas": "2.2.2", "tqdm": "4.0"}
     assert colab.constraints(versions, {"pandas"}) == ["Pandas==2.2.2", "torch==2.8"]
 
-    commands, result = [], types.types.SimpleNamespace(returncode=1, stderr="many lines\nERROR: no such release")
+    commands, result = [], types.SimpleNamespace(returncode=1, stderr="many lines\nERROR: no such release")
     monkeypatch.setattr(colab.subprocess, "run", lambda command, **_: commands.append(command) or result)
     monkeypatch.setattr(colab.sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", "")
