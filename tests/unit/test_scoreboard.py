@@ -101,7 +101,7 @@ def test_what_barely_tests_its_statement_is_counted_apart(monkeypatch, data):
         with monkeypatch.context() as patched:
             claims = {**ledger.load_claims(), "Z2": claim}
             patched.setattr(ledger, "load_claims", lambda: claims)
-            return {tally.name: counts(tally).get("reproduced", 0) for tally in scoreboard.Results(RECORDED).tallies()}
+            return {tally.name: counts(tally)["reproduced"] for tally in scoreboard.Results(RECORDED).tallies()}
 
     findings, apart = (scoreboard.TALLIES[tally][0] for tally in ("finding", "weak"))
     before, after = reproduced(""), reproduced("Algebra.")
