@@ -8,6 +8,7 @@ from numbers import Real
 import pandas as pd
 
 FORMAT = ".2f"
+SENTENCE = 30  # characters from which on a cell is a sentence, and is not aligned as numbers are
 
 
 class Table:
@@ -17,7 +18,8 @@ class Table:
         self.texts = texts
 
     def _repr_html_(self) -> str:
-        return self.texts.to_html(border=0, classes="results")  # escapes what it contains
+        sentences = self.texts.map(len).max(axis=None) > SENTENCE
+        return self.texts.to_html(border=0, classes=["results", "sentences"] if sentences else "results")  # escaped
 
     def __repr__(self) -> str:
         return self.texts.to_string()

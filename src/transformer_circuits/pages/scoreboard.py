@@ -100,7 +100,7 @@ class Results:
         for where, models in self.others.items():
             for model in models:
                 judged = [record for record in model.records if record.claim.counted_in == "finding"]
-                name = f"{where.removesuffix('s')} {model.model}: the paper's findings"
+                name = f"{model.model if len(models) > 1 else where}: the paper's findings"
                 found.append(Tally(name, counted_in("finding")[0], JUDGED, [record.verdict for record in judged]))
         return found
 
