@@ -45,12 +45,12 @@ const follow = (() => {
     const [le, ram, start] = [[d.answer], [d.asked], [d.tokens[0]]], { induction, previous, also } = d.heads, run = d.runs[shown];
     const seen = percent(run.pattern[d.last][d.target]), likely = percent(run.probabilities[d.rank]);
     const guess = d.likely[run.probabilities.indexOf(Math.max(...run.probabilities))], best = [guess], chance = percent(Math.max(...run.probabilities));
-    const rest = percent(run.pattern[d.last][0]), intact = percent(d.runs.intact.probabilities[d.rank]);
+    const rest = percent(run.pattern[d.last][0]), found = percent(d.runs.intact.pattern[d.last][d.target]), intact = percent(d.runs.intact.probabilities[d.rank]);
     const head = shown === "one" ? d.one : induction, raised = run.adds.toFixed(1);
     const title = [
       say`Every token starts a stream`, say`Head ${previous} looks one token back`, say`It leaves a note`,
       say`Head ${head} asks: what followed ${ram} last time?`, say`Softmax turns scores into attention`, say`It copies what it found`, say`The prediction`,
-      say`Without the notes, no lookup`,
+      shown === "cut" ? say`Without the notes, the lookup mostly fails` : say`With the notes, the lookup works`,
     ][step - 1];
     const intactWords = [
       say`A stream is a list of numbers. It rises through two layers of heads, which read it and add to it. At the end of the last one, the model guesses what comes next.`,
@@ -69,7 +69,7 @@ const follow = (() => {
       5: say`${start} gets ${rest}: the head rests there when it finds no match. ${le} gets ${seen}.`,
       6: say`Little of ${le} arrives. The head raises its logit by ${raised}, and not by ${d.runs.intact.adds.toFixed(1)}.`,
       7: say`The best guess is now ${best} with ${chance}. ${le} has ${likely}.`,
-      8: say`The keys get the average note only. The chance of ${le} falls from ${intact} to ${likely}.`,
+      8: say`All keys get the same average note. The attention to ${le} falls from ${found} to ${seen}, and its chance from ${intact} to ${likely}.`,
     };
     const oneWords = {
       1: say`The same sentence in a model with one layer. Its heads read what tokens and places say, and nothing else.`,
@@ -82,7 +82,7 @@ const follow = (() => {
       8: say`There are no notes to cut in a model with one layer.`,
     };
     const sentence = (shown === "cut" && cutWords[step]) || (shown === "one" && oneWords[step]) || intactWords[step - 1];
-    return [make("b", {}, ...nodes(shown === "one" && step < 4 ? say`One layer: no notes` : title)), " ", ...nodes(sentence)];
+    return [make("b", {}, ...nodes(shown === "one" && (step < 4 || step === 8) ? say`One layer: no notes` : title)), " ", ...nodes(sentence)];
   }
 
   // ---- where everything is --------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ const follow = (() => {
       part("also", `${wide ? "what " : ""}head ${d.heads.also}${wide ? " wrote" : ""}`), part("rest", "all else"),
     ];
     list(G.split, rows, { title: (v) => `${wide ? "Score of " : ""}${d.answer}${wide ? ", above the mean key" : ""}: ${signed(d.score(d.target, v))}`, most: d.most, text: signed, opacity: (v) => v.askLit * two(v) });
-    const order = (i) => (v) => d.likely.filter((_, k) => d.chance(k, v) > d.chance(i, v)).length;
+    const order = (i) => (v) => d.likely.filter((_, k) => d.chance(k, v) > d.chance(i, v) || (k < i && d.chance(k, v) === d.chance(i, v))).length;
     const guesses = d.likely.map((name, i) => ({ name, token: true, color: () => (i === d.rank ? "second" : "bar"), value: (v) => d.chance(i, v), order: order(i) }));
     list(G.next, guesses, { title: () => "next token", most: 1, text: percent, opacity: (v) => v.next });
     return (v) => marks.forEach((fit) => fit(v));
