@@ -139,6 +139,7 @@ def test_the_page_answers_while_it_trains(page):
 def test_a_link_has_the_settings_and_a_hostile_one_is_ignored(page, site, watched):
     page.get_by_role("combobox", name="Second layer reads the first with its").select_option("K")
     page.get_by_role("combobox", name="Heads per layer").select_option("2")
+    expect(page.get_by_role("radio")).to_have_count(4)
     page.get_by_role("button", name="Link to these settings").click()
     again = opened(watched.page, page.url)
     expect(again.get_by_role("combobox", name="Second layer reads the first with its")).to_have_value("K")

@@ -35,6 +35,6 @@ def test_what_was_measured_before_a_change_or_is_damaged_is_measured_again(chang
     monkeypatch.setattr(cache.importlib.metadata, "version", lambda name: version(name) + ".1" * (name == changed))
     monkeypatch.setattr(cache.inspect, "getsource", lambda part: code(part) + "#" * (changed == "the code"))
     if changed == "the file":
-        file.write_text(file.read_text().replace("4", "5"))
+        file.write_bytes(file.read_bytes()[:-4])
     assert torch.equal(cache.cached_for(INPUTS, double, [attention])[0], 2 * INPUTS["x"])
     assert len(list(tmp_path.iterdir())) == (1 if changed == "the file" else 2)

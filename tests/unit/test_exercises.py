@@ -85,10 +85,10 @@ def test_check_prints_one_line_returns_what_is_right_and_opens_the_answers(capsy
         (right, right, "is right. It agrees with the book's version."),
     ):
         function.__name__ = name
-        assert "<details><summary>Found</summary>" in answered(name, Found="3").data
+        assert "<details><summary>Answer to Predict</summary>" in answered(name, Prediction="3").data
         assert check(function) is returned
         assert capsys.readouterr().out.startswith(f"{name} {says}")
-    assert "<details open>" in answered(name, Found="3").data
+    assert "<details open>" in answered(name, Prediction="3").data
     monkeypatch.setattr(EXERCISES[name], "calls", 1e9)
     assert check(right) is solution and "With it, the cells below would take about" in capsys.readouterr().out
     for given, says in (

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -52,7 +53,7 @@ def cached_for(
         key.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         key.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
     file = FOLDER / f"{key.hexdigest()}.safetensors"
-    if file.is_file():
+    with contextlib.suppress(FileNotFoundError, SafetensorError):  # a damaged file: measured again
         stored = load_file(file)
         return [stored[str(i)].to(device) for i in range(len(stored))]
     found = list(measure())
