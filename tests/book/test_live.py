@@ -160,3 +160,14 @@ class TestInItsChapter:
         for kind, column in (("destinations", 0), ("out tokens", 1)):
             names = picture.locator("ul").nth(column).locator("code").all_text_contents()
             assert names == re.search(rf"^{kind}: (.*)$", words, re.MULTILINE)[1].split(" ")[:6]
+
+    def test_graph(self, html, reused):
+        page = reused.open(html / "notebooks" / "06_composition.html")
+        words, picture = page.locator("article").inner_text(), page.locator(".tc-live[data-kind=graph]")
+        printed = re.findall(r"(\w+) of (1\.\d+) read (0\.\d+)\s+[\d.]+(?: ✓)?\s+([\d.]+)", words)
+        assert len(printed) >= 4
+        for side, reader, writer, ratio in printed:
+            picture.get_by_role("radio", name=f"Head {reader}", exact=True).click()
+            expect(picture.locator("li", has_text=f"head {writer}, with its {side}")).to_contain_text(
+                f"{ratio} × chance"
+            )
