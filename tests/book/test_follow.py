@@ -104,7 +104,8 @@ def test_arrow_keys_walk_through_the_steps_and_the_switches_change_the_numbers(p
     expect(say).to_contain_text(f"{data['answer']} {chance(data, 'intact')}")
     page.keyboard.press("ArrowRight")  # the last step cuts
     expect(page.get_by_role("switch", name=re.compile("cut the notes"))).to_be_checked()
-    expect(say).to_contain_text(f"falls from {chance(data, 'intact')} to {chance(data, 'cut')}")
+    expect(say).to_contain_text(f"falls from {attention(data, 'intact')} to {attention(data, 'cut')}")
+    expect(say).to_contain_text(f"its chance from {chance(data, 'intact')} to {chance(data, 'cut')}")
     expect(page.locator(".tc-follow svg").first).to_contain_text(attention(data, "cut"))
     page.get_by_role("switch", name="one layer").check()
     page.get_by_label("Previous step").click()
