@@ -109,7 +109,7 @@
         bars(rows.map((pair) => [`head ${reads ? writers[pair.writer] : readers[pair.reader]}, with its ${sides[pair.side]}`, ratio(pair), " × chance"]), most, { mark: 1, color: (i) => colors[rows[i].side] }));
     }
     buttons.forEach((button, head) => button.addEventListener("pointerenter", () => show(head)));
-    host.replaceChildren(box, make("p", { className: "tc-live-key" }, ...sides.map((side, s) => make("span", { className: colors[s] }, side)), "The dark mark in a bar is chance."), told);
+    host.replaceChildren(box, make("p", { className: "tc-live-key" }, ...sides.map((side, s) => make("span", { className: colors[s] }, side)), "The mark in a bar is chance."), told);
     show(n + pairs.reduce((a, b) => (ratio(b) > ratio(a) ? b : a)).reader);
   }
 
