@@ -14,7 +14,7 @@ from .. import paths
 from .shards import WeightsError, said
 
 SUMS = importlib.resources.files(__package__) / "released.sha256"
-TODO = "set TRANSFORMER_CIRCUITS_ROOT to a clone of the book's repository"
+CLONE = "set TRANSFORMER_CIRCUITS_ROOT to a clone of the book's repository"
 BOOK_DATA = "data"  # the name of the zip with the book's data
 
 
@@ -50,7 +50,7 @@ def fetch(name: str, folder: Path) -> None:
     import requests
 
     if (place := address()) is None:
-        raise WeightsError(f"{name!r} is not on this machine, and the package names no address to fetch it: {TODO}")
+        raise WeightsError(f"{name!r} is not on this machine, and the package names no address to fetch it: {CLONE}")
     url, partial = f"{place}/{name}.zip", folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     pooch.get_logger().setLevel("WARNING")
     try:
@@ -63,6 +63,6 @@ def fetch(name: str, folder: Path) -> None:
     except (OSError, ValueError) as error:  # of requests; of pooch, for another checksum
         reason = "no connection" if isinstance(error, requests.ConnectionError) else said(error)
         trouble = f"could not be fetched from {url}: {reason}"
-        raise WeightsError(f"{name!r} is not on this machine, and {trouble}; try again, or {TODO}") from None
+        raise WeightsError(f"{name!r} is not on this machine, and {trouble}; try again, or {CLONE}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
