@@ -47,7 +47,7 @@ def heatmap(
     values = np.asarray(values, dtype=float)
     if ax is None:
         rows, columns = values.shape
-        _, ax = plt.subplots(figsize=(min(7.0, 2.2 + 0.32 * columns), min(6.5, 1.4 + 0.28 * rows)))
+        _, ax = plt.subplots(figsize=(min(5.4, 2.2 + 0.32 * columns), min(6.5, 1.4 + 0.28 * rows)))
     signed = (values < 0).any()
     largest = np.nanmax(np.abs(values))
     colors = {"cmap": "RdBu", "vmin": -largest, "vmax": largest} if signed else {"cmap": "viridis", "vmin": 0.0}
@@ -95,7 +95,7 @@ def head_dots(
     ticks = []
     for model, values in scores.items():
         for layer, heads in enumerate(np.atleast_2d(np.asarray(values, dtype=float))):
-            x = len(ticks) + spread(len(heads), 0.36)
+            x = len(ticks) + spread(len(heads), 0.4)
             place = LAYERS[layer].replace(" ", "\n") if layer < 2 else f"layer {layer}"
             ticks.append(f"{model}\n{place}")
             named = heads >= (np.inf if name_from is None else name_from)
