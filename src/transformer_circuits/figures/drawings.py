@@ -70,7 +70,7 @@ def _block(ax: Axes, corner: tuple[float, float], size: tuple[float, float], col
 
 def two_layers() -> Figure:
     """Draw induction by two layers on a made-up name (above), and the three ways in which heads compose (below)."""
-    fig = plt.figure(figsize=(6, 6.4))  # small enough to be read on a phone
+    fig = plt.figure(figsize=(5.8, 6.4))  # small enough to be read on a phone
     grid = fig.add_gridspec(2, 3, height_ratios=(1.5, 1))
     _induction(fig.add_subplot(grid[0, :]))
     ways = {  # from where to where the first head moves something, and what that changes
