@@ -70,7 +70,7 @@ def _block(ax: Axes, corner: tuple[float, float], size: tuple[float, float], col
 
 def two_layers() -> Figure:
     """Draw induction by two layers on a made-up name (above), and the three ways in which heads compose (below)."""
-    fig = plt.figure(figsize=(5.8, 6.4))  # small enough to be read on a phone
+    fig = plt.figure(figsize=(7.2, 6.4))
     grid = fig.add_gridspec(2, 3, height_ratios=(1.5, 1))
     _induction(fig.add_subplot(grid[0, :]))
     ways = {  # from where to where the first head moves something, and what that changes
@@ -180,7 +180,7 @@ def _induction(ax: Axes) -> None:
     _arrow(ax, (2, 2.1), (6, 2.9), color="C0", **THICK)
     for place, says in ((2, "key: the token\nbefore me is ram"), (6, "query:\nI am at ram")):
         ax.text(place, 1.55, says, ha="center", va="center", fontsize=10, bbox=BOX)
-    _arrow(ax, (2.98, 1.55), (5.3, 1.55), color="0.4", arrowstyle="<->", ls="--")
+    _arrow(ax, (2.79, 1.55), (5.43, 1.55), color="0.4", arrowstyle="<->", ls="--")
     ax.text(4.15, 1.65, "match", ha="center", va="bottom", fontsize=10)
     ax.text(6, 3.1, "next: le", ha="center", va="bottom", weight="bold", fontsize=12)
     for y, name in ((0.7, "first layer"), (2.5, "second layer")):
