@@ -108,7 +108,7 @@ def product(
 ) -> Figure:
     """Draw W_E times W_U as matrices are multiplied: a few dimensions of both, and what the whole product predicts."""
     widths = {"width_ratios": (left.shape[1], 1.6 * len(columns)), "height_ratios": (len(right), 1.9 * len(rows))}
-    fig, axes = plt.subplots(2, 2, figsize=(6.4, 5.2), **widths)
+    fig, axes = plt.subplots(2, 2, figsize=(5.4, 5.4), **widths)
     for ax, part in ((axes[1, 0], left), (axes[0, 1], right), (axes[1, 1], percent)):
         largest = 1.5 * float(part.abs().max())
         ax.imshow(part.cpu(), aspect="auto", cmap="RdBu", vmin=-largest, vmax=largest)
