@@ -12,7 +12,6 @@ from transformer_circuits.paths import DATA
 from transformer_circuits.real import public_records
 
 NAMES = [public_records.CONTROL, *public_records.LABELS]
-AT_MOST = 300_000  # bytes of all records
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -32,10 +31,9 @@ def test_the_records_say_what_was_measured_and_are_judged_by_the_present_criteri
         assert record.public and judge(record.id, record.values, detail=record.detail, public=True) == record
 
 
-def test_the_records_are_small():
+def test_the_records_are_those_of_the_listed_models():
     files = [path for path in (DATA / "public").iterdir() if not path.name.startswith(".")]
     assert {path.stem for path in files} == set(NAMES)
-    assert sum(path.stat().st_size for path in files) < AT_MOST
     assert [model.model for model in ledger.public_models()] == sorted(public_records.LABELS.values())
 
 
@@ -58,8 +56,3 @@ def test_four_bits_are_those_of_the_file_format():
     kind = gguf.GGMLQuantizationType.Q4_1
     expected = gguf.quants.dequantize(gguf.quants.quantize(W.numpy(), kind), kind)
     assert torch.equal(public_records.four_bits(W), torch.from_numpy(expected))
-
-
-def test_a_record_has_a_name():
-    with pytest.raises(ValueError, match="no record of 'gpt2'; there are: four_bits"):
-        public_records.load("gpt2")

@@ -62,17 +62,3 @@ def test_the_patch_of_circuitsvis_fits_the_installed_script_and_no_other():
     assert "__html:" not in widgets.bundle().replace("__html:void 0", "") and "</script" not in widgets.bundle()
     with pytest.raises(ValueError, match="has changed: check the replacements in circuitsvis.yml"):
         widgets.patched(original + " ")
-
-
-@pytest.mark.parametrize("values, named", [
-    ([[0.5, float("nan")], [0.9, 0.1]], ["0.0", "1.0"]),
-    ([[0.2], [0.9]], ["1.0"]),
-])  # fmt: skip
-def test_the_highest_heads_are_named_beside_their_ticks(values, named):
-    _, ax = plt.subplots()
-    faded = torch.zeros(len(values), len(values[0]), dtype=torch.bool)
-    plots.by_layer(values, label="x", mark=0.4, chance=(0, 0.1), faded=faded, named=2, ax=ax)
-    assert [text.get_text() for text in ax.texts] == named
-    x = [text.xy[0] for text in ax.texts]
-    assert x == ([1] if len(values[0]) == 1 else [-0.3, 0.7])
-    plt.close()
