@@ -107,6 +107,11 @@ def test_a_claim_is_recorded_once(book, capfd):
     assert code == 1 and "No notebook shows the verdict on O2 (chapter 1 " in printed and "O1 (" not in printed
 
 
+def test_a_place_where_it_cannot_work_gets_one_sentence(book, capfd):
+    code, printed = make(book.rename(book.with_name("a%20book")), capfd)
+    assert code == 1 and "a%20book contains %" in printed
+
+
 @pytest.mark.parametrize(("file", "changed"), [
     ("package/models/new.py", ["notebook", "page"]),
     ("book/weights/w.safetensors", ["notebook", "page"]),

@@ -8,7 +8,7 @@ from transformer_circuits.circuits import head_map, heads, survey
 from transformer_circuits.circuits.term_importance import losses_by_terms
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.exercises.solutions import induction_by_hand
-from transformer_circuits.measures.ablation import AblationEffects, ablate_heads, effects
+from transformer_circuits.measures.ablation import WORKS, AblationEffects, ablate_heads, effects
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import from_matrices, wrap
@@ -49,6 +49,11 @@ def test_costs_are_those_of_hooks_and_a_head_that_is_switched_off_is_without_eff
         torch.testing.assert_close(found[layer, head], without - intact)
     assert found[0, 1].abs().max() == 0 and not effects(found).working[0, 1]
     assert not any(block.attn.o._forward_pre_hooks for block in plain.layers), "nothing stays on the model"
+
+
+def test_a_head_works_if_its_cost_is_large_enough_and_certain_enough():
+    cost = torch.tensor([[WORKS, WORKS * 0.99, 0.1, -0.1]])
+    assert AblationEffects(cost, torch.tensor([[0.0, 0, 0.06, 0.01]])).working.tolist() == [[True, False, False, False]]
 
 
 @torch.no_grad()
