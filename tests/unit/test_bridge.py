@@ -102,6 +102,7 @@ def test_an_edit_takes_effect_where_its_hook_is(two_layers, how):
     bridge.set_use_attn_result(how == "hook_result")
 
     def edit(tensor, hook):
+        tensor = tensor.clone()
         tensor.select(1 if how == "hook_pattern" else 2, 1).zero_()
         return tensor
 
