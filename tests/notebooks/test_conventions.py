@@ -12,6 +12,7 @@ from transformer_circuits import build
 from transformer_circuits.claims import Verdict
 from transformer_circuits.claims.ledger import load_claims
 from transformer_circuits.exercises import EXERCISES
+from transformer_circuits.pages import paper_figures
 from transformer_circuits.paths import ROOT
 
 NOTEBOOKS = {path: nbformat.read(path, as_version=4) for path in notebooks(ROOT)}
@@ -28,6 +29,19 @@ def test_every_exercise_has_one_stub():
 
 def test_table_of_contents_lists_every_notebook():
     assert sorted(build.notebooks(ROOT)) == list(NOTEBOOKS)
+
+
+def test_the_list_of_the_papers_figures_names_cells_and_claims_that_exist_and_every_claim_that_is_measured():
+    listed, claims = paper_figures.load(ROOT / "book" / "figures.yml"), load_claims()
+    cells = {f"{path.stem}/{cell.id}" for path, notebook in NOTEBOOKS.items() for cell in notebook.cells}
+    named = {place for figure in listed.figures for place in figure.cell} | set(listed.also.values())
+    assert named - cells == set()
+    for figure in listed.figures:
+        assert figure.cell or figure.page, figure.title
+        assert bool(figure.ours) != bool(figure.none), f"{figure.title} needs either `ours` or `none`"
+        assert set(figure.claims) <= claims.keys(), figure.title
+    measured = {claim.id for claim in claims.values() if claim.kind != "identity"}
+    assert listed.also.keys() <= claims.keys() and measured <= listed.places().keys()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
