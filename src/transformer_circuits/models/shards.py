@@ -16,7 +16,7 @@ import os
 import re
 import reprlib
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,7 +24,7 @@ import numpy as np
 import safetensors.torch
 import torch
 from jaxtyping import Float
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from .. import paths
@@ -44,34 +44,6 @@ class WeightsError(RuntimeError):
     def _render_traceback_(self) -> list[str]:
         """Return what a notebook shows: the sentence, without thirty lines of libraries."""
         return [f"{type(self).__name__}: {self}"]
-
-
-class _Sum(BaseModel):
-    sha256: str
-
-
-class _Shard(_Sum):
-    file: str
-
-
-class _Costs(BaseModel):
-    cost: list[list[float]]  # [layer][head]
-    error: list[list[float]]
-
-
-class _Training(BaseModel):
-    heads: _Costs | None = None
-
-
-class _Manifest(BaseModel):
-    """What must be in a manifest, and of which type, for all that reads it; it may have more."""
-
-    name: str
-    config: ModelConfig
-    shards: list[_Shard]
-    training: _Training
-    tokenizer: _Sum | None = Field(None, alias=TOKENIZER)
-    film: _Sum | None = None
 
 
 def save_model(
@@ -161,34 +133,27 @@ def _shards(model: Transformer, manifest: dict[str, Any], quantized: bool = Fals
 def _write(folder: Path, files: dict[str, bytes], manifest: dict[str, Any], also: Sequence[str] = ()) -> None:
     """Replace a model's files; what `also` names belongs to the model that was here before. The manifest leaves first
     and arrives last, so that no mixture can be loaded."""
-    files = files | {MANIFEST: (json.dumps(manifest, indent=1, allow_nan=False) + "\n").encode()}
-    old = [folder / MANIFEST, *folder.glob("weights-*-of-*.safetensors"), *(folder / file for file in also)]
-    _replace({folder / file: content for file, content in files.items()}, Path.write_bytes, old)
+    text = json.dumps(manifest, indent=1, allow_nan=False) + "\n"
+    for old in (folder / MANIFEST, *folder.glob("weights-*-of-*.safetensors"), *(folder / file for file in also)):
+        old.unlink(missing_ok=True)
+    for file, content in files.items():
+        write_atomically(folder / file, lambda partial, content=content: partial.write_bytes(content))
+    write_atomically(folder / MANIFEST, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     """Replace a file by what `write` writes. After a kill it is the old file or the new one. Raises OSError, in one
     sentence, if it cannot be written; the old file is then as it was."""
-    _replace({path: write}, lambda partial, write: write(partial))
-
-
-def _replace(files: dict[Path, Any], write: Callable[[Path, Any], Any], old: Iterable[Path] = ()) -> None:
-    """Replace files, and delete old ones, once all are written beside their places: a full disk changes nothing."""
-    partials = {path.with_name(f".{path.name}.partial"): path for path in files}
+    partial = path.with_name(f".{path.name}.partial")
     try:
-        for partial, path in partials.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write(partial, files[path])
-            with open(partial, "rb+") as file:
-                os.fsync(file.fileno())
-        for path in old:
-            path.unlink(missing_ok=True)
-        for partial, path in partials.items():
-            partial.replace(path)
-    except (OSError, safetensors.SafetensorError) as error:
-        for partial in partials:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(partial)
+        with open(partial, "rb+") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:  # the second is torch.save's
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or said(error)
         todo = "make room on its disk, or choose a folder of your own"
         raise OSError(f"{path} could not be written ({reason}); {todo}") from None
@@ -216,9 +181,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise WeightsError(f"{folder} has no {MANIFEST}; export a model into it, or fetch it again")
     try:
-        _Manifest.model_validate_json(content := path.read_bytes())
-        return json.loads(content)
-    except (OSError, ValueError) as error:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        ModelConfig(**manifest["config"])
+        return manifest
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(f"{path} is not a readable manifest ({said(error)}); fetch or export it again") from error
 
 

@@ -15,11 +15,12 @@ from transformer_circuits.data import D_VOCAB, held_out_documents, held_out_toke
 from transformer_circuits.measures import ablation
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig
-from transformer_circuits.models.recipes import recipe
+from transformer_circuits.models.recipes import MEASURED, SHAPE, recipe
 from transformer_circuits.models.registry import list_models, manifest, training_log
 from transformer_circuits.pages import render
 from transformer_circuits.paths import DATA
 from transformer_circuits.training.corpus import load_sources
+from transformer_circuits.training.train import SECTIONS
 
 WINDOWS = 8  # of held-out text, for previous-token scores
 
@@ -31,13 +32,11 @@ GROUPS = {
     "melodies-.*": "The melody models",
 }
 SETTINGS = {
-    "d_model": "width", "n_heads": "heads per layer", "d_head": "width of a head", "d_vocab": "vocabulary", "n_ctx": "context",
-    "optimizer": "optimizer of the heads", "tokens": "training tokens", "batch": "windows per step", "lr": "learning rate", "lr_end": "last learning rate divided by the highest",
-    "warmup": "rate rises until (fraction of training)", "decay_from": "rate falls after (fraction of training)", "betas": "AdamW's betas",
-    "weight_decay": "weight decay", "decay_embeddings": "weight decay of embeddings", "clip": "gradient norm clipped at",
-    "without_start": "windows that begin in running text, without start token (fraction)", "planted": "windows with a passage that occurs twice (fraction)",
-    "corpus": "fingerprint of the text", "precision": "arithmetic",
-}  # fmt: skip
+    name: f"`{name}`: {field.description}"
+    for kind in SECTIONS.values()
+    for name, field in kind.__pydantic_fields__.items()
+    if name not in (*SHAPE, *MEASURED, "seed")
+} | {"corpus": "fingerprint of the text"}
 WORDS = {None: "–", True: "yes", False: "no", "muon": "Muon for each head", "adamw": "AdamW", "no": "float32"}
 
 
@@ -146,8 +145,7 @@ def table(frame: pd.DataFrame) -> str:
             return f"{value:,.0f}" if value == int(value) else f"{value:.3f}"
         return str(value).replace("|", "\\|")
 
-    shown = frame.map(cell).rename(columns=lambda name: str(name).replace("_", " "))
-    return shown.to_markdown(disable_numparse=True)
+    return frame.map(cell).rename(columns={"copy_oracle": "copy oracle"}).to_markdown(disable_numparse=True)
 
 
 def main(out: Path) -> None:

@@ -11,16 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Int
-from matplotlib.figure import Figure
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from transformer_circuits.circuits import in_context
-from transformer_circuits.figures.style import use_style
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures.ablation import WORKS, AblationEffects, recorded_effects
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
@@ -33,7 +30,6 @@ TEXTS = ("Made-up names", "Random tokens, twice")
 # What a head does. Of several roles, the last one is shown.
 ROLES = ("", "copying head", "previous-token head", "induction head", "without effect")
 FLOATS = ("eigenvalue_scale", "previous_token", "rest", "induction", "positivity", "composition")
-STILLS = 6
 LABELS = {  # models as people call them
     "attn-only-1l": "one layer",
     "attn-only-1l-smeared-keys": "one layer, keys that see their neighbor",
@@ -170,23 +166,8 @@ def copying(name: str) -> float:
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-def stills(film: Film, layer: int, head: int) -> Figure:
-    """Draw six moments for readers without scripts: the pattern of a head on random tokens that occur twice."""
-    tokens = film["tokens"]
-    wanted = np.geomspace(tokens[1], tokens[-1], STILLS)
-    moments = np.abs(np.log(np.maximum(tokens, 1))[:, None] - np.log(wanted)).argmin(axis=0)
-    fig, axes = plt.subplots(1, STILLS, figsize=(10.5, 2.3))
-    for ax, at in zip(axes, moments):
-        ax.imshow(pattern(film, 1, at, layer, head), cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-        count = f"{tokens[at] / 1e6:.3g} million" if tokens[at] >= 1e5 else f"{tokens[at]:,.0f}"
-        ax.set_title(f"{count} tokens\nscore {film['induction'][at, layer, head]:.0%}", fontsize=9)
-        ax.set(xticks=[], yticks=[])
-    return fig
-
-
 def main(out: Path) -> None:
     """Write the page and the films of the shipped models. Raises WeightsError for one that is missing or damaged."""
-    use_style()
     folder = out.parent / "_static" / "watch" / "films"
     folder.mkdir(parents=True, exist_ok=True)
     sizes = {name: manifest(name)["config"] for name in list_models()}
@@ -194,15 +175,10 @@ def main(out: Path) -> None:
     films = {name: film for name in names if (film := training_film(name)) is not None}
     for name, film in films.items():
         (folder / f"{name}.js").write_text(script(name, film), encoding="utf-8")
-    name, film = next(iter(films.items()))
-    layer, head = divmod(start(film, training_log(name))["head"], film["rest"].shape[2])
-    stills(film, layer, head).savefig(folder / "stills.png", dpi=110)
     page = render(
         "watch.md",
         snapshots=" or ".join(map(str, sorted({len(film["tokens"]) for film in films.values()}))),
         films=html.escape(json.dumps({"films": [{"name": name, "label": LABELS.get(name, name)} for name in films]})),
-        alt=f"Six attention patterns of head {layer}.{head}, from the first snapshot to the last. "
-        "In the last ones, a diagonal is bright: the token that followed last time.",
         previous=f"{PREVIOUS_TOKEN_HEAD:.0%}",
         induction=f"{INDUCTION_HEAD:.0%}",
         works=WORKS,

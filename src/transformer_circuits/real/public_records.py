@@ -3,8 +3,8 @@
     python -m transformer_circuits.real.public_records [smollm2-135m ...]
 
 In data/public, for each model NAME.yml with the verdicts of the ledger, and NAME.safetensors with scores of all heads
-and, as metadata, the other numbers, the model's source, the machine, seconds, and memory. `four_bits.safetensors` is
-the control: the book's own model in as many bits.
+and, as metadata, the other numbers, the model's source, the machine, and seconds. `four_bits.safetensors` is the
+control: the book's own model in as many bits.
 """
 
 import argparse
@@ -14,14 +14,12 @@ import inspect
 import json
 import os
 import platform
-import resource
 import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml
 from jaxtyping import Float
 from safetensors import safe_open
 from safetensors.torch import save
@@ -48,7 +46,7 @@ class Recorded(NamedTuple):
     arrays: dict[str, Tensor]  # [layer, head] most of them
     records: list[ledger.Record]
     texts: dict[str, list[str]]
-    made: dict[str, Any]  # model, packages, sha256, date, machine, seconds of each part, peak_mib
+    made: dict[str, Any]  # model, packages, sha256, date, machine, seconds of each part
 
     def estimate(self, name: str) -> tuple[float, float]:
         """Return a number and its standard error."""
@@ -112,17 +110,9 @@ def control() -> tuple[dict[str, float], dict[str, Tensor]]:
 
 def machine() -> str:
     """Return processor, number of cores, and system, without the name of the machine."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    kind = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{kind}, {cores} cores, {torch.get_num_threads()} threads, {platform.system()}"
+    from transformer_circuits.training.train import processor  # slow
 
-
-def peak_mib() -> float:
-    """Return the most memory that this process has had so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+    return f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.system()}"
 
 
 def write(name: str, folder: Path) -> None:
@@ -140,20 +130,15 @@ def write(name: str, folder: Path) -> None:
         listed = public.MODELS[name]
         made |= {"model": name, "packages": [*listed.wheels], "sha256": listed.sha256, "license": listed.license}
         made["seconds"] = {part: round(each) for part, each in {"loading": loaded, **seconds}.items()}
-    made["peak_mib"] = round(peak_mib())
     rounded = {key: float(f"{value:.5g}") for key, value in numbers.items()}
     metadata = {"code": digest(), "numbers": json.dumps(rounded), "texts": json.dumps(texts), "made": json.dumps(made)}
     half = {key: array.half().contiguous() for key, array in arrays.items()}
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{name}.safetensors", lambda partial: partial.write_bytes(save(half, metadata)))
     if records:
-        order = list(ledger.load_claims())
-        ordered = sorted(records, key=lambda record: order.index(record.id))
         measured = f"{', '.join(made['packages'])}, in four bits, {made['date']}"
-        content = {"model": LABELS[name], "measured": measured, "records": [r.model_dump(mode="json") for r in ordered]}
-        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
-        write_atomically(folder / f"{name}.yml", lambda partial: partial.write_text(text, encoding="utf-8"))
-    print(f"{name}: {sum(made['seconds'].values())} s, {made['peak_mib']:,} MiB")
+        ledger.save_elsewhere(folder / f"{name}.yml", LABELS[name], measured, records)
+    print(f"{name}: {sum(made['seconds'].values())} s")
 
 
 def main(arguments: list[str] | None = None) -> None:
