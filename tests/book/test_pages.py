@@ -20,7 +20,7 @@ RAW = re.compile(
 # The page's words, without code that is shown as code and without tokens, which may look like anything.
 WORDS = """() => {
   const article = document.querySelector('article').cloneNode(true);
-  article.querySelectorAll('.cell_input, pre.literal, .highlight, code, script, style, .circuits-widget, .token-table, mjx-container')
+  article.querySelectorAll('.cell_input, pre.literal, .highlight, code, script, style, .tc-predicted, .token-table, mjx-container')
     .forEach(e => e.remove());
   document.body.append(article);
   const text = article.innerText;
@@ -37,12 +37,6 @@ IMAGES = """() => Promise.all([...document.querySelectorAll('article img')].map(
   await image.decode().catch(() => null);
   return [image.alt, image.src, image.naturalWidth];
 }))"""
-
-NONE_BLANK = """() => [...document.querySelectorAll('.circuits-widget canvas')].filter(c => c.width && c.height && c.offsetParent).every(c => {
-  const empty = document.createElement('canvas');
-  empty.width = c.width; empty.height = c.height;
-  return c.toDataURL() !== empty.toDataURL();
-})"""
 
 
 def parse(path: Path) -> lxml.html.HtmlElement:
@@ -85,7 +79,6 @@ def test_page_reads_offline_and_fits_a_phone(html, name, reused):
         named = alt.strip() and not re.search(r"\.(svg|png)$", alt)
         assert named, f"{source} has no alternative text (mystnb.image.alt)"
 
-    page.wait_for_function(NONE_BLANK)  # widgets draw some time after they are there
     for theme in ("light", "dark"):
         page.locator("html").evaluate("(e, theme) => (e.dataset.theme = theme)", theme)
         found = page.evaluate(CONTRAST, READ)

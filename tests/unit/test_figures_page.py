@@ -9,7 +9,6 @@ from transformer_circuits.pages import paper_figures as figures
 from transformer_circuits.pages import scoreboard
 
 SVG, TABLE = "<svg/>", "<table><tr><td>row</td></tr></table>"
-WIDGET = '<div class="circuits-widget" aria-label="Heads"></div>'
 
 
 def cells(**shown: tuple[str, str] | None) -> figures.Cells:
@@ -38,14 +37,13 @@ def test_the_list_is_complete_names_cells_and_claims_that_exist_and_shows_every_
     assert measured - listed.places().keys() == set()
 
 
-def test_a_page_has_the_picture_the_table_the_verdict_and_where_an_interactive_figure_is():
-    shown = cells(drawing=("image/svg+xml", SVG), rows=("text/html", TABLE), heads=("text/html", WIDGET))
-    places = ["01_one/drawing", "01_one/rows", "01_one/heads"]
+def test_a_page_has_the_picture_the_table_and_the_verdict():
+    shown = cells(drawing=("image/svg+xml", SVG), rows=("text/html", TABLE))
+    places = ["01_one/drawing", "01_one/rows"]
     entry = {"title": "A & B", "kind": "figure", "ours": "Same.", "cell": places, "claims": ["T8"]}
     listed = figures.Listed(paper=[{"section": "S", "figures": [entry]}])
     text = figures.page(listed, shown, scoreboard.Results({}))
     assert "A &amp; B" in text and 'alt="a &lt; b"' in text and "not run" in text and "1 One" in text
     assert 'href="scoreboard.html#claim-T8"' in text and 'href="../notebooks/01_one.html#cell-drawing"' in text
     assert 'src="../_images/01_one-drawing.svg"' in text and "<td>row</td>" in text
-    assert '<a href="../notebooks/01_one.html#cell-heads">An interactive figure</a>' in text
-    assert [shown.what(place) for place in places] == ["figure", "numbers", "figure"]
+    assert [shown.what(place) for place in places] == ["figure", "numbers"]

@@ -1,14 +1,11 @@
-"""Tables show any token literally, widgets rank predictions (test_widgets: both in a browser), and plots name heads."""
-
-import importlib.metadata
+"""Tables show any token literally (test_widgets: in a browser), and plots name heads."""
 
 import matplotlib.pyplot as plt
 import pytest
 import torch
-import yaml
 from bs4 import BeautifulSoup
 
-from transformer_circuits.figures import drawings, plots, widgets
+from transformer_circuits.figures import drawings, plots
 from transformer_circuits.figures.tokens import show_token, token_table
 
 SEEN = ["日本", "e\u0301", "¶", "😀", "—", "�", "ﬁ", "±½", "<td", "é", ""]
@@ -51,17 +48,6 @@ def test_tables_show_tokens_literally_and_take_lists_missing_values_and_chosen_c
     source = "·</td>&amp;<U+200B>"
     assert cells == [[source, "a <b> c", "·x ↵", "3.00"], ["", "d", "", ""]]
     assert source in repr(table)
-
-
-def test_the_patch_of_circuitsvis_fits_the_installed_script_and_no_other():
-    patch = yaml.safe_load(widgets.PATCH.read_text())
-    file = importlib.metadata.distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
-    original = file.read_text(encoding="utf-8")
-    for part in (part for change in patch["changes"] for part in change["replace"]):
-        assert original.count(part["old"]) == 1, part["old"]
-    assert "__html:" not in widgets.bundle().replace("__html:void 0", "") and "</script" not in widgets.bundle()
-    with pytest.raises(ValueError, match="has changed: check the replacements in circuitsvis.yml"):
-        widgets.patched(original + " ")
 
 
 @pytest.mark.parametrize("values, named", [
