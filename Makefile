@@ -38,7 +38,7 @@ corpus: ready    ## fetch, check, split and tokenize the training corpus
 small-runs: ready ## chapter 15's trainings, whose logs it reads: a minute
 	$(RUN) -m transformer_circuits.training.small_runs
 
-in-context: ready ## the in-context scores that chapter 10 reads: two minutes
+in-context: ready ## the in-context scores that chapter 10 reads: some minutes
 	$(RUN) -m transformer_circuits.circuits.in_context
 
 bench: ready     ## each benchmark, one after the other

@@ -19,10 +19,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from transformer_circuits.circuits import in_context
 from transformer_circuits.figures.tokens import show_token
-from transformer_circuits.measures.ablation import WORKS, AblationEffects, recorded_effects
-from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
-from transformer_circuits.measures.repeats import last_target
-from transformer_circuits.measures.weights import COMPOSES, copying_threshold
+from transformer_circuits.measures import ablation, attention, repeats, weights
 from transformer_circuits.models.registry import list_models, load_model, manifest, training_film, training_log
 from transformer_circuits.pages import as_script, render
 
@@ -43,7 +40,7 @@ Film = Mapping[str, np.ndarray]
 
 
 def roles(
-    film: Film, log: pd.DataFrame, effects: AblationEffects, copying: float
+    film: Film, log: pd.DataFrame, effects: ablation.AblationEffects, copying: float
 ) -> Int[np.ndarray, "snapshot layer head"]:
     """Return what each head does at each snapshot, as an index into ROLES; it copies above a positivity of `copying`.
 
@@ -53,8 +50,8 @@ def roles(
     working[-1] = effects.working.numpy()
     holds = [
         ~working,
-        film["induction"] >= INDUCTION_HEAD,
-        film["previous_token"] >= PREVIOUS_TOKEN_HEAD,
+        film["induction"] >= attention.INDUCTION_HEAD,
+        film["previous_token"] >= attention.PREVIOUS_TOKEN_HEAD,
         film["positivity"] > copying,
     ]
     return np.select(holds, [4, 3, 2, 1]).astype(np.uint8)
@@ -63,7 +60,7 @@ def roles(
 def marks(film: Film, log: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the moments that are marked on the time axis: snapshot, tokens, kind, and what happens."""
     tokens, found = film["tokens"], []
-    for kind, threshold in (("previous-token", PREVIOUS_TOKEN_HEAD), ("induction", INDUCTION_HEAD)):
+    for kind, threshold in (("previous-token", attention.PREVIOUS_TOKEN_HEAD), ("induction", attention.INDUCTION_HEAD)):
         holds = film[kind.replace("-", "_")] >= threshold
         if holds[-1].any():
             until_the_end = np.logical_and.accumulate(holds[::-1])[::-1]
@@ -96,7 +93,7 @@ def start(film: Film, log: pd.DataFrame) -> dict[str, Any]:
     places = []
     for text in range(len(TEXTS)):
         final = pattern(film, text, -1, layer, head)
-        target = last_target(torch.from_numpy(film[f"text_{text}"].astype(np.int64))).numpy()
+        target = repeats.last_target(torch.from_numpy(film[f"text_{text}"].astype(np.int64))).numpy()
         attended = np.where(target >= 0, final[range(len(target)), target], -1)
         places.append(int(attended.argmax()))
     return {"head": int(layer * scores.shape[1] + head), "place": places}
@@ -137,12 +134,12 @@ def script(name: str, film: Film) -> str:
     texts = [film[f"text_{k}"].tolist() for k in range(len(TEXTS))]
     shown = [film[f"{part}_{k}"].ravel() for part in ("text", "top_token") for k in range(len(TEXTS))]
     names = {token: token_name(tokenizer, token) for token in np.unique(np.concatenate(shown)).tolist()}
-    arrays, content = packed(film, roles(film, log, recorded_effects(name), copying(name)))
+    arrays, content = packed(film, roles(film, log, ablation.recorded_effects(name), copying(name)))
     curves = [
         {"title": "Held-out loss, nats per token", "values": log["held_out"].tolist()},
         {"title": "In-context score, nats", "values": log["in_context"].tolist()},
         {"title": "Best induction score", "values": film["induction"].max(axis=(1, 2)).tolist(),
-         "threshold": INDUCTION_HEAD, "percent": True},
+         "threshold": attention.INDUCTION_HEAD, "percent": True},
     ]  # fmt: skip
     facts = {
         "name": name, "n_layers": n_layers, "n_heads": n_heads, "d_head": film["eigenvalues"].shape[3],
@@ -150,7 +147,7 @@ def script(name: str, film: Film) -> str:
         "tokens": tokens.tolist(), "names": names, "role_names": ROLES, "idle": ROLES.index("without effect"),
         "curves": curves, "marks": marks(film, log), "start": start(film, log),
         "texts": [{"label": label, "ids": ids, "names": [names[i] for i in ids]} for label, ids in zip(TEXTS, texts)],
-        "composes": COMPOSES, "widest": float(film["composition"].max()) if "composition" in film else None,
+        "composes": weights.COMPOSES, "widest": float(film["composition"].max()) if "composition" in film else None,
         "arrays": arrays,
     }  # fmt: skip
     return as_script(facts, content)
@@ -160,7 +157,7 @@ def script(name: str, film: Film) -> str:
 def copying(name: str) -> float:
     """Return the positivity above which a head of a shipped model is a copying head."""
     model = load_model(name, device="cpu")
-    return copying_threshold(model.W_E, model.W_U, model.cfg.d_head)
+    return weights.copying_threshold(model.W_E, model.W_U, model.cfg.d_head)
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
@@ -179,8 +176,8 @@ def main(out: Path) -> None:
         "watch.md",
         snapshots=" or ".join(map(str, sorted({len(film["tokens"]) for film in films.values()}))),
         films=html.escape(json.dumps({"films": [{"name": name, "label": LABELS.get(name, name)} for name in films]})),
-        previous=f"{PREVIOUS_TOKEN_HEAD:.0%}",
-        induction=f"{INDUCTION_HEAD:.0%}",
-        works=WORKS,
+        previous=f"{attention.PREVIOUS_TOKEN_HEAD:.0%}",
+        induction=f"{attention.INDUCTION_HEAD:.0%}",
+        works=ablation.WORKS,
     )
     out.write_text(page, encoding="utf-8")

@@ -35,11 +35,9 @@ class Windows:
         resident: torch.device | None = None,
     ):
         make = f"make it with `python -m transformer_circuits.training.corpus --out {path.parent}`"
-        if not path.exists():
-            raise ValueError(f"{path} is missing; {make}")
         try:
             tokens = self.tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise ValueError(f"{path} is not a readable array of tokens ({error}); {make}") from error
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             raise ValueError(f"{path} must be a row of token ids, got {tokens.dtype} {list(tokens.shape)}; {make}")
