@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from huggingface_hub.utils import filter_repo_objects
 
-from transformer_circuits.models import list_models, load_model, shards
+from transformer_circuits.models import list_models, load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import start_token
 from transformer_circuits.models.registry import training_log
@@ -33,7 +33,6 @@ def assert_is(bridge, seed: int) -> None:
 def repository(tmp_path, monkeypatch, tiny_tokenizer_file):
     """A repository with two shipped models and the tiny tokenizer, in place of the real one, on a machine that never saw the network."""
     root = tmp_path / "repository"
-    monkeypatch.setattr(shards, "SHARD_BYTES", 20_000)
     for seed, name in enumerate(["shipped-a", "shipped-b"]):
         save_model(make(seed), root / "weights" / name, name, {})
     (root / "data").mkdir()

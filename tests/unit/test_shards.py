@@ -23,8 +23,7 @@ def make(seed: int = 0, **changes) -> Transformer:
 
 
 @pytest.fixture
-def saved(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "SHARD_BYTES", 6_000)  # W_E alone has 6,400
+def saved(tmp_path):
     save_model(make(), tmp_path / "m", "m", {"tokens": 123})
     return tmp_path / "m"
 
@@ -100,7 +99,6 @@ def test_a_kill_while_saving_leaves_no_mixture(saved, monkeypatch):
             save_model(newer, saved, "m", {})
     with pytest.raises(WeightsError, match=f"has no {MANIFEST}"):
         read_model(saved)
-    monkeypatch.setattr(shards, "SHARD_BYTES", 10**6)
     save_model(newer, saved, "m", {})
     assert torch.equal(read_model(saved)[0].head.weight, newer.head.weight.half().float())
     names = {path.name for path in saved.iterdir()}

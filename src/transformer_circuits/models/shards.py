@@ -31,7 +31,7 @@ from .. import paths
 from .architecture import ModelConfig, Transformer, sinusoids
 
 MANIFEST = "manifest.json"
-SHARD_BYTES = 15_000_000  # of a shard at most, or one larger tensor, so that files stay small enough for a repository
+SHARD = "weights-00001-of-00001.safetensors"  # all that we write; other models may have several
 COMPUTED = "pos.weight"  # the one tensor of a state dict that is not stored
 STEP = ".step"  # of a matrix in 8 bits: what 1 stands for in each row
 TOKENIZER = "tokenizer.json"
@@ -61,7 +61,7 @@ def save_model(
     after a kill, the old model, none, or the new one, never a mixture. Other files in there (a training log) stay.
     """
     manifest: dict[str, Any] = {"name": name, "config": dataclasses.asdict(model.config)}
-    files = _shards(model, manifest)
+    files = _shard(model, manifest)
     if tokenizer is not None:
         content = tokenizer.encode()
         manifest[TOKENIZER] = {"sha256": sha256(content)}
@@ -78,7 +78,7 @@ def save_model(
 def shrink(folder: str | Path) -> None:
     """Rewrite the model in `folder` in 8 bits a weight: for models that are only compared with. Vectors: float16."""
     model, manifest = read_model(folder)
-    _write(Path(folder), _shards(model, manifest, quantized=True), manifest)
+    _write(Path(folder), _shard(model, manifest, quantized=True), manifest)
 
 
 def eight_bits(matrices: dict[str, Float[Tensor, "row column"]]) -> dict[str, Tensor]:
@@ -101,33 +101,19 @@ def full_precision(stored: dict[str, Tensor]) -> dict[str, Float[Tensor, "..."]]
     return {key: tensor.float() for key, tensor in tensors.items()}
 
 
-def _shards(model: Transformer, manifest: dict[str, Any], quantized: bool = False) -> dict[str, bytes]:
-    """Return the content of a model's shards by file name, and describe them in its manifest."""
-    shards: list[dict[str, Tensor]] = []
-    free = 0
-    weights = model.state_dict()
+def _shard(model: Transformer, manifest: dict[str, Any], quantized: bool = False) -> dict[str, bytes]:
+    """Return the content of a model's shard by its file's name, and describe it in the manifest."""
+    weights, tensors = model.state_dict(), {}
     del weights[COMPUTED]
     for key, weight in weights.items():
-        tensors = {key: weight.to("cpu", torch.float16).contiguous()}
-        if not tensors[key].isfinite().all():
+        half = weight.to("cpu", torch.float16).contiguous()
+        if not half.isfinite().all():
             raise ValueError(f"{key} has values that float16 cannot hold: infinite, NaN, or beyond 65,504")
-        if quantized and weight.ndim == 2:
-            tensors = eight_bits({key: weight})
-        size = sum(tensor.nbytes for tensor in tensors.values())
-        if size > free:
-            shards.append({})
-            free = SHARD_BYTES
-        shards[-1] |= tensors
-        free -= size
-
-    manifest |= {"dtype": "int8" if quantized else "float16", "shards": []}
-    files: dict[str, bytes] = {}
-    for i, tensors in enumerate(shards, start=1):
-        file = f"weights-{i:05}-of-{len(shards):05}.safetensors"
-        content = files[file] = safetensors.torch.save(tensors)
-        shard = {"file": file, "bytes": len(content), "sha256": sha256(content), "tensors": list(tensors)}
-        manifest["shards"].append(shard)
-    return files
+        tensors |= eight_bits({key: weight}) if quantized and weight.ndim == 2 else {key: half}
+    content = safetensors.torch.save(tensors)
+    shard = {"file": SHARD, "bytes": len(content), "sha256": sha256(content), "tensors": list(tensors)}
+    manifest |= {"dtype": "int8" if quantized else "float16", "shards": [shard]}
+    return {SHARD: content}
 
 
 def _write(folder: Path, files: dict[str, bytes], manifest: dict[str, Any], also: Sequence[str] = ()) -> None:

@@ -14,7 +14,6 @@ Several CPU processes need `--multi_gpu` too: without it, Accelerate 1.15 starts
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import math
 import os
@@ -40,7 +39,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.models.shards import said, save_model, write_atomically
+from transformer_circuits.models.shards import said, save_model, sha256, write_atomically
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
 from transformer_circuits.training import film
 from transformer_circuits.training.blocked import blocked_attention
@@ -191,12 +190,6 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def digest(path: Path) -> str:
-    """Return the first 16 digits of a file's SHA-256, which identify the corpus that a model was trained on."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
 def processor() -> str:
     """Return the name of the processor, or of its kind where the system does not tell."""
     cpus = Path("/proc/cpuinfo")
@@ -289,7 +282,7 @@ class Run:
         # Not Accelerate's own mixed precision, which is fixed for the life of the process.
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
         settings = {"model": dataclasses.asdict(shape), "training": dataclasses.asdict(config)}
-        about = {"name": name, **settings, "corpus": {file.name: digest(file) for file in files}}
+        about = {"name": name, **settings, "corpus": {file.name: sha256(file.read_bytes())[:16] for file in files}}
         self.about = json.loads(json.dumps(about))
         self.snapshots = snapshot_steps(self.steps, snapshot_count(shape, config))
         self.filmed = film.texts(data, held_out.tokens[: shape.n_ctx], shape) if config.film else []
