@@ -4,7 +4,6 @@ The page is `book/_static/watch/`: watch.js draws. This module writes its data: 
 the thresholds of `measures`, the marks on the time axis. Films go to _static/watch/films beside the page.
 """
 
-import functools
 import html
 import json
 from collections.abc import Mapping
@@ -15,7 +14,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Int
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from transformer_circuits.circuits import in_context
 from transformer_circuits.figures.tokens import show_token
@@ -102,16 +100,6 @@ def start(film: Film, log: pd.DataFrame) -> dict[str, Any]:
 # ---- a film as a script ----------------------------------------------------------------------------------------------
 
 
-def token_name(tokenizer: Any, token: int) -> str:
-    """Return a token as text in which all can be seen; a piece of a character as its bytes, as play.js shows it."""
-    text = tokenizer.decode([token])
-    if "\ufffd" not in text:
-        return show_token(text)
-    alphabet = bytes_to_unicode()  # byte-level tokenizers write each byte as a letter of this alphabet
-    byte_of = {letter: byte for byte, letter in alphabet.items()}
-    return "".join(f"<{byte_of[letter]:02X}>" for letter in tokenizer.convert_ids_to_tokens(token))
-
-
 def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[dict[str, Any], bytes]:
     """Return where the arrays are that watch.js reads, and their bytes; `held`: the roles."""
     arrays = {name: film[name].astype(np.float32) for name in FLOATS if name in film}
@@ -130,11 +118,13 @@ def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[di
 def script(name: str, film: Film) -> str:
     """Return the content of films/NAME.js."""
     tokens, (n_layers, n_heads) = film["tokens"], film["rest"].shape[1:]
-    log, tokenizer = training_log(name), load_model(name, device="cpu").tokenizer
+    log, model = training_log(name), load_model(name, device="cpu")
+    copying = weights.copying_threshold(model.W_E, model.W_U, model.cfg.d_head)
     texts = [film[f"text_{k}"].tolist() for k in range(len(TEXTS))]
     shown = [film[f"{part}_{k}"].ravel() for part in ("text", "top_token") for k in range(len(TEXTS))]
-    names = {token: token_name(tokenizer, token) for token in np.unique(np.concatenate(shown)).tolist()}
-    arrays, content = packed(film, roles(film, log, ablation.recorded_effects(name), copying(name)))
+    ids = np.unique(np.concatenate(shown)).tolist()
+    names = {token: show_token(model.tokenizer.decode([token])) for token in ids}
+    arrays, content = packed(film, roles(film, log, ablation.recorded_effects(name), copying))
     curves = [
         {"title": "Held-out loss, nats per token", "values": log["held_out"].tolist()},
         {"title": "In-context score, nats", "values": log["in_context"].tolist()},
@@ -151,13 +141,6 @@ def script(name: str, film: Film) -> str:
         "arrays": arrays,
     }  # fmt: skip
     return as_script(facts, content)
-
-
-@functools.cache
-def copying(name: str) -> float:
-    """Return the positivity above which a head of a shipped model is a copying head."""
-    model = load_model(name, device="cpu")
-    return weights.copying_threshold(model.W_E, model.W_U, model.cfg.d_head)
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
