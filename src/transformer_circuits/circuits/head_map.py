@@ -49,15 +49,11 @@ def windows_of(model: Any) -> Int[Tensor, "row pos"]:
     return torch.nn.functional.pad(torch.stack(rows), (1, 0), value=BOS).to(model.W_E.device)
 
 
-def _check(windows: Int[Tensor, "row pos"]) -> None:
-    if len(windows) < 2:
-        raise ValueError(f"there must be at least 2 windows, got {len(windows)}; a head's mean is taken over windows")
-
-
 def rises(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head row pos-1"]:
     """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these windows,
     at least two."""
-    _check(windows)
+    if len(windows) < 2:
+        raise ValueError(f"there must be at least 2 windows, got {len(windows)}; a head's mean is taken over windows")
 
     def measure() -> list[Tensor]:
         return [ablation.ablate_heads(model, [block.attn.o for block in model.blocks], model.cfg.n_heads, windows)]
@@ -183,7 +179,6 @@ def head_map(
     """
     survey.check(model)
     windows = windows_of(model) if windows is None else windows
-    _check(windows)
     if ablated is None:
         ablated = ablation.effects(rises(model, windows[:ROWS, : TOKENS + 1]).mean(dim=-1))
     W = survey.read_weights(model)

@@ -48,10 +48,6 @@ class Recorded(NamedTuple):
     texts: dict[str, list[str]]
     made: dict[str, Any]  # model, packages, sha256, date, machine, seconds of each part
 
-    def estimate(self, name: str) -> tuple[float, float]:
-        """Return a number and its standard error."""
-        return self.numbers[name], self.numbers[f"{name}_error"]
-
 
 def load(name: str) -> Recorded:
     """Return the record of a public model, or of CONTROL. Raises ValueError that lists the names."""

@@ -49,8 +49,6 @@ def texts(data: Path, held_out: np.ndarray, shape: ModelConfig) -> list[np.ndarr
     start token. Raises ValueError for a model whose circuits are not products of its matrices."""
     if not shape.has_plain_circuits or shape.n_layers == 0:
         raise ValueError("film must be false for a model without layers or with more than attention")
-    if shape.d_vocab > 1 << 16:
-        raise ValueError(f"film must be false for more than 65,536 tokens, got {shape.d_vocab:,}")  # ids are uint16
     sentence = held_out[held_out != BOS]
     if content := tokenizer_of(data, shape.d_vocab):
         sentence = Tokenizer.from_str(content).encode(NAMES, add_special_tokens=False).ids

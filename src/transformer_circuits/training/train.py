@@ -50,7 +50,6 @@ from transformer_circuits.training.windows import Windows
 
 CONFIGS = Path(__file__).parent / "configs"
 SHORT = 15_000_000  # tokens of a run from which on it has as many snapshots as its configuration says
-SHORTEST = 5  # tokens of a window: its evaluation repeats a segment of two, whose second token is predicted
 TRIAL = 128  # tokens on which precisions are compared
 WORDS, OTHER = {"bf16": "bf16", "no": "float32"}, {"bf16": "no", "no": "bf16"}
 UNREAD = 50  # steps whose losses wait on a GPU until they are read together: reading one waits until it is computed
@@ -112,11 +111,12 @@ def setting(change: str) -> tuple[str, Any]:
     """Return the name and the value of a setting such as lr=1e-3 or precision=no. Raises ValueError for anything
     else."""
     key, equals, value = change.partition("=")
-    for line in (change, f"{key}={json.dumps(value)}") if equals else ():  # TOML, or text without its quotes
-        with contextlib.suppress(ValueError):
-            ((key, content),) = tomllib.loads(line).items()
-            return key, content
-    raise ValueError(f"a setting must be name=value, such as lr=1e-3, got {change!r}")
+    if not equals:
+        raise ValueError(f"a setting must be name=value, such as lr=1e-3, got {change!r}")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except ValueError:  # text without its quotes
+        return key, value
 
 
 def described_settings() -> str:
@@ -254,10 +254,6 @@ class Run:
         self.is_main = self.accelerator.is_main_process
         device, processes = self.accelerator.device, self.accelerator.num_processes
         self.share, left_over = divmod(config.batch, processes)
-        if shape.n_ctx < SHORTEST:
-            raise ValueError(f"n_ctx must be at least {SHORTEST}, got {shape.n_ctx}")
-        if shape.d_vocab < 3:
-            raise ValueError(f"d_vocab must be at least 3, the start token and two to repeat, got {shape.d_vocab}")
         if left_over:
             raise ValueError(f"batch must be a multiple of the {processes} processes, got {config.batch}")
         torch.manual_seed(config.seed)
