@@ -193,11 +193,7 @@ def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_to
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(train.CONFIGS.glob("*.toml"))])
 def test_every_shipped_configuration_trains_and_is_written(name, data):
-    """One step of its kind of model, at a width that a test can afford. Evaluations take a tenth of a short run."""
-    _, shape, config = read_config(name)
-    short = dataclasses.replace(config, tokens=2_000_000)
-    windows = train.snapshot_count(shape, short) * (56 + 8 * shape.n_layers * shape.n_heads + 64)
-    assert windows * shape.n_ctx / 4 < 0.1 * short.tokens or train.snapshot_count(shape, short) == 4
+    """One step of its kind of model, at a width that a test can afford."""
     small = "d_model=16 d_head=8 n_heads=2 d_vocab=50 n_ctx=32 tokens=64 batch=2 evaluate_windows=2 repeats=2"
     config = read_config(name, small.split())
     train.train(*config, data=data, out=data / name)

@@ -281,16 +281,6 @@ def ways_among(forms: Sequence[Forms], right: Ways) -> list[Ways]:
     return found
 
 
-def exchanged_hits(hits: Hits, forms: Sequence[Forms], axis: Axis) -> Float[Tensor, " shuffle"]:
-    """Return how many triples are hits once destinations and out tokens are exchanged between them (claim S4)."""
-    sources, destinations, outs = zip(*(triple for triple in forms if all(triple)))
-    counts = []
-    for d, o in orders(len(sources), 2 * SHUFFLES).view(SHUFFLES, 2, -1).tolist():
-        exchanged = zip(sources, (destinations[i] for i in d), (outs[i] for i in o))
-        counts.append(sum(hits(*combined(triple), axis).any().item() for triple in exchanged))
-    return torch.tensor(counts, dtype=torch.float)
-
-
 def hits_in_text(hits: Hits, listed: pd.DataFrame, right: Ways) -> pd.DataFrame:
     """Return those of `paper_list` that are `right` in a text: source, rest, forms there, hit by column, by row."""
     rows = []
@@ -303,10 +293,16 @@ def hits_in_text(hits: Hits, listed: pd.DataFrame, right: Ways) -> pd.DataFrame:
 
 
 def hit_share(hits: Hits, in_text: pd.DataFrame, axis: Axis) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the fraction of `hits_in_text` that are hits by this axis, and by chance, with standard errors."""
+    """Return the fraction of `hits_in_text` that are hits by this axis, and once destinations and out tokens are
+    exchanged between the triples (claim S4), with standard errors."""
     by_source = in_text.groupby("source")[axis].agg(["sum", "count"])
     share = estimates.ratio(*torch.tensor(by_source.to_numpy()).T)
-    chance = estimates.mean(exchanged_hits(hits, in_text["forms"], axis) / len(in_text))
+    sources, destinations, outs = zip(*in_text["forms"])
+    counts = []
+    for d, o in orders(len(sources), 2 * SHUFFLES).view(SHUFFLES, 2, -1).tolist():
+        exchanged = zip(sources, (destinations[i] for i in d), (outs[i] for i in o))
+        counts.append(sum(hits(*combined(triple), axis).any().item() for triple in exchanged))
+    chance = estimates.mean(torch.tensor(counts, dtype=torch.float) / len(in_text))
     return tuple(map(float, share)), tuple(map(float, chance))
 
 

@@ -37,7 +37,6 @@ SETTINGS = {
     for name, field in kind.__pydantic_fields__.items()
     if name not in (*SHAPE, *MEASURED, "seed")
 } | {"corpus": "fingerprint of the text"}
-WORDS = {None: "–", True: "yes", False: "no", "muon": "Muon for each head", "adamw": "AdamW", "no": "float32"}
 
 
 def names(group: str) -> list[str]:
@@ -108,13 +107,10 @@ def cards(*groups: str) -> pd.DataFrame:
 
 
 def setting(value: Any) -> str:
-    if value is None or isinstance(value, (str, bool)):
-        return WORDS.get(value, value)
-    if isinstance(value, (int, float)):
-        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
-    if isinstance(value, dict):
-        return " ".join(f"{key} {part}" for key, part in value.items())
-    return ", ".join(map(setting, value))
+    """Return a setting as a configuration has it, whole numbers in groups of three digits."""
+    if value is None:
+        return "–"
+    return f"{value:,}" if type(value) is int else json.dumps(value)
 
 
 def training(group: str) -> dict[str, Any]:

@@ -49,11 +49,9 @@ from transformer_circuits.training.muon import HeadMuon
 from transformer_circuits.training.windows import Windows
 
 CONFIGS = Path(__file__).parent / "configs"
-SHORT = 15_000_000  # tokens of a run from which on it has as many snapshots as its configuration says
 TRIAL = 128  # tokens on which precisions are compared
 WORDS, OTHER = {"bf16": "bf16", "no": "float32"}, {"bf16": "no", "no": "bf16"}
 UNREAD = 50  # steps whose losses wait on a GPU until they are read together: reading one waits until it is computed
-FORWARD = 1 / 4  # time of a window that is only evaluated, as a fraction of one that is trained on
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Memory = Annotated[float, Field(gt=0, lt=1)]
@@ -215,17 +213,6 @@ def snapshot_steps(steps: int, count: int) -> set[int]:
     return {int(round(s)) for s in np.concatenate(spaced)}
 
 
-def snapshot_count(shape: ModelConfig, config: TrainingConfig) -> int:
-    """Return `config.snapshots`, in a run of fewer than SHORT tokens at most the number that takes a tenth of its
-    time."""
-    if config.tokens >= SHORT:
-        return config.snapshots
-    per_head = shape.n_layers * shape.n_heads * config.few_windows
-    windows = config.evaluate_windows + config.few_windows + per_head + 4 * config.repeats  # of one evaluation
-    affordable = 0.1 * config.tokens / (FORWARD * windows * shape.n_ctx)
-    return min(config.snapshots, max(4, int(affordable)))
-
-
 def optimizers_for(model: Transformer, config: TrainingConfig) -> list[torch.optim.Optimizer]:
     """Return AdamW for all parameters, or HeadMuon for the matrices of heads and AdamW for the rest (embeddings, MLPs,
     norms)."""
@@ -280,7 +267,7 @@ class Run:
         settings = {"model": dataclasses.asdict(shape), "training": dataclasses.asdict(config)}
         about = {"name": name, **settings, "corpus": {file.name: sha256(file.read_bytes())[:16] for file in files}}
         self.about = json.loads(json.dumps(about))
-        self.snapshots = snapshot_steps(self.steps, snapshot_count(shape, config))
+        self.snapshots = snapshot_steps(self.steps, config.snapshots)
         self.filmed = film.texts(data, held_out.tokens[: shape.n_ctx], shape) if config.film else []
         self.resume(done)
         self.evaluation = Evaluation(held_out, shape.d_vocab, config, device)
@@ -332,9 +319,9 @@ class Run:
         self.rows, self.frames = done.get("rows", []), done.get("frames", [])  # of snapshots: of the log, of the film
         self.saved = time.monotonic()
         self.start = self.saved - done.get("seconds", 0.0)  # as if there had been no interruption
+        self.header = self.about | {"hardware": hardware(self.accelerator)}
         if self.is_main:
-            header = self.about | {"hardware": hardware(self.accelerator)}
-            content = "".join(f"{json.dumps(line)}\n" for line in (header, *self.rows))
+            content = "".join(f"{json.dumps(line)}\n" for line in (self.header, *self.rows))
             write_atomically(self.log, lambda partial: partial.write_text(content))
 
     def advance(self) -> int:
@@ -418,18 +405,16 @@ class Run:
     def export(self) -> None:
         """Write `out/model` as the book ships models, with the log. The manifest has the log's header and last row, and
         the ablation effect of each head on all held-out windows of an evaluation (the log's rows have it on a few)."""
-        log = self.log.read_text()
-        header, *rows = map(json.loads, log.splitlines())
-        training = {"run": header, "result": rows[-1]}
+        last = self.rows[-1]
+        training = {"run": self.header, "result": last}
         if self.shape.n_layers:
             heads = ablation_effects_of(self.model, self.evaluation.rows)
             training["heads"] = decimals(heads._asdict(), digits=6)
         frames = film.joined(self.filmed, self.frames) if self.filmed else None
         model, tokenizer = self.out / "model", tokenizer_of(self.data, self.shape.d_vocab)
-        save_model(self.model, model, header["name"], training, tokenizer, frames)
-        write_atomically(model / "training.jsonl", lambda partial: partial.write_text(log))
-        rate = rows[-1]["tokens"] / max(rows[-1]["seconds"], 0.1)
-        print(f"{json.dumps(rows[-1])}\n{rate:,.0f} tokens/s, evaluations included")
+        save_model(self.model, model, self.header["name"], training, tokenizer, frames)
+        write_atomically(model / "training.jsonl", lambda partial: partial.write_bytes(self.log.read_bytes()))
+        print(f"{json.dumps(last)}\n{last['tokens'] / max(last['seconds'], 0.1):,.0f} tokens/s, evaluations included")
 
 
 def train(
