@@ -11,7 +11,6 @@ from playwright.sync_api import expect
 
 from transformer_circuits import paths
 from transformer_circuits.circuits import heads
-from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures import weights
 from transformer_circuits.models.registry import list_models, load_model, training_film, training_log
 from transformer_circuits.pages import watch
@@ -75,7 +74,7 @@ def test_the_last_moment_shows_the_patterns_and_predictions_of_the_film(page):
             bars = drawn(page, ".watch-next rect", "e.getAttribute('width') / 100")
             assert np.abs(bars - chance[place]).max() < ROUNDED
             words = page.locator(".watch-next code").all_text_contents()
-            assert words[0] == show_token(tokenizer.decode([int(best[place, 0])]))
+            assert words[0] == watch.token_name(tokenizer, int(best[place, 0]))
 
 
 def test_the_last_moment_shows_the_scores_and_circuits_of_the_film(page):

@@ -211,7 +211,7 @@ def test_old_checkpoints_compute_what_they_computed(tmp_path, file, normalizatio
 
 @pytest.mark.parametrize("tensors, settings, message", [
     ({}, {"attn_scale": 1.0}, "has attn_scale = 1.0; the loader supports only causal"),
-    ({}, {"d_head": "8"}, "config.json is not a readable configuration: d_head must be a whole number, got '8'"),
+    ({}, {"d_head": "8"}, "config.json is not a readable configuration: must be real number, not str"),
     ({"blocks.1.attn.W_K": None}, {}, "do not fit its configuration: .*Missing.*layers.1.attn.k.weight"),
     ({"blocks.1.attn.W_Q": torch.ones(32, 24)}, {}, "is not a Shortformer's state dict of tensors: .*attn.W_Q"),
 ])  # fmt: skip

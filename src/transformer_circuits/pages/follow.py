@@ -106,8 +106,6 @@ def sentence(two: TransformerBridge, one: TransformerBridge, which: Circuit, tex
     """Return all numbers of the picture for one text, which ends with a token that occurred before."""
     ids = two.to_tokens(text)
     last, target = ids.shape[1] - 1, int(last_target(ids[0])[-1])
-    if target < 0:
-        raise ValueError(f"the last token of {text!r} must have occurred before")
     answer, (layer, index) = int(ids[0, target]), which.induction
     intact, cache = run(two, ids, which.induction)
     wrote = torch.einsum("phd,hdm->hpm", cache["z", 0][0], two.W_O[0])

@@ -122,6 +122,7 @@ def training(group: str) -> dict[str, Any]:
     frame = pd.DataFrame(rows, index=pd.Index(models, name="model"))
     differs = frame.nunique() > 1
     alike, differing = frame.loc[models[0], ~differs], frame.loc[:, differs]
+    differing = differing.rename(columns=lambda words: words.partition(":")[0])
     if differing.shape[1] > len(models):
         differing = differing.T.rename_axis("setting")
     return {

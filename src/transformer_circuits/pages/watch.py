@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Int
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from transformer_circuits.circuits import in_context
 from transformer_circuits.figures.tokens import show_token
@@ -100,6 +101,16 @@ def start(film: Film, log: pd.DataFrame) -> dict[str, Any]:
 # ---- a film as a script ----------------------------------------------------------------------------------------------
 
 
+def token_name(tokenizer: Any, token: int) -> str:
+    """Return a token as text in which all can be seen; a piece of a character as its bytes, as play.js shows it."""
+    text = tokenizer.decode([token])
+    if "\ufffd" not in text:
+        return show_token(text)
+    alphabet = bytes_to_unicode()  # byte-level tokenizers write each byte as a letter of this alphabet
+    byte_of = {letter: byte for byte, letter in alphabet.items()}
+    return "".join(f"<{byte_of[letter]:02X}>" for letter in tokenizer.convert_ids_to_tokens(token))
+
+
 def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[dict[str, Any], bytes]:
     """Return where the arrays are that watch.js reads, and their bytes; `held`: the roles."""
     arrays = {name: film[name].astype(np.float32) for name in FLOATS if name in film}
@@ -123,7 +134,7 @@ def script(name: str, film: Film) -> str:
     texts = [film[f"text_{k}"].tolist() for k in range(len(TEXTS))]
     shown = [film[f"{part}_{k}"].ravel() for part in ("text", "top_token") for k in range(len(TEXTS))]
     ids = np.unique(np.concatenate(shown)).tolist()
-    names = {token: show_token(model.tokenizer.decode([token])) for token in ids}
+    names = {token: token_name(model.tokenizer, token) for token in ids}
     arrays, content = packed(film, roles(film, log, ablation.recorded_effects(name), copying))
     curves = [
         {"title": "Held-out loss, nats per token", "values": log["held_out"].tolist()},

@@ -195,16 +195,6 @@ def processor() -> str:
     return named[1] if named else platform.machine()
 
 
-def hardware(accelerator: Accelerator) -> dict[str, Any]:
-    cuda = accelerator.device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name() if cuda else processor(),
-        "processes": accelerator.num_processes,
-        "threads": None if cuda else torch.get_num_threads(),
-        "torch": torch.__version__,
-    }
-
-
 def snapshot_steps(steps: int, count: int) -> set[int]:
     """Return about `count` step numbers from 0 to `steps`: half of them log-spaced from a 200th on, half evenly
     spaced."""
@@ -319,7 +309,14 @@ class Run:
         self.rows, self.frames = done.get("rows", []), done.get("frames", [])  # of snapshots: of the log, of the film
         self.saved = time.monotonic()
         self.start = self.saved - done.get("seconds", 0.0)  # as if there had been no interruption
-        self.header = self.about | {"hardware": hardware(self.accelerator)}
+        cuda = self.accelerator.device.type == "cuda"
+        hardware = {
+            "device": torch.cuda.get_device_name() if cuda else processor(),
+            "processes": self.accelerator.num_processes,
+            "threads": None if cuda else torch.get_num_threads(),
+            "torch": torch.__version__,
+        }
+        self.header = self.about | {"hardware": hardware}
         if self.is_main:
             content = "".join(f"{json.dumps(line)}\n" for line in (self.header, *self.rows))
             write_atomically(self.log, lambda partial: partial.write_text(content))
