@@ -4,7 +4,6 @@ Paper: "Where Does This Leave Us?", and its sequel, "In-context Learning and Ind
 Claims W1 and W2. A Series has a value for each snapshot of a training log, by the tokens seen.
 """
 
-import hashlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures import ablation, attention, prediction, weights
 from transformer_circuits.models import load_model
 from transformer_circuits.models.release import data_file
+from transformer_circuits.models.shards import sha256
 
 SHIPPED = "in_context_scores.safetensors"
 GROUPS = ("new", "seen", "pair seen")
@@ -50,10 +50,8 @@ def measured_scores(model: Any, windows: Int[Tensor, "window pos"]) -> Float[Ten
 
 def _key(model: Any, windows: Int[Tensor, "window pos"]) -> str:
     """Return a digest of the weights and the windows."""
-    digest = hashlib.sha256()
-    for tensor in (windows, *model.original_model.parameters()):
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    tensors = (windows, *model.original_model.parameters())
+    return sha256(b"".join(tensor.numpy(force=True).tobytes() for tensor in tensors))
 
 
 class Milestone(NamedTuple):

@@ -221,7 +221,8 @@ def optimizers_for(model: Transformer, config: TrainingConfig) -> list[torch.opt
 
 
 class Run:
-    """One run from its last checkpoint on: `step` steps are done, and `train_loss` is the loss of the last one."""
+    """One run from its last checkpoint on (`out/checkpoint.pt`): `step` steps are done, and `train_loss` is the loss of
+    the last one. Raises ValueError for settings, tokens or a checkpoint that cannot be used."""
 
     def __init__(
         self, name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, compiled: bool = False
@@ -414,28 +415,19 @@ class Run:
         print(f"{json.dumps(last)}\n{last['tokens'] / max(last['seconds'], 0.1):,.0f} tokens/s, evaluations included")
 
 
-def train(
-    name: str,
-    shape: ModelConfig,
-    config: TrainingConfig,
-    data: Path,
-    out: Path,
-    stop_after: int | None = None,
-    compiled: bool = False,
-) -> None:
-    """Train to the end, or for `stop_after` more steps; resume from `out/checkpoint.pt` if there is one.
+def train(run: Run, stop_after: int | None = None) -> None:
+    """Train to the end, or for `stop_after` more steps.
 
-    SIGINT and SIGTERM end all processes after the same whole step, with a checkpoint. Raises ValueError for settings,
-    tokens or a checkpoint that cannot be used, and if the loss is NaN or infinity (nothing is written then).
+    SIGINT and SIGTERM end all processes after the same whole step, with a checkpoint. Raises ValueError if the loss is
+    NaN or infinity (nothing is written then).
     """
-    run = Run(name, shape, config, data, out, compiled)
     last = run.steps if stop_after is None else min(run.steps, run.step + stop_after)
     stopped = 0
     with run.bar, stop_signals() as run.caught:
         run.evaluate()
         while run.step < last and not (stopped := run.advance()):
             run.evaluate()
-            if time.monotonic() - run.saved > 60 * config.checkpoint_minutes:
+            if time.monotonic() - run.saved > 60 * run.config.checkpoint_minutes:
                 run.keep()
         run.keep()
         run.accelerator.wait_for_everyone()
@@ -462,7 +454,7 @@ def main(argv: list[str] | None = None) -> None:
         name, shape, training = read_config(args.config, args.set)
         is_main = int(os.environ.get("RANK", 0)) == 0
         with filelock.FileLock(args.out / ".lock", timeout=0) if is_main else contextlib.nullcontext():
-            train(args.name or name, shape, training, args.data, args.out, compiled=args.compile)
+            train(Run(args.name or name, shape, training, args.data, args.out, args.compile))
     except filelock.Timeout as error:
         raise SystemExit(f"error: another trainer writes to {args.out}; choose another --out") from error
     except (ValueError, OSError) as error:  # OSError: a full disk, a folder without write permission
