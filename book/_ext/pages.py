@@ -78,7 +78,7 @@ def name_folded_cells(app, doctree) -> None:
     metadata."""
     for node, cell in notebook_cells(app, doctree):
         first = "".join(cell["source"]).partition("\n")[0]
-        if node.get("hide_mode") == "input" and first.startswith("# "):
+        if node.get("hide_mode") in ("input", "all") and first.startswith("# "):
             node["prompt_show"] = node["prompt_hide"] = first[2:].strip()
         elif title := cell["metadata"].get("mystnb", {}).get("code_prompt_show"):
             node["prompt_hide"] = title

@@ -17,10 +17,7 @@ PATIENCE = 180_000  # milliseconds; a busy machine draws a page slowly
 expect.set_options(timeout=PATIENCE)
 
 # Beside Playwright's own flags, which leave out the sandbox (CI runs as root) and all that a browser does in the background.
-FLAGS = [
-    "--disable-gpu",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-]  # no name resolves: the network is cut off
+FLAGS = ["--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # the network is cut off
 
 NO_BROWSER = f"The tests of the pages need a browser: {ADVICE}."
 
@@ -28,9 +25,8 @@ NO_BROWSER = f"The tests of the pages need a browser: {ADVICE}."
 @pytest.fixture(scope="session")
 def html() -> Path:
     """The folder of the built pages. Notebooks that nbval has just looked at are in the cache, so that only pages are written."""
-    built = subprocess.run(
-        [sys.executable, "-m", "transformer_circuits.build"], cwd=ROOT, capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "transformer_circuits.build"]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if built.returncode:
         pytest.fail(built.stdout + built.stderr, pytrace=False)
     return ROOT / "_build" / "html"
@@ -57,9 +53,7 @@ class Watched:
         page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("requestfailed", lambda request: self.complaints.append(f"failed to load {request.url}"))
-        page.on(
-            "request", lambda r: None if r.url.startswith(("file:", "data:", "blob:")) else self.requests.append(r.url)
-        )
+        page.on("request", lambda request: self.requests.append(request.url))
 
     def open(self, path: Path) -> Page:
         """Open a file and wait until its maths is typeset."""
@@ -69,7 +63,8 @@ class Watched:
 
     def check(self) -> None:
         assert self.complaints == []
-        assert self.requests == [], "the page asks the network for these"
+        asked = [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))]
+        assert asked == [], "the page asks the network for these"
 
 
 WIDE = {"width": 1300, "height": 900}
@@ -109,14 +104,6 @@ def reused(tab) -> Iterator[Watched]:
 def page(reused, site) -> Page:
     """A live page, whose module has the fixture `site`, ready for use."""
     return opened(reused.page, site.as_uri())
-
-
-@pytest.fixture
-def unscripted(browser) -> Iterator[Page]:
-    """A page on a phone, in a browser without scripts."""
-    phone = {"width": 400, "height": 800}
-    with browser.new_context(java_script_enabled=False, offline=True, viewport=phone) as context:
-        yield context.new_page()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

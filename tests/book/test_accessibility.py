@@ -6,7 +6,7 @@ import pytest
 
 PAGES = (
     "book/intro book/scoreboard book/not_reproduced book/play book/watch book/grow "
-    "notebooks/05_copying notebooks/07_induction_heads"
+    "notebooks/04_skip_trigrams notebooks/05_copying notebooks/07_induction_heads notebooks/a2_low_rank"
 ).split()
 LIVE = ("play", "watch", "grow")
 RUN = """async () => {

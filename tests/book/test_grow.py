@@ -11,7 +11,6 @@ from playwright.sync_api import expect
 from torch.nn.functional import cross_entropy
 
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.pages import grow
 from transformer_circuits.training.evaluation import composition, head_matrices
 from transformer_circuits.training.train import TrainingConfig, optimizers_for
 
@@ -22,10 +21,8 @@ SECONDS = 600  # for a training that takes half a minute on a free core
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    root = tmp_path_factory.mktemp("site")
-    grow.main(root / "grow.md")
-    return make_site(root, "grow", "train.js", "../forward.js", "../watch/watch.css")
+def site(html, tmp_path_factory):
+    return make_site(tmp_path_factory.mktemp("site"), "grow", "forward.js", "watch/watch.css")
 
 
 def step_of(page):
@@ -124,16 +121,6 @@ def test_two_layers_learn_what_one_cannot_and_train_on_without_a_head(site, watc
     assert trained_to(page, f"d.step >= {learned + 10}") > learned
     page.get_by_role("button", name=f"Put head 0.{previous} back").click()
     expect(page.locator("#grow")).to_have_attribute("data-removed", "")
-
-
-def test_the_page_answers_while_it_trains(page):
-    page.get_by_role("button", name="Train").click()
-    page.wait_for_function("() => Number(document.getElementById('grow').dataset.step) > 0")
-    page.get_by_role("radio", name="Head 1.2").click()
-    expect(page.locator(".watch-attention h3")).to_contain_text("head 1.2")
-    page.get_by_role("button", name="Start over").press("Enter")
-    expect(page.locator(".watch-now")).to_have_text("step 0")
-    expect(page.get_by_role("button", name="Start over")).to_be_focused()
 
 
 def test_a_link_has_the_settings_and_a_hostile_one_is_ignored(page, site, watched):

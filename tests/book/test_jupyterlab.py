@@ -28,12 +28,10 @@ def free_port() -> int:
 
 def options_of_make(root: Path) -> list[str]:
     """Return the options with which the Makefile starts JupyterLab, for another root."""
-    command = re.search(
-        r"^exercises:.*?-m jupyterlab (.*?)$", (ROOT / "Makefile").read_text(), re.DOTALL | re.MULTILINE
-    )
-    return [
-        option.replace("root_dir=.", f"root_dir={root}") for option in command[1].split() if option.startswith("--")
-    ]
+    makefile = (ROOT / "Makefile").read_text()
+    command = re.search(r"^exercises:.*?-m jupyterlab (.*?)$", makefile, re.DOTALL | re.MULTILINE)[1]
+    options = [option for option in command.split() if option.startswith("--")]
+    return [option.replace("root_dir=.", f"root_dir={root}") for option in options]
 
 
 @pytest.fixture(scope="module")
@@ -45,21 +43,14 @@ def lab(browser, tmp_path_factory) -> Iterator[str]:
     (root / "my").mkdir()
     shutil.copy(ROOT / "notebooks" / WORKBOOK, root / "my")
     port = free_port()
-    for_tests = [
-        f"--port={port}",
-        "--ServerApp.port_retries=0",
-        "--no-browser",
-        "--allow-root",
-        "--IdentityProvider.token=",
-        "--LabApp.expose_app_in_browser=True",
-    ]
+    for_tests = [f"--port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token="]
+    for_tests += ["--no-browser", "--allow-root", "--LabApp.expose_app_in_browser=True"]
     places = {f"JUPYTER{name}": str(root / name) for name in ("_CONFIG_DIR", "LAB_SETTINGS_DIR", "LAB_WORKSPACES_DIR")}
     server = subprocess.Popen(
         [sys.executable, "-m", "jupyterlab", *options_of_make(root), *for_tests],
         cwd=root,
         env=os.environ | places | {"TRANSFORMER_CIRCUITS_ROOT": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        **dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL),
     )
     address = f"http://127.0.0.1:{port}/lab"
     try:
@@ -109,10 +100,8 @@ def scrolled_to(page: Page, element: Locator) -> Locator:
 
 def test_an_untouched_workbook_runs_and_says_what_to_write(workbook):
     expect(scrolled_to(workbook, workbook.get_by_text("residual_parts is not written yet"))).to_be_visible()
-    for output in workbook.evaluate(
-        "jupyterapp.shell.currentWidget.content.widgets.flatMap(cell => cell.model.outputs?.toJSON() ?? [])"
-    ):
-        assert output["output_type"] != "error", output
+    outputs = "jupyterapp.shell.currentWidget.content.widgets.flatMap(cell => cell.model.outputs?.toJSON() ?? [])"
+    assert [output for output in workbook.evaluate(outputs) if output["output_type"] == "error"] == []
 
 
 def test_figures_and_sentences_that_give_an_answer_away_stay_closed(workbook):

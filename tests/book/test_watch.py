@@ -1,51 +1,26 @@
 """The page "Watch it learn" in a browser, from disk, without network: it shows the film, whose end is the shipped model, and all can use it."""
 
 import re
-import shutil
 
 import numpy as np
 import pytest
 import torch
-from live_page import LivePage, follow, make_site, opened
+from live_page import LivePage, make_site
 from playwright.sync_api import expect
 
-from transformer_circuits import paths
 from transformer_circuits.circuits import heads
 from transformer_circuits.measures import weights
 from transformer_circuits.models.registry import list_models, load_model, training_film, training_log
 from transformer_circuits.pages import watch
 
-NAME, WITHOUT = "attn-only-2l", "attn-only-2l-seed-1"
+NAME = "attn-only-2l"
 FILMED = training_film(NAME)
-LAST = len(FILMED["tokens"]) - 1
 ROUNDED = 0.02  # half a shade of 32
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory):
-    """A folder of models in place of weights/: two, of which one has a film."""
-    folder = tmp_path_factory.mktemp("weights")
-    for name in (NAME, WITHOUT):
-        shutil.copytree(paths.WEIGHTS / name, folder / name)
-    return folder
-
-
-def write(shelf, root):
-    """Make the page of the models in `shelf`, and what it loads, in `root`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paths, "WEIGHTS", shelf)
-        watch.main(root / "watch.md")
-
-
-@pytest.fixture(scope="module")
-def site(shelf, tmp_path_factory):
-    root = tmp_path_factory.mktemp("site")
-    write(shelf, root)
-    return make_site(root, "watch")
-
-
-def moment(page):
-    return int(page.locator("#watch").get_attribute("data-at"))
+def site(html, tmp_path_factory):
+    return make_site(tmp_path_factory.mktemp("site"), "watch")
 
 
 def choose(page, layer, head):
@@ -107,47 +82,10 @@ def test_the_films_of_shipped_models_end_with_the_shipped_weights(name):
     assert np.abs(film["positivity"][-1] - positivity).max() < 0.02
 
 
-def test_the_keyboard_goes_through_time_heads_and_tokens(page):
-    page.get_by_role("slider", name="Tokens seen").focus()
-    moments = {"Home": 0, "ArrowRight": 1, "PageUp": 6, "ArrowLeft": 5, "End": LAST}
-    for key, there in moments.items():
-        page.keyboard.press(key)
-        assert moment(page) == there
-    choose(page, 1, 2)
-    page.get_by_role("radio", checked=True).focus()
-    page.keyboard.press("ArrowDown")
-    expect(page.get_by_role("radio", checked=True)).to_have_attribute("aria-label", re.compile(r"Head 0\.2\b"))
-    page.get_by_role("listbox").focus()
-    page.keyboard.press("Home")
-    page.keyboard.press("ArrowRight")
-    expect(page.locator(".watch-token[aria-selected=true]")).to_have_attribute("data-i", "1")
-
-
-def test_the_film_plays_to_its_end(page):
-    page.evaluate("location.hash = '#t=36M'")  # near the end: a moment takes 150 ms
-    page.wait_for_function(f"document.getElementById('watch').dataset.at < {LAST}")
-    page.get_by_role("button", name="Play").click()
-    page.wait_for_function(f"document.getElementById('watch').dataset.at == {LAST}")
-
-
 def test_nothing_moves_by_itself_if_motion_is_unwanted(page):
     page.emulate_media(reduced_motion="reduce")
     moving = drawn(page, ".watch *", "parseFloat(getComputedStyle(e).transitionDuration)")
     assert np.nanmax(moving) == 0
-
-
-def test_a_link_brings_back_the_moment_and_the_head(page):
-    page.get_by_role("slider").focus()
-    page.keyboard.press("ArrowLeft")
-    choose(page, 0, 2)
-    page.get_by_role("button", name="Link to this moment").click()
-    there = moment(page)
-    opened(page, page.url)
-    assert moment(page) == there < LAST
-    expect(page.get_by_role("radio", checked=True)).to_have_attribute("aria-label", re.compile(r"Head 0\.2"))
-    follow(page, "t=0&head=9.9&text=7&at=x")  # what does not exist is left out
-    page.wait_for_function("document.getElementById('watch').dataset.at == 0")
-    expect(page.get_by_role("radio", checked=True)).to_have_count(1)
 
 
 class TestWatch(LivePage):

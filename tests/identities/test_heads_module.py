@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from random_models import build, differs, same
+from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.measures import attention, cache, estimates, prediction, weights
@@ -109,14 +110,6 @@ def test_a_run_from_the_stream_is_the_rest_of_the_whole_run(case):
         heads.run_from(other, torch.zeros(1, 5, 6), 0)
 
 
-def test_chance_for_positivity_is_cached_for_embeddings_of_any_precision(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "FOLDER", tmp_path)
-    W_E, W_U = torch.randn(2, 30, 12, generator=torch.Generator().manual_seed(0)).bfloat16()
-    first, again = (weights.random_positivities(W_E, W_U.T, d_head=3) for _ in range(2))
-    assert torch.equal(again, first)
-    differs(weights.random_positivities(W_E, W_U.T, d_head=4), first)
-
-
 def test_scores_are_measured_anew_for_other_weights_hooks_or_start_tokens(case, tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "FOLDER", tmp_path)
     made, score = [], heads.induction_scores
@@ -179,3 +172,19 @@ def test_ratios_between_white_circuits_are_the_same_in_all_coordinates():
     same(ratios(rewritten), ratios(case.model), 1e-8)
     stored = [weights.composition_ratios(model.OV[0], model.QK[1], model.OV[1]) for model in (rewritten, case.model)]
     differs(*stored)
+
+
+def test_turning_at_random_is_a_rotation_between_the_two_heads():
+    generator = torch.Generator().manual_seed(5)
+    V, O, Q, K = torch.randn(4, 96, 8, dtype=torch.float64, generator=generator)
+    O[:, 1:] *= 1e-3  # heads that write, and read, along one direction: their chance varies most
+    K[:, 1:] *= 1e-3
+    OV, QK = V @ O.T, Q @ K.T
+    writers, readers = (FactoredMatrix(M.expand(20, -1, -1), N.T.expand(20, -1, -1)) for M, N in ((V, O), (Q, K)))
+    found, expected = weights.turned(writers, readers, readers)[1].flatten(), []
+    for _ in range(200):  # all of the rotation, between all of the matrices
+        R = torch.linalg.qr(torch.randn(96, 96, dtype=torch.float64, generator=generator)).Q
+        expected.append((OV @ R @ QK.T).norm() / OV.norm() / QK.norm() * 96**0.5)
+    expected = torch.stack(expected)
+    assert abs(found.mean() - expected.mean()) < 4 * expected.std() * (1 / 200 + 1 / 400) ** 0.5
+    assert abs(found.std() / expected.std() - 1) < 0.2 and found.std() > 0.4

@@ -1,5 +1,7 @@
 """Each chapter keeps the conventions."""
 
+import re
+
 import nbformat
 import pytest
 import yaml
@@ -10,6 +12,7 @@ from transformer_circuits import build
 from transformer_circuits.claims import Verdict
 from transformer_circuits.claims.ledger import load_claims
 from transformer_circuits.exercises import EXERCISES
+from transformer_circuits.pages import paper_figures
 from transformer_circuits.paths import ROOT
 
 NOTEBOOKS = {path: nbformat.read(path, as_version=4) for path in notebooks(ROOT)}
@@ -26,6 +29,19 @@ def test_every_exercise_has_one_stub():
 
 def test_table_of_contents_lists_every_notebook():
     assert sorted(build.notebooks(ROOT)) == list(NOTEBOOKS)
+
+
+def test_the_list_of_the_papers_figures_names_cells_and_claims_that_exist_and_every_claim_that_is_measured():
+    listed, claims = paper_figures.load(ROOT / "book" / "figures.yml"), load_claims()
+    cells = {f"{path.stem}/{cell.id}" for path, notebook in NOTEBOOKS.items() for cell in notebook.cells}
+    named = {place for figure in listed.figures for place in figure.cell} | set(listed.also.values())
+    assert named - cells == set()
+    for figure in listed.figures:
+        assert figure.cell or figure.page, figure.title
+        assert bool(figure.ours) != bool(figure.none), f"{figure.title} needs either `ours` or `none`"
+        assert set(figure.claims) <= claims.keys(), figure.title
+    measured = {claim.id for claim in claims.values() if claim.kind != "identity"}
+    assert listed.also.keys() <= claims.keys() and measured <= listed.places().keys()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -58,12 +74,14 @@ def test_the_page_of_failures_gives_a_reason_for_each_and_only_numbers_of_the_ch
     failed = {Verdict.PARTLY, Verdict.NOT_REPRODUCED}
     accepted = yaml.safe_load((ROOT / "book" / "verdicts.yml").read_text(encoding="utf-8"))
     assert list(accepted) == list(load_claims())
-    assert list(entries(page)) == [id for id, verdict in accepted.items() if verdict in failed]
+    assert sorted(entries(page)) == sorted(id for id, verdict in accepted.items() if verdict in failed)
+    rows = re.findall(r"^\| \[[^]]+\]\(#why-(\w+)\)", page, re.MULTILINE)
+    assert [id.upper() for id in rows] == list(entries(page)), "the details are not in the order of the tables"
     for id, entry in entries(page).items():
         for part in ("The paper", "Here", "Explanation", "Evidence", "What would decide it"):
             assert f"**{part}.**" in entry, f"{id} lacks {part}"
         claim = load_claims()[id]
-        row = f"| [{claim.title}](#why-{id.lower()}) | {claim.words(accepted[id])} |"
+        row = f"| [{claim.title}](#why-{id.lower()})<br>*{claim.words(accepted[id])}* |"
         assert row in entry, f"{id} has no row in the table with its title and verdict"
         assert f"<summary>{claim.title}</summary>" in page, f"the details of {id} lack its title"
     assert unfounded_on_the_page_of_failures(page, {path.stem: nb for path, nb in NOTEBOOKS.items()}) == []

@@ -27,9 +27,8 @@ def results(request) -> build.Store:
 @pytest.mark.parametrize("chapter", build.notebooks(ROOT), ids=lambda path: path.stem)
 def test_a_chapter_prints_what_it_stores(chapter, results, request):
     if (notebook := build.executed(results, chapter)) is None:
-        pytest.fail(
-            f"{chapter.name} did not run to its end.\n{trouble(ROOT / build.FAILED / chapter.name)}", pytrace=False
-        )
+        failure = trouble(ROOT / build.FAILED / chapter.name)
+        pytest.fail(f"{chapter.name} did not run to its end.\n{failure}", pytrace=False)
     assert differences(request, chapter, notebook) == [], "`make outputs` stores what chapters print"
 
 

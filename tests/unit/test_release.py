@@ -1,12 +1,10 @@
 """The package without a clone: what a wheel has, where it gets a model from, what it says where it cannot; folders for a hub."""
 
-import http.server
 import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
@@ -51,23 +49,6 @@ def test_the_checksums_in_the_package_are_those_of_the_shipped_files(archives):
     assert release.checksums() == {name: sha256(content) for name, content in archives.items()}, "run `make hub`"
 
 
-@pytest.fixture
-def server(tmp_path):
-    """An address whose files are those of a folder; calling it off is being without a network."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *arguments):
-            super().__init__(*arguments, directory=tmp_path / "public")
-
-        def log_message(self, *arguments):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield server
-        server.shutdown()
-
-
 def wheel(tmp_path, address: str):
     """Build the package with another address, and install it alone."""
     source, installed = tmp_path / "source", tmp_path / "wheel"
@@ -84,7 +65,7 @@ def wheel(tmp_path, address: str):
 
 
 def test_a_wheel_fetches_a_model_once_and_says_why_it_cannot(tmp_path, server, archives):
-    address = f"http://127.0.0.1:{server.server_port}/book"
+    address = f"{server.address}/book"
     environment = os.environ | {
         "PYTHONPATH": str(wheel(tmp_path, address)),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),

@@ -86,30 +86,6 @@ def test_a_card_says_which_condition_is_not_met_and_how_its_criterion_was_amende
     assert sum("changed after a result" in card.summary.text for card in page.select(".tc-claim")) == late
 
 
-def test_a_claim_that_was_not_measured_leads_to_its_chapter_if_there_is_one(page):
-    assert "not run" in page.find(id="claim-O3").text and page.find(id="claim-O3").a is None
-    assert page.find(id="claim-Z1").a["href"] == "../notebooks/02_zero%20layers.html"
-
-
-def counts(tally):
-    return {str(verdict): count for verdict, count in tally.counts}
-
-
-def test_what_barely_tests_its_statement_is_counted_apart(monkeypatch, data):
-    def reproduced(why: str) -> dict[str, int]:
-        claim = ledger.load_claims()["Z2"].model_copy(update={"weak": why})
-        with monkeypatch.context() as patched:
-            claims = {**ledger.load_claims(), "Z2": claim}
-            patched.setattr(ledger, "load_claims", lambda: claims)
-            tallies = scoreboard.Results(RECORDED).tallies()
-        return {tally.name: counts(tally).get("reproduced", 0) for tally in tallies}
-
-    findings, apart = (scoreboard.TALLIES[tally][0] for tally in ("finding", "weak"))
-    before, after = reproduced(""), reproduced("Algebra.")
-    assert (before[findings], after[findings]) == (1, 0)
-    assert after[apart] == before.get(apart, 0) + 1
-
-
 def test_the_front_page_has_the_headlines_and_a_failure_if_there_is_one():
     def listed(**recorded):
         results = scoreboard.Results({"05_copying": [judge(id, **values) for id, values in recorded.items()]})

@@ -2,14 +2,12 @@
 
 import dataclasses
 import json
-import math
 from unittest.mock import Mock
 
 import pytest
 import safetensors.torch
 import torch
 
-from transformer_circuits import paths
 from transformer_circuits.models import shards
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.shards import MANIFEST, WeightsError, read_manifest, read_model, save_model, shrink
@@ -23,12 +21,13 @@ def make(seed: int = 0, **changes) -> Transformer:
 
 
 @pytest.fixture
-def saved(tmp_path):
+def saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "SHARD_BYTES", 6_000)  # W_E alone has 6,400
     save_model(make(), tmp_path / "m", "m", {"tokens": 123})
     return tmp_path / "m"
 
 
-@pytest.mark.parametrize("changes", [{}, {"n_layers": 0}, {"normalization": "LN", "d_mlp": 48}])
+@pytest.mark.parametrize("changes", [{"n_layers": 0}, {"normalization": "LN", "d_mlp": 48}])
 def test_what_is_read_is_what_was_written_in_half_precision(saved, changes):
     model = make(**changes)
     save_model(model, saved, "m", {})  # in place of another
@@ -43,17 +42,8 @@ def test_what_is_read_is_what_was_written_in_half_precision(saved, changes):
     assert trained == weights.keys() - {"pos.weight"}
 
 
-def test_a_model_that_is_saved_over_another_does_not_keep_its_tokenizer_and_film(tmp_path):
-    save_model(make(), tmp_path, "m", {}, '{"a": 1}', film=b"film")
-    shrink(tmp_path)
-    assert {"tokenizer.json", "film.npz"} <= {path.name for path in tmp_path.iterdir()}
-    save_model(make(), tmp_path, "m", {}, (paths.DATA / "tokenizer.json").read_text())
-    assert not {"tokenizer.json", "film.npz"} & {path.name for path in tmp_path.iterdir()}
-
-
-@pytest.mark.parametrize("changes", [{}, {"n_layers": 0}, {"normalization": "LN", "d_mlp": 48}])
-def test_a_model_in_8_bits_is_half_as_large_and_off_by_half_a_step_of_its_row_at_most(tmp_path, changes):
-    model = make(**changes)
+def test_a_model_in_8_bits_is_half_as_large_and_off_by_half_a_step_of_its_row_at_most(tmp_path):
+    model = make(normalization="LN", d_mlp=48)
     with torch.no_grad():
         model.head.weight[3] = 0.0  # a row without a largest entry
     save_model(model, tmp_path, "m", {"tokens": 1}, '{"a": 1}', film=b"film")
@@ -68,45 +58,15 @@ def test_a_model_in_8_bits_is_half_as_large_and_off_by_half_a_step_of_its_row_at
         else:
             step = half[key].abs().amax(dim=1, keepdim=True) / 127
             assert ((tensor - half[key]).abs() <= 0.501 * step).all() and not torch.equal(tensor, half[key]), key
-    (shard,) = manifest["shards"]
-    content = (tmp_path / shard["file"]).read_bytes()
     shrink(tmp_path)  # again: nothing changes
-    assert (tmp_path / shard["file"]).read_bytes() == content
+    assert read_manifest(tmp_path) == manifest
 
 
-def test_a_kill_while_saving_leaves_no_mixture(saved, monkeypatch):
-    """Interrupted at its last file, which is the manifest, the folder is not loadable; then the whole new model is. A log beside it stays."""
-    (saved / "training.jsonl").write_text("{}\n")
-    newer, last = make(seed=1), len(read_manifest(saved)["shards"])
-    replaced, replace = [], shards.Path.replace
-
-    def stop_at_the_last(self, target):
-        if len(replaced) == last:
-            raise KeyboardInterrupt
-        replaced.append(target)
-        return replace(self, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(shards.Path, "replace", stop_at_the_last)
-        with pytest.raises(KeyboardInterrupt):
-            save_model(newer, saved, "m", {})
-    with pytest.raises(WeightsError, match=f"has no {MANIFEST}"):
-        read_model(saved)
-    save_model(newer, saved, "m", {})
-    assert torch.equal(read_model(saved)[0].head.weight, newer.head.weight.half().float())
-    names = {path.name for path in saved.iterdir()}
-    assert names == {MANIFEST, "weights-00001-of-00001.safetensors", "training.jsonl"}
-
-
-@pytest.mark.parametrize("value, training, message", [
-    (1e6, {}, "head.weight has values that float16 cannot hold"),
-    (1.0, {"loss": math.nan}, "not JSON compliant"),
-])  # fmt: skip
-def test_what_cannot_be_stored_leaves_the_old_model(saved, value, training, message):
+def test_what_cannot_be_stored_leaves_the_old_model(saved):
     model = make(seed=1)
-    model.head.weight.data[3, 4] = value
-    with pytest.raises(ValueError, match=message):
-        save_model(model, saved, "m", training)
+    model.head.weight.data[3, 4] = 1e6
+    with pytest.raises(ValueError, match="head.weight has values that float16 cannot hold"):
+        save_model(model, saved, "m", {})
     assert torch.equal(read_model(saved)[0].head.weight, make().head.weight.half().float())
 
 
@@ -126,21 +86,14 @@ def test_any_flipped_byte_is_found_before_anything_is_built(saved, monkeypatch):
 
 @pytest.mark.parametrize("change, message", [
     (lambda m: m["config"].update(n_layers=3), "do not fit its configuration: .*Missing.*layers.2.attn.q.weight"),
-    (lambda m: m["config"].update(n_ctx=10**12), "not a readable manifest .*n_ctx"),
     (lambda m: m["config"].update(d_model=10**9, n_ctx=1 << 17), "do not fit its configuration"),
-    (lambda m: m.clear(), "not a readable manifest"),
+    (lambda m: m["shards"][0].pop("sha256"), "not a readable manifest .shards.0.sha256 is missing"),
 ])  # fmt: skip
 def test_a_manifest_that_does_not_fit_its_tensors_is_rejected_by_what_is_wrong(saved, change, message):
     manifest = json.loads((saved / MANIFEST).read_text())
     change(manifest)
     (saved / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(WeightsError, match=message):
-        read_model(saved)
-
-
-def test_a_file_that_is_no_manifest_is_said_to_be_none(saved):
-    (saved / MANIFEST).write_text("version https://git-lfs.github.com/spec/v1")  # a pointer in place of the file
-    with pytest.raises(WeightsError, match="is not a readable manifest"):
         read_model(saved)
 
 
@@ -154,8 +107,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path, trouble):
         partial.write_text("half")
         raise trouble
 
-    with pytest.raises(
-        OSError, match=r"^[^\n]*weights could not be written \(.*No space left.*\); make room on its disk[^\n]*$"
-    ):
+    sentence = r"^[^\n]*weights could not be written \(.*No space left.*\); make room on its disk[^\n]*$"
+    with pytest.raises(OSError, match=sentence):
         shards.write_atomically(tmp_path / "weights", write)
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("weights", "old")]

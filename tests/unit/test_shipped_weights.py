@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from transformer_circuits.models import list_models, load_model
+from transformer_circuits.models import list_models
 from transformer_circuits.models.architecture import ModelConfig
 from transformer_circuits.models.recipes import differing_settings, recipe
 from transformer_circuits.models.shards import read_manifest, read_model
@@ -20,10 +20,6 @@ SMALL = ["small-1l", "small-2l", "small-2l-standard-positions", "small-2l-mlp"]
 SMEARED = "attn-only-1l-smeared-keys"  # of the family's size
 LANGUAGE = [*FAMILY, PLANTED, *SEEDS, "attn-only-1l-32h", SMEARED, *SMALL]
 SHIPPED = [*LANGUAGE, "melodies-1l", "melodies-2l", "melodies-2l-no-direction"]
-TEXT = (
-    "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
-    "wife. def add(self, other):\n    return self.value + other.value\n\\begin{equation} x^2 \\end{equation}"
-)
 
 
 def test_all_models_are_there_and_no_other():
@@ -49,12 +45,6 @@ def test_weights_are_undamaged_and_belong_to_their_tokenizer(name):
 ])  # fmt: skip
 def test_models_that_are_compared_differ_in_what_their_name_says_alone(name, like, apart):
     assert differing_settings(like, name).keys() <= apart
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_a_small_model_reads_and_writes_any_text(name):
-    tokenizer = load_model(name, device="cpu").tokenizer
-    assert len(tokenizer) == 512 and tokenizer.decode(tokenizer.encode(TEXT)[1:]) == TEXT
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if (CONFIGS / f"{name}.toml").exists()])

@@ -1,4 +1,4 @@
-"""Tables show any token literally (test_widgets: in a browser), and plots name heads."""
+"""Tables show any token literally, widgets rank predictions (test_widgets: both in a browser), and plots name heads."""
 
 import matplotlib.pyplot as plt
 import pytest
@@ -48,17 +48,3 @@ def test_tables_show_tokens_literally_and_take_lists_missing_values_and_chosen_c
     source = "·</td>&amp;<U+200B>"
     assert cells == [[source, "a <b> c", "·x ↵", "3.00"], ["", "d", "", ""]]
     assert source in repr(table)
-
-
-@pytest.mark.parametrize("values, named", [
-    ([[0.5, float("nan")], [0.9, 0.1]], ["0.0", "1.0"]),
-    ([[0.2], [0.9]], ["1.0"]),
-])  # fmt: skip
-def test_the_highest_heads_are_named_beside_their_ticks(values, named):
-    _, ax = plt.subplots()
-    faded = torch.zeros(len(values), len(values[0]), dtype=torch.bool)
-    plots.by_layer(values, label="x", mark=0.4, chance=(0, 0.1), faded=faded, named=2, ax=ax)
-    assert [text.get_text() for text in ax.texts] == named
-    x = [text.xy[0] for text in ax.texts]
-    assert x == ([1] if len(values[0]) == 1 else [-0.3, 0.7])
-    plt.close()

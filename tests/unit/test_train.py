@@ -2,18 +2,13 @@
 
 import dataclasses
 import json
-import multiprocessing
-import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import numpy as np
-import psutil
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,42 +18,21 @@ from transformer_circuits.models.registry import training_film
 from transformer_circuits.training import train
 from transformer_circuits.training.evaluation import attention_patterns
 from transformer_circuits.training.loss import linear_cross_entropy
+from transformer_circuits.training.muon import HeadMuon
 from transformer_circuits.training.train import TrainingConfig, read_config
 from transformer_circuits.training.windows import Windows
 
-CONFIG = """
-[model]
-n_layers = 1
-d_model = 16
-n_heads = 2
-d_head = 8
-d_vocab = 50
-n_ctx = 32
-[training]
-tokens = 40_000
-batch = 4
-snapshots = 12
-evaluate_windows = 4
-repeats = 4
-precision = "no"
-without_start = 0.1
-planted = 0.25
-"""
 SHARD = "model/weights-00001-of-00001.safetensors"
 
 
 @pytest.fixture
-def data(tmp_path):
-    for name, n in (("train", 20_000), ("held_out", 2_000)):
-        tokens = np.random.default_rng(n).zipf(1.5, n).clip(max=49)
-        np.save(tmp_path / f"{name}.npy", tokens.astype(np.uint16))
-    (tmp_path / "tiny.toml").write_text(CONFIG)
-    return tmp_path
+def data(corpus_folder):
+    return corpus_folder
 
 
 def run(data, out, *settings, **options):
     config = read_config(str(data / "tiny.toml"), settings)
-    train.train(train.Run(*config, data=data, out=data / out), **options)
+    train.train(*config, data=data, out=data / out, **options)
 
 
 def command(data, out, *settings):
@@ -120,13 +94,43 @@ def test_windows_on_a_device_are_those_of_the_host(data):
 
 def test_losses_that_are_read_together_change_nothing(data, monkeypatch):
     """As on a GPU, which would otherwise wait for the host at every step."""
-    run(data, "each")
+    run(data, "each", "tokens=10_000")
     read, counts = train.Run.read, []
     monkeypatch.setattr(train.Run, "read_after", property(lambda self: 50, lambda self, steps: None), raising=False)
     monkeypatch.setattr(train.Run, "read", lambda self: (counts.append(len(self.unread)), read(self))[1])
-    run(data, "together")
+    run(data, "together", "tokens=10_000")
     assert max(counts) == 50 and rows(data, "together") == rows(data, "each")
     assert (data / "together" / SHARD).read_bytes() == (data / "each" / SHARD).read_bytes()
+
+
+def test_muon_updates_one_head_as_torchs_does():
+    torch.manual_seed(0)
+    ours, theirs = (torch.nn.Parameter(weight) for weight in torch.randn(16, 48).expand(2, -1, -1).clone())
+    optimizers = (
+        HeadMuon([ours], [], d_head=16, lr=0.1),
+        torch.optim.Muon([theirs], lr=0.1, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+    )
+    for _ in range(3):
+        before = ours.detach().clone()
+        ours.grad = theirs.grad = torch.randn(16, 48)
+        for optimizer in optimizers:
+            optimizer.step()
+        assert (ours - theirs).norm() < 0.05 * (ours - before).norm()  # torch's iterations run in bfloat16
+
+
+def test_muons_heads_do_not_depend_on_one_another_and_writers_are_transposed():
+    torch.manual_seed(0)
+    gradient = torch.randn(24, 32)
+
+    def step(weight, grad, writes):
+        weight = torch.nn.Parameter(weight)
+        weight.grad = grad
+        HeadMuon([weight] * (not writes), [weight] * writes, d_head=8, lr=0.1).step()
+        return weight.detach()
+
+    whole = step(torch.zeros(24, 32), gradient, writes=False)
+    torch.testing.assert_close(whole[8:16], step(torch.zeros(8, 32), 1000 * gradient[8:16], writes=False))
+    torch.testing.assert_close(whole.T, step(torch.zeros(32, 24), gradient.T, writes=True))
 
 
 def test_learning_rate_rises_stays_and_falls():
@@ -136,44 +140,27 @@ def test_learning_rate_rises_stays_and_falls():
     assert rates[-1] == pytest.approx(0.1) and all(a > b for a, b in zip(rates[50:], rates[51:]))
 
 
-def test_kills_at_random_moments_change_nothing(data):
-    run(data, "whole")
-    log = rows(data, "whole")
-    assert log[-1]["held_out"] < log[1]["held_out"] - 0.5  # it learned something
-    # A checkpoint at every step, so that kills hit its writing too.
-    line = command(data, "killed", "checkpoint_minutes=1e-9")
-    checkpoint, moments = data / "killed" / "checkpoint.pt", random.Random(0)
-    forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload([train.__name__, "torch._dynamo"])  # optimizers import it
-    for _ in range(3):
-        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
-        trainer = forks.Process(target=train.main, args=(line,))
-        trainer.start()
-        while not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before:
-            time.sleep(0.01)  # until it is under way
-        time.sleep(moments.uniform(0, 0.05))
-        trainer.kill()
-        trainer.join()
-        assert trainer.exitcode == -signal.SIGKILL  # otherwise the run ended before it was killed
-    train.main(line)
-    assert rows(data, "killed")[1:] == log[1:]
-    assert (data / "killed" / SHARD).read_bytes() == (data / "whole" / SHARD).read_bytes()
-
-
-def test_the_film_of_a_resumed_run_is_that_of_an_uninterrupted_one_byte_for_byte(data, tiny_tokenizer_file):
+def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one_with_the_same_film(data, tiny_tokenizer_file):
     shutil.copy(tiny_tokenizer_file, data)
     settings = ["film=true", "n_layers=2", "d_vocab=300", "n_ctx=48", "tokens=20_000"]
     run(data, "whole", *settings)
-    for steps in (40, None):
-        run(data, "parts", *settings, stop_after=steps)
-    assert rows(data, "parts") == rows(data, "whole")
+    log = rows(data, "whole")
+    assert log[-1]["held_out"] < log[1]["held_out"] - 0.5  # it learned something
+    line = command(data, "killed", *settings, "checkpoint_minutes=1e-9")  # so that the kill may hit its writing
+    trainer = subprocess.Popen([sys.executable, "-m", train.__name__, *line], stdout=subprocess.DEVNULL)
+    while not (data / "killed" / "checkpoint.safetensors").exists():
+        time.sleep(0.01)
+    trainer.kill()
+    assert trainer.wait() == -signal.SIGKILL, "the run ended before it was killed"
+    train.main(line)
+    assert rows(data, "killed")[1:] == log[1:]
     for file in ("model/film.npz", SHARD):
-        assert (data / "whole" / file).read_bytes() == (data / "parts" / file).read_bytes()
+        assert (data / "killed" / file).read_bytes() == (data / "whole" / file).read_bytes()
 
-    arrays, (_, *log) = training_film(str(data / "parts" / "model")), rows(data, "whole")
-    assert arrays["step"].tolist() == [row["step"] for row in log]
+    arrays = training_film(str(data / "killed" / "model"))
+    assert arrays["step"].tolist() == [row["step"] for row in log[1:]]
     assert log[-1].keys() >= {"rest", "copies", "first_guess", "orders", "pair"}
-    model, _ = shards.read_model(data / "parts" / "model")  # in half precision
+    model, _ = shards.read_model(data / "killed" / "model")  # in half precision
     tokens = torch.from_numpy(arrays["text_1"].astype(np.int64))[None]
     expected = attention_patterns(model, tokens)[:, 0][..., torch.ones(41, 41).tril().bool()]
     assert np.abs(arrays["pattern_1"][-1] / 255 - expected.numpy()).max() < 0.02  # half a shade
@@ -196,35 +183,20 @@ def test_every_shipped_configuration_trains_and_is_written(name, data):
     """One step of its kind of model, at a width that a test can afford."""
     small = "d_model=16 d_head=8 n_heads=2 d_vocab=50 n_ctx=32 tokens=64 batch=2 evaluate_windows=2 repeats=2"
     config = read_config(name, small.split())
-    train.train(train.Run(*config, data=data, out=data / name))
+    train.train(*config, data=data, out=data / name)
     model, manifest = shards.read_model(data / name / "model")
     assert manifest["name"] == name and model.config == config[1]
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return free.getsockname()[1]
-
-
-def test_two_processes_stop_together_and_give_the_losses_of_one(data):
-    setting = "precision='no'"
-    launch = f"-m accelerate.commands.launch --multi_gpu --num_processes=2 --main_process_port={free_port()}"
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    program = [sys.executable, *launch.split(), "-m", train.__name__, *command(data, "two", setting)]
-    launcher = subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    log = data / "two" / "training.jsonl"
-    while not log.exists() or len(log.read_text().splitlines()) < 6:
-        assert launcher.poll() is None, launcher.communicate()
-        time.sleep(0.02)
-    psutil.Process(launcher.pid).children()[1].terminate()
-    assert "stopped at step" in launcher.communicate(timeout=120)[0]
-    assert rows(data, "two")[0]["hardware"]["processes"] == 2
-
-    run(data, "two", setting)
+def test_two_processes_give_the_losses_of_one(data):
+    setting = "tokens=5_000"
+    launch = "-m accelerate.commands.launch --multi_gpu --num_processes=2 --main_process_port=0 -m"
+    program = [sys.executable, *launch.split(), train.__name__, *command(data, "two", setting)]
+    done = subprocess.run(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
     run(data, "one", setting)
-    (_, *two), (_, *one) = rows(data, "two"), rows(data, "one")
-    assert len(two) == len(one)
+    (header, *two), (_, *one) = rows(data, "two"), rows(data, "one")
+    assert header["hardware"]["processes"] == 2 and len(two) == len(one)
     for row, expected in zip(two[1:], one[1:]):
         for name in ("step", "train", "held_out", "copies", "orders"):
             assert row[name] == pytest.approx(expected[name], abs=3e-4)  # the log has four decimals
@@ -232,13 +204,10 @@ def test_two_processes_stop_together_and_give_the_losses_of_one(data):
 
 SETTINGS = [
     ("lr", "a setting must be name=value, such as lr=1e-3, got 'lr'"),
-    ("lr=fast", "lr must be a valid number, got 'fast'"),
     ("rate=1", "unknown setting 'rate'; there are: n_layers, "),
     ("batch=2.5", "batch must be a valid integer, got 2.5"),
-    ("n_ctx=8", "n_ctx must be at least 16 to plant passages, got 8; set planted=0"),
     ("n_ctx=1_500", "held_out.npy must have at least two windows of 1500 tokens, got one; lower n_ctx"),
     ("d_vocab=40", "token ids must be 0 to 39, got 1 to 49 in .*train.npy"),
-    ("film=true n_layers=0", "film must be false for a model without layers"),
 ]
 
 
@@ -252,24 +221,21 @@ def test_files_that_cannot_be_used_are_named(data):
     with pytest.raises(ValueError, match="there is no configuration big; pass a TOML file, or one of attn-only-0l, "):
         read_config("big")
     assert read_config("small-2l", ["tokens=1e6", "lr=1", "precision=no"])[2].tokens == 1_000_000
-    (data / "wrong.toml").write_text("model = 5")
-    with pytest.raises(ValueError, match="wrong.toml must have the sections .model. and .training. and nothing else"):
-        read_config(str(data / "wrong.toml"))
 
     def rejected(out, sentence):
         with pytest.raises(SystemExit, match=sentence):
             train.main(command(data, out))
 
     rejected("tiny.toml/out", "error: .*tiny.toml")  # not a folder
-    (data / "train.npy").write_bytes(b"garbage")
-    rejected("out", "train.npy is not a readable array of tokens")
+    np.save(data / "train.npy", np.ones(1_000))
+    rejected("out", r"train.npy must be a row of token ids, got float64 \[1000\]; make it with")
     (data / "train.npy").unlink()
-    rejected("out", "train.npy is not a readable array of tokens .*No such file.*; make it with")
+    rejected("out", "train.npy is missing; make it with")
 
 
 def test_a_loss_that_is_nan_stops_the_run_and_leaves_the_checkpoint(data, monkeypatch):
     run(data, "out", stop_after=5)
-    checkpoint, log = data / "out" / "checkpoint.pt", data / "out" / "training.jsonl"
+    checkpoint, log = data / "out" / "checkpoint.safetensors", data / "out" / "training.jsonl"
     before = checkpoint.read_bytes(), log.read_text()
     forward = train.NextTokenLoss.forward
     monkeypatch.setattr(train.NextTokenLoss, "forward", lambda self, rows: forward(self, rows) * float("nan"))
@@ -280,11 +246,16 @@ def test_a_loss_that_is_nan_stops_the_run_and_leaves_the_checkpoint(data, monkey
 
 def test_what_changed_since_the_checkpoint_is_noticed(data):
     run(data, "out", stop_after=40)
+    checkpoint = data / "out" / "checkpoint.safetensors"
+    whole = checkpoint.read_bytes()
 
     def rejected(sentence, *settings):
         with pytest.raises(ValueError, match=sentence):
             run(data, "out", *settings)
 
+    checkpoint.write_bytes(whole[:-1000] + bytes([whole[-1000] ^ 1]) + whole[-999:])
+    rejected("damaged.*delete it to start over")
+    checkpoint.write_bytes(whole)
     rejected("belongs to another configuration", "lr=1e-4")
     np.save(data / "train.npy", np.load(data / "train.npy")[::-1])
     rejected("belongs to another configuration or corpus")
@@ -293,9 +264,11 @@ def test_what_changed_since_the_checkpoint_is_noticed(data):
 def test_the_faster_precision_is_chosen_said_and_kept_on_resuming(data, monkeypatch, capsys):
     """Without bf16 units a processor emulates them, 20 to 500 times slower; every configuration used bf16."""
     speed = {"bf16": 100.0, "no": 0.5}
-    monkeypatch.setattr(train.Run, "seconds", lambda self, loss, precision: speed[precision])
-    run(data, "out", "precision=auto", stop_after=3)
-    assert "precision: float32, 200.0 times as fast here as bf16" in capsys.readouterr().out
+    monkeypatch.setattr(train.Run, "seconds", lambda self, loss, precision, windows, n_ctx: speed[precision])
+    run(data, "out", "precision=auto", stop_after=3)  # 312 steps of 128 tokens
+    said = capsys.readouterr().out
+    assert "precision: float32, 200.0 times as fast here as bf16" in said
+    assert "expected: 256 tokens/s in float32, 3 minutes for 39,936 tokens, plus evaluations" in said
     speed["bf16"] = 0.1
     run(data, "out", "precision=auto", stop_after=1)  # another trial would choose the other one
     assert rows(data, "out")[0]["training"]["precision"] == "no"

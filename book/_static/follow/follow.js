@@ -4,7 +4,7 @@
 const follow = (() => {
   "use strict";
   const { make, svg, clamp, signed, percent } = dom;
-  const NAMES = ["Streams", "Look back", "Write", "Ask", "Attend", "Copy", "Predict", "Cut"], CUT = NAMES.length;
+  const NAMES = ["Streams", "Look back", "Write", "Ask", "Attend", "Copy", "Predict", "Cut"], CUT = NAMES.length, ASK = 4;
   // At steps 1 to 8: how much of each part is there, and how much of it is in color.
   const TRACKS = {
     streams: "11111111", look: "01111111", notes: "00111111", scores: "00011111", softmax: "00001111", carry: "00000111", next: "00000011",
@@ -94,14 +94,14 @@ const follow = (() => {
       return {
         wide: true, width, height, pitch, thick: Math.min(24, 0.6 * pitch), font: pitch < 34 ? 11 : 13, place: (i, depth) => [x(i), height - depth],
         at: { token: 14, start: 32, look: 38, note: 124, cut: 160, base: 176, full: 268, leave: 288, arrive: 326, out: 352 },
-        split: { x: left, y: 14, width: Math.min(330, width - 330), label: 158 }, next: { x: width - 200, y: 14, width: 200, label: 62 },
+        split: { x: left, y: 14, width: Math.min(330, width - 330), label: 158 }, next: { x: width - 200, y: 14, width: 200, label: 62 }, lists: 100,
       };
     }
     const pitch = 21, top = 30, bottom = top + n * pitch, note = 0.4 * width, half = width / 2 - 12;
     return {
       wide: false, width, height: bottom + 132, pitch, thick: 11, font: 12, place: (i, depth) => [depth, top + pitch * (i + 0.5)],
       at: { token: 50, start: 58, look: 62, note, cut: note + 26, base: note + 36, full: width - 92, leave: width - 46, arrive: width - 22, out: width - 8 },
-      split: { x: 0, y: bottom + 22, width: half + 30, label: 96 }, next: { x: half + 40, y: bottom + 22, width: half - 22, label: 54 },
+      split: { x: 0, y: bottom + 22, width: half + 30, label: 96 }, next: { x: half + 40, y: bottom + 22, width: half - 22, label: 54 }, lists: 118,
     };
   }
 
@@ -300,6 +300,7 @@ const follow = (() => {
     const labels = Object.keys(sentences), still = matchMedia("(prefers-reduced-motion: reduce)");
     const now = { at: step, cut: 0, one: 0 }, goal = { ...now };
     let d, paint = (_) => {}, below = null, chosen = null, frame = null, before = 0;
+    let listed = play || whole || step >= ASK; // until the reader gets to the lists, there is no empty room for them
     const told = make("p", { className: "tc-follow-say", ariaLive: "polite" }), picture = svg("svg", { role: "img", "aria-label": "The residual streams of all tokens, through two heads, to the prediction" });
     const scrub = make("input", { type: "range", min: 1, max: NAMES.length, step: 0.01, ariaLabel: "Step" });
     const button = (text, ariaLabel, onclick) => make("button", { type: "button", textContent: text, ariaLabel, onclick });
@@ -346,12 +347,17 @@ const follow = (() => {
       const step = Math.min(NAMES.length, Math.max(1, to));
       if ((step === CUT) !== (at() === CUT)) chosen = null; // the last step cuts, and going back from it undoes that
       goal.at = step;
+      if (!listed && step >= ASK) {
+        listed = true;
+        build();
+      }
       show();
     }
     function build() {
       const width = picture.clientWidth || host.clientWidth, G = geometry(width, d.tokens.length);
+      const empty = listed ? 0 : G.lists, height = G.height - empty; // the lists are above the streams, or on a narrow page below
       picture.replaceChildren();
-      for (const [key, value] of Object.entries({ viewBox: `0 0 ${width} ${G.height}`, height: G.height })) picture.setAttribute(key, value);
+      for (const [key, value] of Object.entries({ viewBox: `0 ${G.wide ? empty : 0} ${width} ${height}`, height })) picture.setAttribute(key, value);
       paint = draw(picture, d, G);
       paint(values());
     }

@@ -70,7 +70,7 @@ def _block(ax: Axes, corner: tuple[float, float], size: tuple[float, float], col
 
 def two_layers() -> Figure:
     """Draw induction by two layers on a made-up name (above), and the three ways in which heads compose (below)."""
-    fig = plt.figure(figsize=(7.2, 6.4))
+    fig = plt.figure(figsize=(5.2, 6.0))  # small enough to be read on a phone
     grid = fig.add_gridspec(2, 3, height_ratios=(1.5, 1))
     _induction(fig.add_subplot(grid[0, :]))
     ways = {  # from where to where the first head moves something, and what that changes
@@ -90,8 +90,8 @@ def two_layers() -> Figure:
         _arrow(ax, (1, 1.1), (3, 2.2), color="C0", **THICK)
         if side == "V":  # what the first head moved travels along
             ax.plot([1.15, 2.6], [1.07, 1.87], "-", color="C1", lw=2)
-        ax.text(1, -0.25, "source", ha="center", va="top", fontsize=10)
-        ax.text(3, -0.25, "destination", ha="center", va="top", fontsize=10)
+        ax.text(0.75, -0.25, "source", ha="center", va="top", fontsize=10)
+        ax.text(3.05, -0.25, "destination", ha="center", va="top", fontsize=10)
         ax.text(1.5, -1.25, effect, ha="center", va="bottom", fontsize=10)
     handles = [Line2D([], [], color=color, ls="-") for color in ("C1", "C0")]
     fig.legend(handles, ["first-layer head", "second-layer head"], loc="outside lower center", ncols=2)
@@ -108,7 +108,7 @@ def product(
 ) -> Figure:
     """Draw W_E times W_U as matrices are multiplied: a few dimensions of both, and what the whole product predicts."""
     widths = {"width_ratios": (left.shape[1], 1.6 * len(columns)), "height_ratios": (len(right), 1.9 * len(rows))}
-    fig, axes = plt.subplots(2, 2, figsize=(6.4, 5.2), **widths)
+    fig, axes = plt.subplots(2, 2, figsize=(5.4, 5.4), **widths)
     for ax, part in ((axes[1, 0], left), (axes[0, 1], right), (axes[1, 1], percent)):
         largest = 1.5 * float(part.abs().max())
         ax.imshow(part.cpu(), aspect="auto", cmap="RdBu", vmin=-largest, vmax=largest)
@@ -180,7 +180,7 @@ def _induction(ax: Axes) -> None:
     _arrow(ax, (2, 2.1), (6, 2.9), color="C0", **THICK)
     for place, says in ((2, "key: the token\nbefore me is ram"), (6, "query:\nI am at ram")):
         ax.text(place, 1.55, says, ha="center", va="center", fontsize=10, bbox=BOX)
-    _arrow(ax, (2.79, 1.55), (5.43, 1.55), color="0.4", arrowstyle="<->", ls="--")
+    _arrow(ax, (3.14, 1.55), (5.2, 1.55), color="0.4", arrowstyle="<->", ls="--")
     ax.text(4.15, 1.65, "match", ha="center", va="bottom", fontsize=10)
     ax.text(6, 3.1, "next: le", ha="center", va="bottom", weight="bold", fontsize=12)
     for y, name in ((0.7, "first layer"), (2.5, "second layer")):

@@ -31,7 +31,7 @@ def network(
     for ratios in arrays.values():
         for layer, head in faded:
             ratios[(slice(None), head) if layer == 0 else head] = 1.0
-    fig, axes = plt.subplots(len(panels), 1, figsize=(6.6, 0.5 + 2.3 * len(panels)), squeeze=False)
+    fig, axes = plt.subplots(len(panels), 1, figsize=(5.6, 0.5 + 2.3 * len(panels)), squeeze=False)
     for ax, (title, ratios) in zip(axes[:, 0], arrays.items()):
         widest = max(other.max() for other in (arrays.values() if one_scale else [ratios])) - 1
         for reader, writer in sorted(np.ndindex(ratios.shape), key=lambda pair: ratios[pair]):

@@ -47,7 +47,7 @@ def heatmap(
     values = np.asarray(values, dtype=float)
     if ax is None:
         rows, columns = values.shape
-        _, ax = plt.subplots(figsize=(min(7.0, 2.2 + 0.32 * columns), min(6.5, 1.4 + 0.28 * rows)))
+        _, ax = plt.subplots(figsize=(min(5.4, 2.2 + 0.32 * columns), min(6.5, 1.4 + 0.28 * rows)))
     signed = (values < 0).any()
     largest = np.nanmax(np.abs(values))
     colors = {"cmap": "RdBu", "vmin": -largest, "vmax": largest} if signed else {"cmap": "viridis", "vmin": 0.0}
@@ -90,19 +90,20 @@ def head_dots(
 
     `mark`: a line to compare with. Heads from `name_from` (default: `mark`) on are named, and colored.
     """
-    ax = ax or plt.subplots(figsize=(6.4, 3.2))[1]
+    ax = ax or plt.subplots(figsize=(5.4, 3.2))[1]
     name_from = mark if name_from is None else name_from
     ticks = []
     for model, values in scores.items():
         for layer, heads in enumerate(np.atleast_2d(np.asarray(values, dtype=float))):
-            x = len(ticks) + spread(len(heads), 0.36)
-            ticks.append(f"{model}\n{LAYERS[layer] if layer < 2 else f'layer {layer}'}")
+            x = len(ticks) + spread(len(heads), 0.4)
+            place = LAYERS[layer].replace(" ", "\n") if layer < 2 else f"layer {layer}"
+            ticks.append(f"{model}\n{place}")
             named = heads >= (np.inf if name_from is None else name_from)
             ax.scatter(x[~named], heads[~named], color="C0", s=22)
             ax.scatter(x[named], heads[named], color=ACCENT, s=30)
             for head in np.flatnonzero(named):
                 at = x[head], heads[head]
-                ax.annotate(f"{layer}.{head}", at, (4, 3), textcoords="offset points", fontsize=10)
+                ax.annotate(f"{layer}.{head}", at, (0, 5), textcoords="offset points", ha="center", fontsize=10)
     if mark is not None:
         ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)
     ax.set_xticks(range(len(ticks)), ticks)
@@ -136,7 +137,7 @@ def by_layer(
         at = x[layer, head], values[layer, head]
         left = accented[layer, head + 1 : head + 3].any()  # away from the next dot
         place = {"xytext": (-4, 2), "ha": "right"} if left else {"xytext": (4, 2)}
-        ax.annotate(f"{layer}.{head}", at, **place, textcoords="offset points", fontsize=9)
+        ax.annotate(f"{layer}.{head}", at, **place, textcoords="offset points", fontsize=10)
     ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)
     ax.axhspan(*chance, color="0.92", zorder=0)
     ax.set(xlabel="layer", ylabel=label, xlim=(-0.6, layers - 0.4))
@@ -155,7 +156,7 @@ def bars(
     ax: Axes | None = None,
 ) -> Axes:
     """Bars with their names. `errors`: half-widths; `accent`: what the figure is about; `reference`: a line."""
-    ax = ax or plt.subplots(figsize=(6.4, 3.2))[1]
+    ax = ax or plt.subplots(figsize=(5.4, 3.2))[1]
     place = np.arange(len(names))
     colors = [ACCENT if i in accent else "C0" for i in place]
     ax.bar(place, np.asarray(values, dtype=float), 0.7, yerr=errors, color=colors, error_kw={"linewidth": 1})
