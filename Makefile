@@ -66,5 +66,5 @@ accept:             ## take the verdicts of the last build for the accepted ones
 	cp _build/verdicts.yml book/verdicts.yml
 
 clean:
-	rm -rf _build book/scoreboard.md book/headlines.md book/models.md book/head_dump.md book/head_dump book/follow.md book/_static/follow/data.js book/play.md book/_static/play/model.js book/_static/play/planted.js book/every_head.md book/watch.md book/_static/watch/films book/grow.md book/_static/datatables
+	rm -rf _build book/scoreboard.md book/headlines.md book/models.md book/head_dump.md book/head_dump book/follow.md book/_static/follow/data.js book/play.md book/_static/play/model.js book/_static/play/planted.js book/every_head.md book/watch.md book/_static/watch/films book/grow.md book/_static/circuitsvis/iife.js book/_static/datatables
 

@@ -18,6 +18,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 # Pages that are nothing without a screen, or tables with thousands of rows.
 LEFT_OUT = ("book/play", "book/watch", "book/grow", "book/head_dump", "book/every_head")
+DRAWN = "() => [...document.querySelectorAll('.circuits-widget')].every(w => w.querySelector('canvas, span, button'))"
 # The book's title and contents first, as the theme prints them, and each chapter on a new page.
 STYLE = """@media print {
   #jb-print-docs-body { display: block !important; }
@@ -53,6 +54,7 @@ def print_page(page: Path, out: Path) -> None:
         tab.evaluate("() => window.MathJax?.startup?.promise")
         tab.evaluate("() => document.querySelectorAll('img').forEach(image => (image.loading = 'eager'))")
         tab.add_style_tag(content=STYLE)
+        tab.wait_for_function(DRAWN)
         tab.wait_for_function("() => [...document.images].every(image => image.complete)")
         options = {"format": "A4", "print_background": True, "outline": True, "tagged": True}
         tab.pdf(path=out, display_header_footer=True, header_template="<i></i>", footer_template=NUMBER, **options)

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from transformer_circuits.paths import ROOT
 
-PATIENCE = 180_000  # milliseconds; a busy machine draws a page slowly
+PATIENCE = 180_000  # milliseconds; a busy machine draws a page of widgets slowly
 expect.set_options(timeout=PATIENCE)
 
 # Beside Playwright's own flags, which leave out the sandbox (CI runs as root) and all that a browser does in the background.
@@ -56,9 +56,12 @@ class Watched:
         page.on("request", lambda request: self.requests.append(request.url))
 
     def open(self, path: Path) -> Page:
-        """Open a file and wait until its maths is typeset."""
+        """Open a file and wait until its maths is typeset and its widgets are drawn."""
         self.page.goto(path.as_uri(), wait_until="load")
         self.page.evaluate("() => window.MathJax?.startup?.promise")
+        self.page.wait_for_function(
+            "() => [...document.querySelectorAll('.circuits-widget')].every(w => w.querySelector('canvas, span, button'))"
+        )
         return self.page
 
     def check(self) -> None:

@@ -1,30 +1,52 @@
-"""Running text that answers to the pointer: each token colored by how well it was predicted, with the best predictions.
+"""Interactive figures: CircuitsVis components, each a small element with its numbers.
 
-It is HTML and style alone, and so looks the same on a page, in JupyterLab, and on Colab.
+CircuitsVis asks the network on each display where its script is. Here the script comes from the installed package.
+While the book is built, a figure is only a `<div>` and its properties as JSON, and `book/_static/widgets.js` loads
+the script once for a page. In JupyterLab and on Colab the script is a part of each figure, since an output must work
+alone there. Show the same numbers next to a widget, as a figure or table.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import html
+import importlib.metadata
 import json
+import os
+import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_circuits.figures.tokens import as_code, show_token
+import yaml
 
-if TYPE_CHECKING:
+from transformer_circuits.figures.tokens import show_token
+
+if TYPE_CHECKING:  # the build takes the script from here, and does without torch
     from jaxtyping import Float, Int
     from torch import Tensor
 
-BEST = 10  # predictions of a token that are listed
-STYLE = """<style>
-.tc-predicted { position: relative; color: #222; background: #fff; padding: 0.3rem 0.5rem; white-space: pre-wrap; }
-.tc-predicted > span { background: color-mix(in srgb, #56b4e9 calc(100% * var(--p)), transparent); cursor: pointer; }
-.tc-predicted > span > span { display: none; position: absolute; left: 0.5rem; top: calc(100% - 0.3rem); z-index: 5;
-  padding: 0.3rem 0.6rem; background: #fff; border: 1px solid #888; font-size: 0.85rem; }
-.tc-predicted > span:is(:hover, :focus) { outline: 2px solid #d55e00; }
-.tc-predicted > span:is(:hover, :focus) > span { display: block; }
-</style>"""
+
+PATCH = Path(__file__).with_name("circuitsvis.yml")  # what is changed in CircuitsVis's script, and why
+
+
+@functools.cache
+def bundle() -> str:
+    """Return CircuitsVis's script as patched. Raises ValueError if the installed one is another."""
+    # Not by `importlib.resources`, which would import the package, and torch with it.
+    file = importlib.metadata.distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
+    return patched(Path(file).read_text(encoding="utf-8"))
+
+
+def patched(script: str) -> str:
+    patch = yaml.safe_load(PATCH.read_text(encoding="utf-8"))
+    if hashlib.sha256(script.encode()).hexdigest() != patch["sha256"]:
+        raise ValueError(f"CircuitsVis's script has changed: check the replacements in {PATCH.name}, then its sha256")
+    for change in patch["changes"]:
+        for part in change["replace"]:
+            script = script.replace(part["old"], part["new"])
+    return script
 
 
 def short(number: str) -> float:
@@ -42,40 +64,49 @@ def as_json(properties: dict[str, object]) -> str:
     return text
 
 
-class Predictions:
-    """Running text with predictions; what `token_log_probs` returns. `label`: for those who cannot see it."""
+# CircuitsVis makes a box of each token, and lines would break inside words: as running text they break at spaces.
+WRAPS = '<style>[data-component="TokenLogProbs"] span { display: inline !important; white-space: pre-wrap; }</style>'
 
-    def __init__(self, words: Sequence[str], label: str) -> None:
-        self.words, self.label = words, label
+
+class Widget:
+    """A CircuitsVis component with its properties; a notebook displays it. `label`: for those who cannot see it."""
+
+    def __init__(self, component: str, properties: dict[str, object], label: str) -> None:
+        self.component, self.label, self.json = component, label, as_json(properties)
 
     def _repr_html_(self) -> str:
-        words = "".join(self.words)
-        return f'{STYLE}<p class="tc-predicted" role="figure" aria-label="{html.escape(self.label)}">{words}</p>'
+        name = f"circuits-{uuid.uuid4().hex[:12]}"
+        div = (
+            f'<div class="circuits-widget" id="{name}" data-component="{self.component}" role="figure" '
+            f'aria-label="{html.escape(self.label)}">This figure is interactive and needs JavaScript.</div>{WRAPS}'
+        )
+        if os.environ.get("TRANSFORMER_CIRCUITS_BOOK") == "1":  # set by the build for its kernels
+            return f'{div}\n<script type="application/json" data-for="{name}">{self.json}</script>'
+        call = f'CircuitsVis.render("{name}", CircuitsVis.{self.component}, {self.json});'
+        return f"{div}\n<script>{bundle()}\n{call}</script>"
 
     def __repr__(self) -> str:
-        return f"<running text with predictions: {self.label}>"
+        return f"<{self.component}: {self.label}>"
 
 
 def token_log_probs(
     tokens: Int[Tensor, "pos"], log_probs: Float[Tensor, "pos d_vocab"], names: Sequence[str], *, label: str
-) -> Predictions:
-    """Return running text, each token colored by how well it was predicted; point at one for the ten best predictions.
+) -> Widget:
+    """Return running text, each token colored by how well it was predicted; hover for the ten best predictions.
 
     `tokens`: ids, the start token first (not shown). `log_probs`: of the next token, in nats. `names`: by token id.
     """
     before, after = log_probs[:-1], tokens[1:, None]
     own = before.gather(-1, after)
-    ranks = (before > own).sum(-1).tolist()
-    best = before.topk(min(BEST, before.shape[-1]), dim=-1)
-    words = []
-    rows = zip(after[:, 0].tolist(), own[:, 0].exp().tolist(), ranks, best.indices.tolist(), best.values.exp().tolist())
-    for token, share, rank, ids, shares in rows:
-        listed = [f"{as_code(names[token])} {share:.1%}, guess {rank + 1:,}"]
-        listed += [f"{place}. {as_code(names[i])} {p:.1%}" for place, (i, p) in enumerate(zip(ids, shares), start=1)]
-        text = html.escape(_with_breaks(names[token]))
-        # In the order of tabs, 120 tokens would stand before what follows.
-        words.append(f'<span tabindex="-1" style="--p: {share:.2f}">{text}<span>{"<br>".join(listed)}</span></span>')
-    return Predictions(words, label)
+    best = before.topk(min(10, before.shape[-1]), dim=-1)
+    properties = {
+        "prompt": [_with_breaks(names[token]) for token in tokens.tolist()],
+        "topKLogProbs": best.values,
+        "topKTokens": [[show_token(names[token]) for token in row] for row in best.indices.tolist()],
+        "correctTokenRank": (before > own).sum(-1),
+        "correctTokenLogProb": own[:, 0],
+    }
+    return Widget("TokenLogProbs", properties, label)
 
 
 def _with_breaks(token: str) -> str:

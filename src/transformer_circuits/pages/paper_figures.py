@@ -82,15 +82,18 @@ class Cells:
 
     def what(self, place: str) -> str:
         """Return what the cell shows, in a word."""
-        return "figure" if self.picture(place) else "numbers"
+        widget = "circuits-widget" in "".join(self.outputs(place, "text/html"))
+        return "figure" if widget or self.picture(place) else "numbers"
 
     def shown(self, place: str) -> str:
-        """Return HTML of the cell's picture or its table. Raises ValueError if it has none."""
+        """Return HTML of the cell's picture, its table, or a link to its widget. Raises ValueError if it has none."""
         if name := self.picture(place):
             alt = self.found[place].metadata.get("mystnb", {}).get("image", {}).get("alt") or "our figure"
             image = f'<img loading="lazy" src="../_images/{name}" alt="{html.escape(alt)}">'
             return f'<a href="{self.link(place)}">{image}</a>'
         for output in self.outputs(place, "text/html"):
+            if "circuits-widget" in output:
+                return f'<p><a href="{self.link(place)}">An interactive figure</a></p>'
             if "<table" in output:
                 return f'<div class="tc-figure-table">{output}</div>'
         raise ValueError(f"figures.yml names the cell {place}, which shows no picture and no table")
