@@ -24,14 +24,14 @@ import numpy as np
 import safetensors.torch
 import torch
 from jaxtyping import Float
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor, nn
 
 from .. import paths
 from .architecture import ModelConfig, Transformer, sinusoids
 
 MANIFEST = "manifest.json"
-SHARD = "weights-00001-of-00001.safetensors"  # all that we write; other models may have several
+SHARD_BYTES = 15_000_000  # of a shard at most, or one larger tensor, so that files stay small enough for a repository
 COMPUTED = "pos.weight"  # the one tensor of a state dict that is not stored
 STEP = ".step"  # of a matrix in 8 bits: what 1 stands for in each row
 TOKENIZER = "tokenizer.json"
@@ -44,6 +44,34 @@ class WeightsError(RuntimeError):
     def _render_traceback_(self) -> list[str]:
         """Return what a notebook shows: the sentence, without thirty lines of libraries."""
         return [f"{type(self).__name__}: {self}"]
+
+
+class _Sum(BaseModel):
+    sha256: str
+
+
+class _Shard(_Sum):
+    file: str
+
+
+class _Costs(BaseModel):
+    cost: list[list[float]]  # [layer][head]
+    error: list[list[float]]
+
+
+class _Training(BaseModel):
+    heads: _Costs | None = None
+
+
+class _Manifest(BaseModel):
+    """What must be in a manifest, and of which type, for all that reads it; it may have more."""
+
+    name: str
+    config: ModelConfig
+    shards: list[_Shard]
+    training: _Training
+    tokenizer: _Sum | None = Field(None, alias=TOKENIZER)
+    film: _Sum | None = None
 
 
 def save_model(
@@ -61,7 +89,7 @@ def save_model(
     after a kill, the old model, none, or the new one, never a mixture. Other files in there (a training log) stay.
     """
     manifest: dict[str, Any] = {"name": name, "config": dataclasses.asdict(model.config)}
-    files = _shard(model, manifest)
+    files = _shards(model, manifest)
     if tokenizer is not None:
         content = tokenizer.encode()
         manifest[TOKENIZER] = {"sha256": sha256(content)}
@@ -78,7 +106,7 @@ def save_model(
 def shrink(folder: str | Path) -> None:
     """Rewrite the model in `folder` in 8 bits a weight: for models that are only compared with. Vectors: float16."""
     model, manifest = read_model(folder)
-    _write(Path(folder), _shard(model, manifest, quantized=True), manifest)
+    _write(Path(folder), _shards(model, manifest, quantized=True), manifest)
 
 
 def eight_bits(matrices: dict[str, Float[Tensor, "row column"]]) -> dict[str, Tensor]:
@@ -96,19 +124,33 @@ def full_precision(stored: dict[str, Tensor]) -> dict[str, Float[Tensor, "..."]]
     return {key: tensor * stored.get(key + STEP, 1) for key, tensor in tensors.items()}
 
 
-def _shard(model: Transformer, manifest: dict[str, Any], quantized: bool = False) -> dict[str, bytes]:
-    """Return the content of a model's shard by its file's name, and describe it in the manifest."""
-    weights, tensors = model.state_dict(), {}
+def _shards(model: Transformer, manifest: dict[str, Any], quantized: bool = False) -> dict[str, bytes]:
+    """Return the content of a model's shards by file name, and describe them in its manifest."""
+    shards: list[dict[str, Tensor]] = []
+    free = 0
+    weights = model.state_dict()
     del weights[COMPUTED]
     for key, weight in weights.items():
-        half = weight.to("cpu", torch.float16).contiguous()
-        if not half.isfinite().all():
+        tensors = {key: weight.to("cpu", torch.float16).contiguous()}
+        if not tensors[key].isfinite().all():
             raise ValueError(f"{key} has values that float16 cannot hold: infinite, NaN, or beyond 65,504")
-        tensors |= eight_bits({key: weight}) if quantized and weight.ndim == 2 else {key: half}
-    content = safetensors.torch.save(tensors)
-    shard = {"file": SHARD, "bytes": len(content), "sha256": sha256(content), "tensors": list(tensors)}
-    manifest |= {"dtype": "int8" if quantized else "float16", "shards": [shard]}
-    return {SHARD: content}
+        if quantized and weight.ndim == 2:
+            tensors = eight_bits({key: weight})
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        if size > free:
+            shards.append({})
+            free = SHARD_BYTES
+        shards[-1] |= tensors
+        free -= size
+
+    manifest |= {"dtype": "int8" if quantized else "float16", "shards": []}
+    files: dict[str, bytes] = {}
+    for i, tensors in enumerate(shards, start=1):
+        file = f"weights-{i:05}-of-{len(shards):05}.safetensors"
+        content = files[file] = safetensors.torch.save(tensors)
+        shard = {"file": file, "bytes": len(content), "sha256": sha256(content), "tensors": list(tensors)}
+        manifest["shards"].append(shard)
+    return files
 
 
 def _write(folder: Path, files: dict[str, bytes], manifest: dict[str, Any], also: Sequence[str] = ()) -> None:
@@ -132,7 +174,7 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
         with open(partial, "rb+") as file:
             os.fsync(file.fileno())
         partial.replace(path)
-    except (OSError, RuntimeError, safetensors.SafetensorError) as error:  # the second is torch.save's
+    except (OSError, safetensors.SafetensorError) as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or said(error)
@@ -162,10 +204,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise WeightsError(f"{folder} has no {MANIFEST}; export a model into it, or fetch it again")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        ModelConfig(**manifest["config"])
-        return manifest
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        _Manifest.model_validate_json(content := path.read_bytes())
+        return json.loads(content)
+    except (OSError, ValueError) as error:
         raise WeightsError(f"{path} is not a readable manifest ({said(error)}); fetch or export it again") from error
 
 
