@@ -6,6 +6,7 @@ import functools
 import html
 import inspect
 import io
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -36,6 +37,8 @@ class Exercise:
     afterward: str = ""  # the answer to the exercise's last question, if it contains no numbers
     measure: Callable[..., Tensor] = lambda result, *args: result  # returns what is compared
     labels: tuple[str, ...] = ()  # of what `measure` returns: each is near 0, in between, or near 1
+    avoid: tuple[Callable, ...] = ()  # functions that it must not call
+    avoids: str = ""  # the message if it does
     calls: int = 50  # with the largest arguments of the trials: what the cells after the check take
 
     @property
@@ -172,11 +175,16 @@ def run(exercise: Exercise, function: Callable, args: tuple) -> Any:
 
 
 def attempt(exercise: Exercise, function: Callable, args: tuple, dtype: torch.dtype) -> Any:
-    """Return what a reader's function gives on copies of the arguments. Raise Wrong if it fails, or leaves hooks or
-    changes behind."""
+    """Return what a reader's function gives on copies of the arguments. Raise Wrong if it fails, calls what it must
+    not, or leaves hooks or changes behind."""
+    avoided = {inspect.unwrap(other).__code__ for other in exercise.avoid}
     given = tuple(copied(arg, dtype) for arg in args)
+    called, profiler = set(), sys.getprofile()
     try:
+        sys.setprofile((lambda frame, event, arg: called.add(frame.f_code)) if avoided else profiler)
         result = run(exercise, function, given)
+        if called & avoided:
+            raise Wrong(exercise.avoids)
         for name, now, before in zip(inspect.signature(exercise.solution).parameters, given, args):
             if any(point.fwd_hooks for point in getattr(now, "hook_dict", {}).values()):
                 raise Wrong("It leaves a hook on the model. Use `run_with_hooks` or `with model.hooks(...)`.")
@@ -196,6 +204,8 @@ def attempt(exercise: Exercise, function: Callable, args: tuple, dtype: torch.dt
             where = f"Line {frame.lineno}, `{frame.line}`," if frame.filename == file else where
         said, about = str(error).strip().partition("\n")[0].rstrip("."), described(exercise, function, args)
         raise Wrong(f"{where} raises {type(error).__name__}: {said}. {about}") from error
+    finally:
+        sys.setprofile(profiler)
 
 
 def copied(arg: Any, dtype: torch.dtype) -> Any:
