@@ -142,6 +142,17 @@ def percent(share: float) -> str:
     return f"{share:.{digits}%}" if share >= 0.001 else "&lt;0.1%"
 
 
+def adds(model: TransformerBridge, shown: Scene) -> tuple[float, float]:
+    """Return what the induction head adds to its target's logit (above the mean): from the embedding alone; in all."""
+    (layer, head), at = shown.induction, shown.at
+    cache = model.run_with_cache(shown.ids)[1]
+    up = model.W_U[:, shown.ids[0, shown.target]] - model.W_U.mean(dim=1)
+    pattern = cache["pattern", layer][0, head, at]
+    streams = (cache["embed"][0], cache["resid_pre", layer][0])
+    V, O = model.W_V[layer, head], model.W_O[layer, head]
+    return tuple(float(pattern @ stream @ V @ O @ up) for stream in streams)
+
+
 def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:
     """Return the page: what to do, what to look for, and what this changes at the shown token."""
     off, at, (layer, head) = [shown.previous], shown.at, shown.induction
@@ -160,6 +171,7 @@ def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:
         attended[name] = percent(float(pattern[at, shown.target]))
         chance[name] = percent(float(predicted[shown.ids[0, at + 1]]))
     names = [html.escape(name) for name in model.to_str_tokens(shown.ids[0])]
+    alone, whole = adds(model, shown)
     return render(
         "play.md",
         attribute=lambda edits: html.escape(json.dumps(edits)),
@@ -174,6 +186,9 @@ def page(model: TransformerBridge, shown: Scene, megabytes: float) -> str:
         target=names[shown.target],
         attention=attended,
         chance=chance,
+        whole=f"{whole:+.1f}",
+        alone=f"{alone:.1f}",
+        through=f"{whole - alone:z.1f}",
         induction_head=INDUCTION_HEAD,
         previous_token_head=f"{PREVIOUS_TOKEN_HEAD:.0%}",
         works=ablation.WORKS,
