@@ -3,8 +3,8 @@
     python -m transformer_circuits.real.public_records [smollm2-135m ...]
 
 In data/public, for each model NAME.yml with the verdicts of the ledger, and NAME.safetensors with scores of all heads
-and, as metadata, the other numbers, the model's source, the machine, and seconds. `four_bits.safetensors` is the
-control: the book's own model in as many bits.
+and, as metadata, the other numbers, the model's source, the machine, seconds, and memory. `four_bits.safetensors` is
+the control: the book's own model in as many bits.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import inspect
 import json
 import os
 import platform
+import resource
 import sys
 import time
 from pathlib import Path
@@ -46,7 +47,7 @@ class Recorded(NamedTuple):
     arrays: dict[str, Tensor]  # [layer, head] most of them
     records: list[ledger.Record]
     texts: dict[str, list[str]]
-    made: dict[str, Any]  # model, packages, sha256, date, machine, seconds of each part
+    made: dict[str, Any]  # model, packages, sha256, date, machine, seconds of each part, peak_mib
 
 
 def load(name: str) -> Recorded:
@@ -111,6 +112,12 @@ def machine() -> str:
     return f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.system()}"
 
 
+def peak_mib() -> float:
+    """Return the most memory that this process has had so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
 def write(name: str, folder: Path) -> None:
     """Measure a public model, or CONTROL, and write its files."""
     begun = time.perf_counter()
@@ -126,6 +133,7 @@ def write(name: str, folder: Path) -> None:
         listed = public.MODELS[name]
         made |= {"model": name, "packages": [*listed.wheels], "sha256": listed.sha256, "license": listed.license}
         made["seconds"] = {part: round(each) for part, each in {"loading": loaded, **seconds}.items()}
+    made["peak_mib"] = round(peak_mib())
     rounded = {key: float(f"{value:.5g}") for key, value in numbers.items()}
     metadata = {"code": digest(), "numbers": json.dumps(rounded), "texts": json.dumps(texts), "made": json.dumps(made)}
     half = {key: array.half().contiguous() for key, array in arrays.items()}
@@ -134,7 +142,7 @@ def write(name: str, folder: Path) -> None:
     if records:
         measured = f"{', '.join(made['packages'])}, in four bits, {made['date']}"
         ledger.save_elsewhere(folder / f"{name}.yml", LABELS[name], measured, records)
-    print(f"{name}: {sum(made['seconds'].values())} s")
+    print(f"{name}: {sum(made['seconds'].values())} s, {made['peak_mib']:,} MiB")
 
 
 def main(arguments: list[str] | None = None) -> None:
