@@ -35,10 +35,14 @@ class Windows:
         resident: torch.device | None = None,
     ):
         make = f"make it with `python -m transformer_circuits.training.corpus --out {path.parent}`"
+        if not path.exists():
+            raise ValueError(f"{path} is missing; {make}")
         try:
             tokens = self.tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+        except (ValueError, EOFError) as error:
             raise ValueError(f"{path} is not a readable array of tokens ({error}); {make}") from error
+        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+            raise ValueError(f"{path} must be a row of token ids, got {tokens.dtype} {list(tokens.shape)}; {make}")
         if len(tokens) < n_ctx:
             raise ValueError(f"{path} must have at least one window of {n_ctx} tokens, got {len(tokens)}; lower n_ctx")
         low, high = int(tokens.min()), int(tokens.max())
