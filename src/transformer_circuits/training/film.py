@@ -49,6 +49,8 @@ def texts(data: Path, held_out: np.ndarray, shape: ModelConfig) -> list[np.ndarr
     start token. Raises ValueError for a model whose circuits are not products of its matrices."""
     if not shape.has_plain_circuits or shape.n_layers == 0:
         raise ValueError("film must be false for a model without layers or with more than attention")
+    if shape.d_vocab > 1 << 16:
+        raise ValueError(f"film must be false for more than 65,536 tokens, got {shape.d_vocab:,}")  # ids are uint16
     sentence = held_out[held_out != BOS]
     if content := tokenizer_of(data, shape.d_vocab):
         sentence = Tokenizer.from_str(content).encode(NAMES, add_special_tokens=False).ids
@@ -67,9 +69,9 @@ def frame(model: Transformer, texts: Sequence[np.ndarray], row: dict[str, Any]) 
 
 
 def joined(texts: Sequence[np.ndarray], frames: Sequence[Frame]) -> bytes:
-    """Return the content of `film.npz`."""
+    """Return the content of `film.npz`: equal frames, from a checkpoint or not, give equal bytes."""
     arrays = {f"text_{k}": text for k, text in enumerate(texts)}
-    arrays |= {name: np.stack([frame[name].numpy(force=True) for frame in frames]) for name in frames[0]}
+    arrays |= {name: np.stack([frame[name].numpy(force=True) for frame in frames]) for name in sorted(frames[0])}
     content = io.BytesIO()
     save_arrays(content, **arrays)
     return content.getvalue()

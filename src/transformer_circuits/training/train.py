@@ -7,8 +7,8 @@
     GPUs)
 
 `--data` is a folder that `training.corpus` wrote. A model with a smaller vocabulary reads the same text, cut finer
-(`models.tokenizer`). Written to `--out`: `training.jsonl` (losses and scores), `checkpoint.pt` (after a kill, the same
-command resumes, with the losses of an uninterrupted run), and at the end `model/`, as the book ships models.
+(`models.tokenizer`). Written to `--out`: `training.jsonl` (losses and scores), `checkpoint.safetensors` (after a kill,
+the same command resumes, with the losses of an uninterrupted run), and at the end `model/`, as the book ships models.
 Several CPU processes need `--multi_gpu` too: without it, Accelerate 1.15 starts a single one.
 """
 
@@ -39,19 +39,23 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.models.shards import said, save_model, sha256, write_atomically
+from transformer_circuits.models.shards import said, save_model, write_atomically
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
 from transformer_circuits.training import film
 from transformer_circuits.training.blocked import blocked_attention
+from transformer_circuits.training.checkpoints import digest, read_checkpoint, restore, save_checkpoint
 from transformer_circuits.training.evaluation import Evaluation, ablation_effects_of, decimals
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.muon import HeadMuon
 from transformer_circuits.training.windows import Windows
 
 CONFIGS = Path(__file__).parent / "configs"
+SHORT = 15_000_000  # tokens of a run from which on it has as many snapshots as its configuration says
+SHORTEST = 5  # tokens of a window: its evaluation repeats a segment of two, whose second token is predicted
 TRIAL = 128  # tokens on which precisions are compared
 WORDS, OTHER = {"bf16": "bf16", "no": "float32"}, {"bf16": "no", "no": "bf16"}
 UNREAD = 50  # steps whose losses wait on a GPU until they are read together: reading one waits until it is computed
+FORWARD = 1 / 4  # time of a window that is only evaluated, as a fraction of one that is trained on
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Memory = Annotated[float, Field(gt=0, lt=1)]
@@ -203,6 +207,17 @@ def snapshot_steps(steps: int, count: int) -> set[int]:
     return {int(round(s)) for s in np.concatenate(spaced)}
 
 
+def snapshot_count(shape: ModelConfig, config: TrainingConfig) -> int:
+    """Return `config.snapshots`, in a run of fewer than SHORT tokens at most the number that takes a tenth of its
+    time."""
+    if config.tokens >= SHORT:
+        return config.snapshots
+    per_head = shape.n_layers * shape.n_heads * config.few_windows
+    windows = config.evaluate_windows + config.few_windows + per_head + 4 * config.repeats  # of one evaluation
+    affordable = 0.1 * config.tokens / (FORWARD * windows * shape.n_ctx)
+    return min(config.snapshots, max(4, int(affordable)))
+
+
 def optimizers_for(model: Transformer, config: TrainingConfig) -> list[torch.optim.Optimizer]:
     """Return AdamW for all parameters, or HeadMuon for the matrices of heads and AdamW for the rest (embeddings, MLPs,
     norms)."""
@@ -220,9 +235,17 @@ def optimizers_for(model: Transformer, config: TrainingConfig) -> list[torch.opt
     return [HeadMuon(readers, writers, model.config.d_head, config.lr, weight_decay=decay), adamw] if heads else [adamw]
 
 
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it."""
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
 class Run:
-    """One run from its last checkpoint on (`out/checkpoint.pt`): `step` steps are done, and `train_loss` is the loss of
-    the last one. Raises ValueError for settings, tokens or a checkpoint that cannot be used."""
+    """One run from its last checkpoint on (`out/checkpoint.safetensors`): `step` steps are done, and `train_loss` is
+    the loss of the last one. Raises ValueError for settings, tokens or a checkpoint that cannot be used."""
 
     def __init__(
         self, name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, compiled: bool = False
@@ -232,6 +255,10 @@ class Run:
         self.is_main = self.accelerator.is_main_process
         device, processes = self.accelerator.device, self.accelerator.num_processes
         self.share, left_over = divmod(config.batch, processes)
+        if shape.n_ctx < SHORTEST:
+            raise ValueError(f"n_ctx must be at least {SHORTEST}, got {shape.n_ctx}")
+        if shape.d_vocab < 3:
+            raise ValueError(f"d_vocab must be at least 3, the start token and two to repeat, got {shape.d_vocab}")
         if left_over:
             raise ValueError(f"batch must be a multiple of the {processes} processes, got {config.batch}")
         torch.manual_seed(config.seed)
@@ -247,8 +274,8 @@ class Run:
             raise ValueError(f"{files[1]} must have at least two windows of {shape.n_ctx} tokens, got one; lower n_ctx")
         self.tokens_per_step = config.batch * shape.n_ctx
         self.steps = max(1, config.tokens // self.tokens_per_step)
-        self.checkpoint, self.log = out / "checkpoint.pt", out / "training.jsonl"
-        done = torch.load(self.checkpoint, map_location=device) if self.checkpoint.exists() else {}
+        self.checkpoint, self.log = out / "checkpoint.safetensors", out / "training.jsonl"
+        done, tensors = read_checkpoint(self.checkpoint)
         loss = NextTokenLoss(self.model)
         if config.precision == "auto":
             began_with = done["about"]["training"]["precision"] if done else None
@@ -256,12 +283,13 @@ class Run:
         # Not Accelerate's own mixed precision, which is fixed for the life of the process.
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
         settings = {"model": dataclasses.asdict(shape), "training": dataclasses.asdict(config)}
-        about = {"name": name, **settings, "corpus": {file.name: sha256(file.read_bytes())[:16] for file in files}}
+        about = {"name": name, **settings, "corpus": {file.name: digest(file) for file in files}}
         self.about = json.loads(json.dumps(about))
-        self.snapshots = snapshot_steps(self.steps, config.snapshots)
+        self.snapshots = snapshot_steps(self.steps, snapshot_count(shape, config))
         self.filmed = film.texts(data, held_out.tokens[: shape.n_ctx], shape) if config.film else []
-        self.resume(done)
+        self.resume(done, tensors)
         self.evaluation = Evaluation(held_out, shape.d_vocab, config, device)
+        self.expect(loss)
         if compiled:
             loss.compile()
         self.loss, *self.optimizers = self.accelerator.prepare(loss, *self.optimizers)
@@ -272,10 +300,11 @@ class Run:
         looks = {"unit": "tok", "unit_scale": True, "mininterval": 2, "disable": not self.is_main}
         self.bar = tqdm(desc=name, initial=done, total=total, **looks)
 
-    def seconds(self, loss: NextTokenLoss, precision: str) -> float:
-        """Return how long a forward and a backward pass on a few tokens take in this precision; the second of two."""
+    def seconds(self, loss: NextTokenLoss, precision: str, windows: int, n_ctx: int) -> float:
+        """Return how long a forward and a backward pass take in this precision; the second of two, and the gradients
+        are thrown away."""
         device, took = self.accelerator.device, 0.0
-        rows = torch.zeros(1, min(self.shape.n_ctx, TRIAL) + 1, dtype=torch.long, device=device)
+        rows = torch.zeros(windows, n_ctx + 1, dtype=torch.long, device=device)
         for _ in range(2):
             started = time.perf_counter()
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
@@ -291,23 +320,31 @@ class Run:
 
         On processors without bf16 units bf16 takes up to 500 times as long, so the trial is short.
         """
-        took = {precision: self.seconds(loss, precision) for precision in ("no", "bf16")}
+        n_ctx = min(self.shape.n_ctx, TRIAL)
+        took = {precision: self.seconds(loss, precision, 1, n_ctx) for precision in ("no", "bf16")}
         chosen = accelerate.utils.broadcast_object_list([min(took, key=took.get)])[0]
         ratio = max(took.values()) / min(took.values())
         self.accelerator.print(f"precision: {WORDS[chosen]}, {ratio:.1f} times as fast here as {WORDS[OTHER[chosen]]}")
         return chosen
 
-    def resume(self, done: dict[str, Any]) -> None:
+    def expect(self, loss: NextTokenLoss) -> None:
+        """Print how long the rest of the run will take, from one step's forward and backward pass."""
+        left = (self.steps - self.step) * self.tokens_per_step
+        seconds = self.seconds(loss, self.config.precision, self.share, self.shape.n_ctx)
+        rate = self.tokens_per_step / seconds
+        self.accelerator.print(
+            f"expected: {rate:,.0f} tokens/s in {WORDS[self.config.precision]}, {duration(left / rate)} for "
+            f"{left:,} tokens, plus evaluations"
+        )
+
+    def resume(self, done: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Go on from what a checkpoint contains (nothing: from the start), and write the log again up to there. Raises
         ValueError if it is not about this run."""
         if done and done["about"] != self.about:
             raise ValueError(f"{self.checkpoint} belongs to another configuration or corpus; choose another --out")
-        if done:
-            self.model.load_state_dict(done["model"])
-            for optimizer, state in zip(self.optimizers, done["optimizers"], strict=True):
-                optimizer.load_state_dict(state)
+        self.frames = restore(tensors, self.model, self.optimizers)  # of the film, one for each snapshot
         self.step, self.train_loss = done.get("step", 0), done.get("train")
-        self.rows, self.frames = done.get("rows", []), done.get("frames", [])  # of snapshots: of the log, of the film
+        self.rows = done.get("rows", [])  # of the log, one for each snapshot
         self.saved = time.monotonic()
         self.start = self.saved - done.get("seconds", 0.0)  # as if there had been no interruption
         cuda = self.accelerator.device.type == "cuda"
@@ -386,19 +423,10 @@ class Run:
         """Write a checkpoint."""
         self.read()
         self.saved = time.monotonic()
-        if not self.is_main or not self.step:
-            return
-        content = {
-            "about": self.about,
-            "step": self.step,
-            "seconds": self.saved - self.start,
-            "train": self.train_loss,
-            "rows": self.rows,
-            "frames": self.frames,
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-        }
-        write_atomically(self.checkpoint, lambda partial: torch.save(content, partial))
+        if self.is_main and self.step:
+            seconds = self.saved - self.start
+            done = {"step": self.step, "seconds": seconds, "train": self.train_loss, "rows": self.rows}
+            save_checkpoint(self.checkpoint, self.model, self.optimizers, self.frames, about=self.about, **done)
 
     def export(self) -> None:
         """Write `out/model` as the book ships models, with the log. The manifest has the log's header and last row, and
