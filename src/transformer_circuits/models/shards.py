@@ -16,7 +16,7 @@ import os
 import re
 import reprlib
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -156,27 +156,34 @@ def _shards(model: Transformer, manifest: dict[str, Any], quantized: bool = Fals
 def _write(folder: Path, files: dict[str, bytes], manifest: dict[str, Any], also: Sequence[str] = ()) -> None:
     """Replace a model's files; what `also` names belongs to the model that was here before. The manifest leaves first
     and arrives last, so that no mixture can be loaded."""
-    text = json.dumps(manifest, indent=1, allow_nan=False) + "\n"
-    for old in (folder / MANIFEST, *folder.glob("weights-*-of-*.safetensors"), *(folder / file for file in also)):
-        old.unlink(missing_ok=True)
-    for file, content in files.items():
-        write_atomically(folder / file, lambda partial, content=content: partial.write_bytes(content))
-    write_atomically(folder / MANIFEST, lambda partial: partial.write_text(text, encoding="utf-8"))
+    files = files | {MANIFEST: (json.dumps(manifest, indent=1, allow_nan=False) + "\n").encode()}
+    old = [folder / MANIFEST, *folder.glob("weights-*-of-*.safetensors"), *(folder / file for file in also)]
+    _replace({folder / file: content for file, content in files.items()}, Path.write_bytes, old)
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     """Replace a file by what `write` writes. After a kill it is the old file or the new one. Raises OSError, in one
     sentence, if it cannot be written; the old file is then as it was."""
-    partial = path.with_name(f".{path.name}.partial")
+    _replace({path: write}, lambda partial, write: write(partial))
+
+
+def _replace(files: dict[Path, Any], write: Callable[[Path, Any], Any], old: Iterable[Path] = ()) -> None:
+    """Replace files, and delete old ones, once all are written beside their places: a full disk changes nothing."""
+    partials = {path.with_name(f".{path.name}.partial"): path for path in files}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(partial)
-        with open(partial, "rb+") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
+        for partial, path in partials.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(partial, files[path])
+            with open(partial, "rb+") as file:
+                os.fsync(file.fileno())
+        for path in old:
+            path.unlink(missing_ok=True)
+        for partial, path in partials.items():
+            partial.replace(path)
     except (OSError, safetensors.SafetensorError) as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+        for partial in partials:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or said(error)
         todo = "make room on its disk, or choose a folder of your own"
         raise OSError(f"{path} could not be written ({reason}); {todo}") from None

@@ -113,9 +113,15 @@ def tokenizer_of(folder: Path, d_vocab: int) -> str | None:
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
-    """Return the content of a corpus folder's `tokenizer.json`; None if it has none."""
+    """Return the content of a corpus folder's `tokenizer.json`; None if it has none. Raises ValueError if damaged."""
     path = folder / "tokenizer.json"
-    return json.loads(path.read_text(encoding="utf8")) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        Tokenizer.from_file(str(path))
+        return json.loads(path.read_text(encoding="utf8"))
+    except Exception as error:  # the library raises nothing more particular
+        raise ValueError(f"{path} is not a readable tokenizer ({error}); make the corpus again") from error
 
 
 def _parts(tokenizer: dict[str, Any], d_vocab: int) -> dict[int, tuple[int, int]]:
