@@ -214,12 +214,12 @@ def pattern_shares(hits: Hits, names: Sequence[str], sources: Ids, k: int = 3) -
     """
     family, splits, outs = families(names), all_splits(names), hits.grid.outs[..., :k]
 
-    def shown(outs: Int[Tensor, "head d_vocab k"]) -> Float[Tensor, "4 head source"]:
+    def with_patterns(outs: Int[Tensor, "head d_vocab k"]) -> Float[Tensor, "4 head source"]:
         return four_patterns(hits, family, splits, outs)[:, hits.counted][..., sources].float()
 
     exchanged = (outs.index_copy(1, sources, outs[:, others]) for others in sources[orders(len(sources), SHUFFLES)])
-    by_chance = estimates.mean(torch.stack([shown(other).mean(dim=(1, 2)) for other in exchanged]))
-    by_name = {"": estimates.mean(shown(outs).mean(dim=1).T), "_random": by_chance}
+    by_chance = estimates.mean(torch.stack([with_patterns(other).mean(dim=(1, 2)) for other in exchanged]))
+    by_name = {"": estimates.mean(with_patterns(outs).mean(dim=1).T), "_random": by_chance}
     return {
         f"{pattern}{ending}": (float(share), float(error))
         for ending, pair in by_name.items()
