@@ -170,7 +170,7 @@
     const told = make("p", { ariaLive: "polite" }), by = chance === undefined ? "" : ` By chance: ${chance}${unit}.`;
     if (choices) {
       const names = choices.split("|");
-      box.append(heads.choices("Your guess", names, -1, (i) => reveal(`${names[i] === answer ? "Yes" : "No"}: ${answer}.${by}`)), told);
+      box.append(heads.choices("Your guess", names, -1, (i) => reveal(`${names[i] === answer ? "Right:" : "Not quite. The answer is:"} ${answer}.${by}`)), told);
     } else {
       const slider = make("input", { type: "range", min, max, step: (Number(max) - Number(min)) / 100, value: (Number(min) + Number(max)) / 2, ariaLabel: "Your guess", oninput: () => (shown.textContent = `${Number(slider.value)}${unit}`) });
       const shown = make("output", {}, `${slider.value}${unit}`);

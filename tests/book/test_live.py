@@ -78,7 +78,7 @@ def test_predictions_open_the_answer_with_what_chance_gives(page):
     expect(page.locator(".tc-predict").first).to_contain_text("You said 20%. It is 64%. By chance: 0.3%.")
     expect(page.locator("details").first).to_have_attribute("open", "")
     page.get_by_role("button", name="queries").click()
-    expect(page.locator(".tc-predict").nth(1)).to_contain_text("No: keys.")
+    expect(page.locator(".tc-predict").nth(1)).to_contain_text("Not quite. The answer is: keys.")
 
 
 class TestInItsChapter:

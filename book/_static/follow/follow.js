@@ -53,12 +53,12 @@ const follow = (() => {
       shown === "cut" ? say`Without the notes, the lookup mostly fails` : say`With the notes, the lookup works`,
     ][step - 1];
     const intactWords = [
-      say`A stream is a list of numbers. It rises through two layers of heads, which read it and add to it. At the end of the last one, the model guesses what comes next.`,
+      say`A stream is a list of numbers. It rises through two layers of heads, which read it and add to it. At the end of the last one, the model guesses what comes next. Underlined is what occurs twice.`,
       say`In the first layer, head ${previous} attends from nearly every token to the one before. Thicker is more: ${le} attends to ${ram} with ${percent(d.look_back[d.target][d.target - 1])}.`,
       say`What it reads, it adds to the stream. So the stream at ${le} now carries a note: the token before me is ${ram}.`,
       say`Its query at the last ${ram} meets the key of every token. ${le} matches best, mostly because of its note (orange), and not because of the token itself. The key of head ${induction} reads what head ${previous} wrote: this is K-composition. (Numbers are scores above the mean of all keys: softmax sees nothing else.)`,
       say`The best match takes almost everything: ${seen} of the attention is on ${le}.`,
-      say`Attention only says where. What is moved is ${le} itself: the head raises its logit by ${raised}.`,
+      say`Attention only says where. What is moved is ${le} itself, and a little of what earlier heads wrote there: the head raises its logit by ${raised}.`,
       guess === d.answer ? say`All paths together give ${le} ${likely}. What followed ${ram} last time is expected again. This is induction.`
         : say`The head found ${le}, but other paths add to other tokens. ${best} gets ${chance}, and ${le} ${likely}. To find is not yet to predict.`,
       say`With the notes, the chance of ${le} is ${likely}. Turn the switch to cut them again.`,
@@ -139,8 +139,8 @@ const follow = (() => {
       mark("rect", { x: x0 - across, y: Math.min(y0, y1) - down, ...size, rx: 4, fill: "var(--f-band)" }, (v) => ({ opacity: only ? two(v) : 1 }));
       lines.forEach(([words, color], k) => mark("text", wide ? { x: 0, y: (y0 + y1) / 2 - 4 + 15 * k } : { x: x0 + 2, y: 11 + 14 * k }, (v) => ({ text: words(v), fill: `var(--f-${color})` })));
     }
-    band(at.look, at.note, [[(v) => (v.one > 0.5 ? "" : "layer 1"), "soft"], [(v) => (v.one > 0.5 ? "" : `head ${d.heads.previous}`), "first-ink"]], true);
-    band(at.base, at.arrive, [[(v) => (v.one > 0.5 ? "the layer" : "layer 2"), "soft"], [(v) => `head ${v.one > 0.5 ? d.one : d.heads.induction}`, "second-ink"]]);
+    band(at.look, at.note, [[(v) => (v.one > 0.5 ? "" : "first layer"), "soft"], [(v) => (v.one > 0.5 ? "" : `head ${d.heads.previous}`), "first-ink"]], true);
+    band(at.base, at.arrive, [[(v) => (v.one > 0.5 ? "the layer" : "second layer"), "soft"], [(v) => `head ${v.one > 0.5 ? d.one : d.heads.induction}`, "second-ink"]]);
 
     // The streams, and their tokens; those that occur twice in a row are underlined.
     let run = 1;
@@ -177,8 +177,8 @@ const follow = (() => {
     }
     for (let i = 1; i < n; i++) {
       const source = d.look_back[i].indexOf(Math.max(...d.look_back[i])), chosen = i === d.target ? 1 : 0;
-      if (wide && G.pitch < 34 && !chosen && d.note(i).length > 4) continue; // chips would cover each other
-      chip(d.note(i), hook(source, at.look, at.look, i, at.note), "first",
+      const note = d.note(i), crowded = wide && G.pitch < 34 && !chosen && note.length > 4; // chips would cover each other
+      chip(crowded ? `${note.slice(0, 2)}…` : note, hook(source, at.look, at.look, i, at.note), "first",
         (v) => ({ part: v.notes, opacity: clamp(3 * v.notes) * two(v), lit: chosen ? v.noteLit : 0.15 * v.noteLit * (1 - v.askLit), gone: v.cut }));
     }
     const [nx, ny] = place(d.target, at.note);
@@ -222,11 +222,11 @@ const follow = (() => {
       (v) => ({ text: `${d.answer} ${signed(d.adds(v))}`, opacity: clamp(2 * v.carry - 1) * v.carryLit * (1 - v.next) }));
 
     function list({ x, y, width, label }, rows, { title, most, text, opacity }) {
-      const zero = x + label + 6, unit = (width - label - 52) / most;
+      const zero = x + label + 14, unit = (width - label - 60) / most; // room for a small negative bar
       mark("text", { x, y, "font-weight": 600, fill: "var(--f-ink)" }, (v) => ({ opacity: opacity(v), text: title(v) }));
       rows.forEach(({ name, token, color, value, order }, k) => {
         const down = (v) => y + 20 + 17 * (order ? order(v) : k), seen = (v) => (down(v) > y + 20 + 17 * 4.5 ? 0 : opacity(v)), size = (v) => value(v) * unit;
-        mark("text", { x: zero - 6, class: token ? "token" : "", "text-anchor": "end", text: name }, (v) => ({ y: down(v), opacity: seen(v) }));
+        mark("text", { x: zero - 14, class: token ? "token" : "", "text-anchor": "end", text: name }, (v) => ({ y: down(v), opacity: seen(v) }));
         mark("rect", { height: 10 }, (v) => ({ x: zero + Math.min(0, size(v)), y: down(v) - 9, width: Math.abs(size(v)), opacity: seen(v), fill: `var(--f-${color(v)})` }));
         mark("text", {}, (v) => ({ x: zero + Math.max(0, size(v)) + 5, y: down(v), opacity: seen(v), text: text(value(v)) }));
       });

@@ -121,6 +121,11 @@ class Claim(Strict):
         return self.kind in ("number", "qualitative")
 
     @property
+    def changed_late(self) -> bool:
+        """Whether the criterion was changed after a result had been seen."""
+        return any(old.after_result for old in self.amended)
+
+    @property
     def group(self) -> Literal["identity", "finding", "question", "note"]:
         """What the claim is."""
         return self.tally if self.judged else self.kind  # type: ignore[return-value]

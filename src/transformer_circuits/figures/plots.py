@@ -124,18 +124,19 @@ def by_layer(
 ) -> Axes:
     """A dot for each head over its layer, for models of any depth. `values`, `faded`: [layer, head]; faded: gray.
 
-    `mark`: a dashed line, above which the `named` highest heads carry their names. `chance`: a gray band.
+    `mark`: a dashed line; heads above it are orange, and the `named` highest carry their names. `chance`: a gray band.
     """
     values, faded = np.asarray(values, dtype=float), np.asarray(faded)
     layers, heads = values.shape
     x = np.arange(layers)[:, None] + spread(heads, 0.3)
     shown = np.where(faded | np.isnan(values), -np.inf, values)
-    accented = (shown >= mark) & (shown >= np.sort(shown, axis=None)[-named:][0]) & (named > 0)
-    for which, color in ((faded, "0.65"), (~faded & ~accented, "C0"), (accented, ACCENT)):
+    above = shown >= mark
+    with_names = above & (shown >= np.sort(shown, axis=None)[-named:][0]) & (named > 0)
+    for which, color in ((faded, "0.65"), (~faded & ~above, "C0"), (above, ACCENT)):
         ax.scatter(x[which], values[which], color=color, s=18)
-    for layer, head in np.argwhere(accented):
+    for layer, head in np.argwhere(with_names):
         at = x[layer, head], values[layer, head]
-        left = accented[layer, head + 1 : head + 3].any()  # away from the next dot
+        left = above[layer, head + 1 : head + 3].any()  # away from the next dot
         place = {"xytext": (-4, 2), "ha": "right"} if left else {"xytext": (4, 2)}
         ax.annotate(f"{layer}.{head}", at, **place, textcoords="offset points", fontsize=10)
     ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)

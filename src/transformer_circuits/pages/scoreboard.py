@@ -121,11 +121,6 @@ class Results:
         return listed
 
 
-def changed_late(claim: Claim) -> bool:
-    """Return whether the criterion was changed after a result had been seen."""
-    return any(old.after_result for old in claim.amended)
-
-
 def labeled(text: str, claim: Claim, every: bool = False) -> str:
     """Return a text with the labels of a claim's quantities in place of their names.
 
@@ -148,7 +143,6 @@ def labeled(text: str, claim: Claim, every: bool = False) -> str:
 
 
 TEMPLATES.filters["labeled"] = labeled
-TEMPLATES.tests["changed_late"] = changed_late
 
 
 def headlines(results: Results) -> str:
@@ -168,7 +162,7 @@ def page(results: Results) -> str:
         "scoreboard.md",
         results=results,
         amended=len(amended),
-        late=sum(map(changed_late, amended)),
+        late=sum(claim.changed_late for claim in amended),
         weak=len(counted_in("weak")),
         sections=sections,
         legend={name: ", ".join(dict.fromkeys(claim.id[0] for claim in group)) for name, group in sections.items()},
