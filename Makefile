@@ -35,10 +35,10 @@ train: ready     ## make train ARGS="--config attn-only-2l --data corpus --out r
 corpus: ready    ## fetch, check, split and tokenize the training corpus
 	$(RUN) -m transformer_circuits.training.corpus --out corpus $(ARGS)
 
-small-runs: ready ## chapter 15's trainings, whose logs it reads: a minute
+small-runs: ready ## chapter 15's trainings, whose logs it reads: two minutes
 	$(RUN) -m transformer_circuits.training.small_runs
 
-in-context: ready ## the in-context scores that chapter 10 reads: two minutes
+in-context: ready ## the in-context scores that chapter 10 reads: some minutes
 	$(RUN) -m transformer_circuits.circuits.in_context
 
 bench: ready     ## each benchmark, one after the other

@@ -25,9 +25,6 @@ def test_in_context_scores_are_those_of_the_losses_at_all_positions() -> None:
     windows = torch.randint(0, 50, (5, 65), generator=torch.Generator().manual_seed(0))
     expected = [in_context_score(row[None]) for row in losses(model, windows)]
     assert in_context_scores(model, windows).tolist() == pytest.approx(expected, abs=1e-5)
-    with_mlp = Transformer(ModelConfig(1, d_model=16, n_heads=2, d_head=8, d_vocab=50, n_ctx=64, d_mlp=8)).eval()
-    with pytest.raises(ValueError, match="attention-only"):
-        in_context_scores(wrap(with_mlp), windows)
     early, late = in_context_places(512)
     assert (early.tolist(), late.tolist()) == (list(range(40, 60)), list(range(490, 510)))
 

@@ -1,6 +1,7 @@
 """The stored measurements of public models are those of the code and of the criteria; what four bits do to a matrix."""
 
 import gguf
+import platformdirs
 import pytest
 import torch
 from safetensors import safe_open
@@ -8,7 +9,7 @@ from safetensors import safe_open
 from transformer_circuits.circuits import heads
 from transformer_circuits.claims import judge
 from transformer_circuits.models import load_model, public
-from transformer_circuits.paths import DATA
+from transformer_circuits.paths import DATA, DISTRIBUTION
 from transformer_circuits.real import public_records
 
 NAMES = [public_records.CONTROL, *public_records.LABELS]
@@ -32,7 +33,7 @@ def test_the_records_say_what_was_measured_and_are_judged_by_the_present_criteri
 
 
 @pytest.mark.skipif(
-    not (public.cache_folder() / "models" / "smollm2-135m" / public.COMPLETE).is_file(),
+    not (platformdirs.user_cache_path(DISTRIBUTION) / "models" / "smollm2-135m").is_dir(),
     reason="the model is not on this machine: `make public` fetches it",
 )
 def test_the_best_heads_score_measured_again():
@@ -41,7 +42,7 @@ def test_the_best_heads_score_measured_again():
     model = load_model("smollm2-135m")
     draw = heads.measured_draws(model)[0].select(torch.arange(8))
     again = heads.induction_scores(model, draw, n_layers=layer + 1)[layer, head]
-    assert float(again) == pytest.approx(recorded.estimate("induction")[0], abs=0.05)
+    assert float(again) == pytest.approx(recorded.numbers["induction"], abs=0.05)
 
 
 def test_four_bits_are_those_of_the_file_format():

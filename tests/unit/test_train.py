@@ -32,7 +32,7 @@ def data(corpus_folder):
 
 def run(data, out, *settings, **options):
     config = read_config(str(data / "tiny.toml"), settings)
-    train.train(*config, data=data, out=data / out, **options)
+    train.train(train.Run(*config, data=data, out=data / out), **options)
 
 
 def command(data, out, *settings):
@@ -183,7 +183,7 @@ def test_every_shipped_configuration_trains_and_is_written(name, data):
     """One step of its kind of model, at a width that a test can afford."""
     small = "d_model=16 d_head=8 n_heads=2 d_vocab=50 n_ctx=32 tokens=64 batch=2 evaluate_windows=2 repeats=2"
     config = read_config(name, small.split())
-    train.train(*config, data=data, out=data / name)
+    train.train(train.Run(*config, data=data, out=data / name))
     model, manifest = shards.read_model(data / name / "model")
     assert manifest["name"] == name and model.config == config[1]
 

@@ -10,11 +10,9 @@ to data/held_out_seed.yml. Run it once, when every criterion has been committed,
 import argparse
 import re
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 
 import nbformat
-import yaml
 from nbclient import NotebookClient
 
 from transformer_circuits.build import TIMEOUT, code_cells, source_of
@@ -41,14 +39,6 @@ def judged(path: Path, name: str) -> tuple[list[Record], list[str]]:
     return list(show.records_in(notebook)), failed
 
 
-def write(out: Path, model: str, measured: str, records: Iterable[Record]) -> None:
-    """Write the file that `ledger.held_out_seed` reads, claims in the ledger's order."""
-    order = list(ledger.load_claims())
-    found = sorted(records, key=lambda record: order.index(record.id))
-    content = {"model": model, "measured": measured, "records": [record.model_dump(mode="json") for record in found]}
-    out.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Judge a held-out seed by the book's criteria.")
     parser.add_argument("notebooks", nargs="+", type=Path, help="the chapters to run")
@@ -62,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
         records += [record for record in found if record.id in (options.claims or [record.id])]
         print(f"{path.name}: {len(found)} claims judged", *failed, sep="\n  ", flush=True)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    write(options.out, options.model, f"by the criteria of commit {commit.stdout.strip()}", records)
+    ledger.save_elsewhere(options.out, options.model, f"by the criteria of commit {commit.stdout.strip()}", records)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,8 @@ from transformer_lens import FactoredMatrix
 from transformer_circuits.circuits import heads, survey
 from transformer_circuits.circuits.heads import Head, head_name
 from transformer_circuits.data import held_out_documents, load_tokenizer
-from transformer_circuits.measures import ablation, attention, prediction, weights
+from transformer_circuits.measures import ablation, attention, prediction, repeats, weights
 from transformer_circuits.measures.cache import cached
-from transformer_circuits.measures.prediction import BATCH
-from transformer_circuits.measures.repeats import after_earlier
 from transformer_circuits.models import architecture, bridge
 from transformer_circuits.models.architecture import BOS
 
@@ -49,15 +47,11 @@ def windows_of(model: Any) -> Int[Tensor, "row pos"]:
     return torch.nn.functional.pad(torch.stack(rows), (1, 0), value=BOS).to(model.W_E.device)
 
 
-def _check(windows: Int[Tensor, "row pos"]) -> None:
-    if len(windows) < 2:
-        raise ValueError(f"there must be at least 2 windows, got {len(windows)}; a head's mean is taken over windows")
-
-
 def rises(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head row pos-1"]:
     """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these windows,
     at least two."""
-    _check(windows)
+    if len(windows) < 2:
+        raise ValueError(f"there must be at least 2 windows, got {len(windows)}; a head's mean is taken over windows")
 
     def measure() -> list[Tensor]:
         return [ablation.ablate_heads(model, [block.attn.o for block in model.blocks], model.cfg.n_heads, windows)]
@@ -69,9 +63,9 @@ def _attended(model: Any, text: Int[Tensor, "row pos"]) -> Float[Tensor, "place=
     """Return the mean attention to the start token, the current token, the previous one, earlier occurrences of the
     current token, and the tokens after these; the last two over destinations whose token has occurred before."""
     sums, seen = 0.0, 0
-    for rows in text.split(BATCH):
+    for rows in text.split(prediction.BATCH):
         before = torch.tril(rows[:, :, None] == rows[:, None, :], -1)
-        places = (before[:, None], after_earlier(rows)[:, None])
+        places = (before[:, None], repeats.after_earlier(rows)[:, None])
         again = before.any(dim=-1)
 
         def score(pattern: Float[Tensor, "row head dest src"]) -> Float[Tensor, "place head"]:
@@ -112,15 +106,15 @@ def _succeeds(model: Any, E: Tensor, OV: FactoredMatrix, U: Tensor) -> Float[Ten
 def _copies(model: Any, W: survey.Weights) -> Float[Tensor, "layer head"]:
     """Return how often a head raises the token that it attends to most above all other tokens of its row, in the second
     copies of random tokens."""
-    draw = heads.measured_draws(model)[0].select(torch.arange(BATCH))
+    draw = heads.measured_draws(model)[0].select(torch.arange(prediction.BATCH))
     _, cache = model.run_with_cache(draw.tokens, names_filter=lambda name: name.endswith(("hook_z", "hook_pattern")))
     found = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
-    for layer, row in itertools.product(range(model.cfg.n_layers), range(BATCH)):
+    for layer, row in itertools.product(range(model.cfg.n_layers), range(prediction.BATCH)):
         tokens, place = draw.tokens[row], draw.destinations[draw.rows == row]
         attended = tokens[cache["pattern", layer][row][:, place].argmax(dim=-1)]  # [head, dest]
         z = cache["z", layer][row][place].float().transpose(0, 1)  # [head, dest, d_head]
         raised = tokens[(z @ W.OV.B[layer] @ W.W_U[:, tokens]).argmax(dim=-1)]
-        found[layer] += (raised == attended).float().mean(dim=-1).cpu() / BATCH
+        found[layer] += (raised == attended).float().mean(dim=-1).cpu() / prediction.BATCH
     return found
 
 
@@ -132,7 +126,7 @@ def _written(
     all others."""
     layers, W_U = model.cfg.n_layers, W.W_U - W.W_U.mean(dim=1, keepdim=True)
     wanted, caches = ("hook_z", "ln_final.hook_scale"), []
-    for rows in windows[:, :-1].split(BATCH):
+    for rows in windows[:, :-1].split(prediction.BATCH):
         caches.append(model.run_with_cache(rows, names_filter=lambda name: name.endswith(wanted))[1])
     right = W_U.T[windows[:, 1:]]
     if "ln_final.hook_scale" in caches[0]:
@@ -183,7 +177,6 @@ def head_map(
     """
     survey.check(model)
     windows = windows_of(model) if windows is None else windows
-    _check(windows)
     if ablated is None:
         ablated = ablation.effects(rises(model, windows[:ROWS, : TOKENS + 1]).mean(dim=-1))
     W = survey.read_weights(model)

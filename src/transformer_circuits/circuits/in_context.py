@@ -4,7 +4,6 @@ Paper: "Where Does This Leave Us?", and its sequel, "In-context Learning and Ind
 Claims W1 and W2. A Series has a value for each snapshot of a training log, by the tokens seen.
 """
 
-import hashlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,17 +12,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from tqdm import tqdm
 
-from transformer_circuits.circuits.heads import activation
 from transformer_circuits.data import held_out_windows
-from transformer_circuits.measures import prediction
-from transformer_circuits.measures.ablation import AblationEffects
-from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
-from transformer_circuits.measures.prediction import HALF, HELPS, VIRTUAL
-from transformer_circuits.measures.weights import COMPOSES, CORNER, MOST
+from transformer_circuits.measures import ablation, attention, prediction, weights
 from transformer_circuits.models import load_model
 from transformer_circuits.models.release import data_file
+from transformer_circuits.models.shards import sha256
 
 SHIPPED = "in_context_scores.safetensors"
 GROUPS = ("new", "seen", "pair seen")
@@ -40,49 +34,24 @@ def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-
     return torch.stack(kinds)
 
 
-def logits_at(
-    model: Any, tokens: Int[Tensor, "row pos"], places: Int[Tensor, " place"]
-) -> Float[Tensor, "row place d_vocab"]:
-    """Return the logits of an attention-only model at a few positions alone: its last layer asks from nowhere else."""
-    config, last = model.original_model.config, model.cfg.n_layers - 1
-    if config.beyond or last < 0:
-        raise ValueError("the model must be attention-only, of this book's kind, and have a layer")
-    stream = activation(model, tokens, "resid_pre", last)
-    with_positions = stream + model.W_pos[: tokens.shape[1]]
-    keys = torch.einsum("rpm,hmd->rhpd", with_positions, model.W_K[last])
-    queries = torch.einsum("rpm,hmd->rhpd", with_positions[:, places], model.W_Q[last])
-    ahead = torch.arange(tokens.shape[1], device=tokens.device) > places[:, None]
-    scores = (queries @ keys.mT / model.cfg.d_head**0.5).masked_fill(ahead, -torch.inf)
-    values = torch.einsum("rpm,hmd->rhpd", stream, model.W_V[last])
-    written = torch.einsum("rhpd,hdm->rpm", scores.softmax(dim=-1) @ values, model.W_O[last])
-    return (stream[:, places] + written) @ model.W_U
-
-
 def in_context_scores(model: Any, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
     """Return the in-context score of each window, in nats (claim W1): `prediction.in_context_score` window by window.
-    Those of the chapters take two minutes, so the repository has them (`make in-context`)."""
+    Those of the chapters take some minutes, so the repository has them (`make in-context`)."""
     key, shipped = _key(model, windows), load_file(data_file(SHIPPED))
     return shipped[key].to(windows.device) if key in shipped else measured_scores(model, windows)
 
 
 def measured_scores(model: Any, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
     """Return `in_context_scores`, measured."""
-    early, late = prediction.in_context_places(windows.shape[1] - 1)
-    places = torch.cat([early, late]).to(windows.device)
-    scores = []
-    for rows in tqdm(windows.split(prediction.batch_size(windows.device)), desc="in-context scores", leave=False):
-        log_probs = logits_at(model, rows[:, : late[-1] + 1], places).log_softmax(dim=-1)
-        losses = -log_probs.gather(-1, rows[:, places + 1, None])[..., 0]
-        scores.append(losses[:, len(early) :].mean(dim=1) - losses[:, : len(early)].mean(dim=1))
-    return torch.cat(scores)
+    losses = prediction.losses(model, windows)
+    early, late = prediction.in_context_places(losses.shape[1])
+    return losses[:, late].mean(dim=1) - losses[:, early].mean(dim=1)
 
 
 def _key(model: Any, windows: Int[Tensor, "window pos"]) -> str:
     """Return a digest of the weights and the windows."""
-    digest = hashlib.sha256()
-    for tensor in (windows, *model.original_model.parameters()):
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    tensors = (windows, *model.original_model.parameters())
+    return sha256(b"".join(tensor.numpy(force=True).tobytes() for tensor in tensors))
 
 
 class Milestone(NamedTuple):
@@ -117,7 +86,7 @@ def steepest_fall(score: pd.Series) -> Milestone:
 def working(log: pd.DataFrame) -> Bool[np.ndarray, "snapshot layer head"]:
     """Return which heads work at each snapshot."""
     cost, error = (torch.tensor(log[name].tolist()) for name in ("cost", "cost_error"))
-    return AblationEffects(cost, error).working.numpy()
+    return ablation.AblationEffects(cost, error).working.numpy()
 
 
 def when_true(
@@ -144,33 +113,35 @@ def when_true(
     if one is not None:
         works = working(one)
         copies = (np.array(one["positivity"].tolist()) > copying) & works
-        most = copies.sum(axis=(1, 2)) >= np.maximum(MOST * works.sum(axis=(1, 2)), 1)
+        most = copies.sum(axis=(1, 2)) >= np.maximum(weights.MOST * works.sum(axis=(1, 2)), 1)
         judge(one, "E1", "weights", "Two thirds of the heads of the one-layer model copy", most)
     if two is not None:
-        previous = two["previous_token"].str[0].map(max) >= PREVIOUS_TOKEN_HEAD
+        previous = two["previous_token"].str[0].map(max) >= attention.PREVIOUS_TOKEN_HEAD
         judge(two, "", "attention", "The first layer has a previous-token head", previous)
         pair = pd.DataFrame(two["pair"].tolist())
         reader = np.array(two["positivity"].tolist())[range(len(pair)), 1, pair["induction"]]
         (first, second), row = working(two).transpose(1, 0, 2), range(len(pair))
         both_work = first[row, pair["previous"]] & second[row, pair["induction"]]
-        composes = (pair["k_composition"] >= COMPOSES) & both_work
+        composes = (pair["k_composition"] >= weights.COMPOSES) & both_work
         judge(two, "T3", "weights", "The best head K-composes with an earlier head", composes)
-        matches = pair["k_positivity"] >= CORNER
+        matches = pair["k_positivity"] >= weights.CORNER
         judge(two, "T10", "weights", "The best head's keys match what an earlier head copies", matches)
-        judge(two, "T10", "weights", "The best head copies what it attends to", reader >= CORNER)
+        judge(two, "T10", "weights", "The best head copies what it attends to", reader >= weights.CORNER)
         best = two["induction"].map(np.max)
-        judge(two, "T8", "attention", "The best head is an induction head", best >= INDUCTION_HEAD)
-        judge(two, "T8", "attention", "The best head puts half of its attention on the right token", best >= HALF)
-        low = two["copies"].str[1] <= (1 - HALF) * np.log(d_vocab)
+        judge(two, "T8", "attention", "The best head is an induction head", best >= attention.INDUCTION_HEAD)
+        half = best >= prediction.HALF
+        judge(two, "T8", "attention", "The best head puts half of its attention on the right token", half)
+        low = two["copies"].str[1] <= (1 - prediction.HALF) * np.log(d_vocab)
         judge(two, "T8", "loss", "The loss in the second copy is at most half the loss of a uniform guess", low)
-        guesses = two["first_guess"] >= HALF
+        guesses = two["first_guess"] >= prediction.HALF
         judge(two, "T8", "loss", "In the second copy, half of the first guesses are right", guesses)
         direct, heads, virtual = -np.diff(two["orders"].tolist(), prepend=np.log(d_vocab), axis=1).T
-        most = (heads > direct) & (direct > virtual) & (virtual <= VIRTUAL * heads)
+        most = (heads > direct) & (direct > virtual) & (virtual <= prediction.VIRTUAL * heads)
         judge(two, "T11", "loss", "Single heads reduce the loss most, virtual heads least", most)
     if one is not None and two is not None:
         alone = np.interp(two.index, one.index, one["in_context"])  # after as many tokens, or at its end
-        judge(two, "W1", "loss", "A longer context helps two layers more than one", alone - two["in_context"] >= HELPS)
+        apart = alone - two["in_context"] >= prediction.HELPS
+        judge(two, "W1", "loss", "A longer context helps two layers more than one", apart)
     return pd.DataFrame(rows, columns=["claim", "about", "finding", "tokens", "before"])
 
 

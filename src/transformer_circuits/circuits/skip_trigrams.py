@@ -136,11 +136,11 @@ def orders(n: int, draws: int) -> Int[Tensor, "draw n"]:
 
 
 def copied_by_chance(
-    hits: Hits, family: Bool[Tensor, "d_vocab d_vocab"], sources: Ids, k: int = 5, shuffles: int = SHUFFLES
+    hits: Hits, family: Bool[Tensor, "d_vocab d_vocab"], sources: Ids, k: int = 5
 ) -> Float[Tensor, " shuffle"]:
     """Return the share of sources with a variant among another's k highest out tokens, in any counted head (S1)."""
     shares = []
-    for others in sources[orders(len(sources), shuffles)]:
+    for others in sources[orders(len(sources), SHUFFLES)]:
         raised = hits.grid.outs[hits.counted][:, others, :k]
         shares.append(family[sources[:, None], raised].any(dim=-1).any(dim=0).float().mean())
     return torch.stack(shares)
@@ -189,17 +189,13 @@ PATTERNS = {
 
 
 def four_patterns(
-    hits: Hits, names: Sequence[str], outs: Int[Tensor, "head d_vocab k"]
+    hits: Hits, family: Bool[Tensor, "d_vocab d_vocab"], splits: Ways, outs: Int[Tensor, "head d_vocab k"]
 ) -> Bool[Tensor, "4 head d_vocab"]:
     """Return which heads and sources show each of the four PATTERNS of copying (claim S2).
 
-    The first two: the source, or a variant of it, is among its out tokens. The last two: the rest b of a source
-    (`all_splits`), or a variant of that rest, is, and the piece a attends to the source.
+    The first two: the source, or a variant of it (`families`), is among its out tokens. The last two: the rest b of a
+    source (`all_splits`), or a variant of that rest, is, and the piece a attends to the source.
     """
-    return _four_patterns(hits, families(names), all_splits(names), outs)
-
-
-def _four_patterns(hits: Hits, family: Tensor, splits: Ways, outs: Tensor) -> Bool[Tensor, "4 head d_vocab"]:
     own = torch.arange(len(family))[:, None]
     akin = family.clone().fill_diagonal_(False)
     found = [(outs == own).any(dim=-1), akin[own, outs].any(dim=-1)]
@@ -211,37 +207,32 @@ def _four_patterns(hits: Hits, family: Tensor, splits: Ways, outs: Tensor) -> Bo
     return torch.stack(found)
 
 
-def shuffled_patterns(
-    hits: Hits, names: Sequence[str], sources: Ids, k: int = 3, shuffles: int = SHUFFLES
-) -> Float[Tensor, "shuffle 4"]:
-    """Return how frequent each of the PATTERNS is over these sources once they exchange their out tokens (claim S2)."""
-    outs, shares, words = hits.grid.outs[..., :k], [], (families(names), all_splits(names))
-    for others in sources[orders(len(sources), shuffles)]:
-        exchanged = outs.index_copy(1, sources, outs[:, others])
-        shares.append(_four_patterns(hits, *words, exchanged)[:, hits.counted][..., sources].float().mean((1, 2)))
-    return torch.stack(shares)
-
-
 def pattern_shares(hits: Hits, names: Sequence[str], sources: Ids, k: int = 3) -> dict[str, tuple[float, float]]:
     """Return how frequent each of the PATTERNS is over counted heads and these sources, with its error over sources.
 
-    NAME_random: the same with out tokens shuffled among the sources, with the error over shuffles.
+    NAME_random: the same once the sources have exchanged their out tokens at random, with the error over SHUFFLES.
     """
-    found = four_patterns(hits, names, hits.grid.outs[..., :k])[:, hits.counted][..., sources]
-    here = estimates.mean(found.float().mean(dim=1).T)
-    by_chance = estimates.mean(shuffled_patterns(hits, names, sources, k))
-    shares = dict(zip(PATTERNS, zip(*(part.tolist() for part in here))))
-    return shares | dict(zip((f"{name}_random" for name in PATTERNS), zip(*(part.tolist() for part in by_chance))))
+    family, splits, outs = families(names), all_splits(names), hits.grid.outs[..., :k]
+
+    def with_patterns(outs: Int[Tensor, "head d_vocab k"]) -> Float[Tensor, "4 head source"]:
+        return four_patterns(hits, family, splits, outs)[:, hits.counted][..., sources].float()
+
+    exchanged = (outs.index_copy(1, sources, outs[:, others]) for others in sources[orders(len(sources), SHUFFLES)])
+    by_chance = estimates.mean(torch.stack([with_patterns(other).mean(dim=(1, 2)) for other in exchanged]))
+    by_name = {"": estimates.mean(with_patterns(outs).mean(dim=1).T), "_random": by_chance}
+    return {
+        f"{pattern}{ending}": (float(share), float(error))
+        for ending, pair in by_name.items()
+        for pattern, share, error in zip(PATTERNS, *pair)
+    }
 
 
-def exchanged_words(
-    hits: Hits, ways: Ways, frequency: Float[Tensor, " d_vocab"], shuffles: int = SHUFFLES
-) -> Float[Tensor, " shuffle"]:
+def exchanged_words(hits: Hits, ways: Ways, frequency: Float[Tensor, " d_vocab"]) -> Float[Tensor, " shuffle"]:
     """Return the share of words found once 20 neighbors in frequency exchange pieces and rests (claim S3)."""
     generator, shares = torch.Generator().manual_seed(0), []
     words, word = ways[0].unique(return_inverse=True)
     groups = frequency[words].argsort(stable=True).split(20)
-    for _ in range(shuffles):
+    for _ in range(SHUFFLES):
         # owner[word]: the word whose pieces and rests it now has.
         owner = torch.empty(len(words), dtype=torch.long)
         for group in groups:
@@ -290,18 +281,6 @@ def ways_among(forms: Sequence[Forms], right: Ways) -> list[Ways]:
     return found
 
 
-def exchanged_hits(
-    hits: Hits, forms: Sequence[Forms], shuffles: int = SHUFFLES, axis: Axis = "column"
-) -> Float[Tensor, " shuffle"]:
-    """Return how many triples are hits once destinations and out tokens are exchanged between them (claim S4)."""
-    sources, destinations, outs = zip(*(triple for triple in forms if all(triple)))
-    counts = []
-    for d, o in orders(len(sources), 2 * shuffles).view(shuffles, 2, -1).tolist():
-        exchanged = zip(sources, (destinations[i] for i in d), (outs[i] for i in o))
-        counts.append(sum(hits(*combined(triple), axis).any().item() for triple in exchanged))
-    return torch.tensor(counts, dtype=torch.float)
-
-
 def hits_in_text(hits: Hits, listed: pd.DataFrame, right: Ways) -> pd.DataFrame:
     """Return those of `paper_list` that are `right` in a text: source, rest, forms there, hit by column, by row."""
     rows = []
@@ -314,10 +293,16 @@ def hits_in_text(hits: Hits, listed: pd.DataFrame, right: Ways) -> pd.DataFrame:
 
 
 def hit_share(hits: Hits, in_text: pd.DataFrame, axis: Axis) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the fraction of `hits_in_text` that are hits by this axis, and by chance, with standard errors."""
+    """Return the fraction of `hits_in_text` that are hits by this axis, and once destinations and out tokens are
+    exchanged between the triples (claim S4), with standard errors."""
     by_source = in_text.groupby("source")[axis].agg(["sum", "count"])
     share = estimates.ratio(*torch.tensor(by_source.to_numpy()).T)
-    chance = estimates.mean(exchanged_hits(hits, in_text["forms"], axis=axis) / len(in_text))
+    sources, destinations, outs = zip(*in_text["forms"])
+    counts = []
+    for d, o in orders(len(sources), 2 * SHUFFLES).view(SHUFFLES, 2, -1).tolist():
+        exchanged = zip(sources, (destinations[i] for i in d), (outs[i] for i in o))
+        counts.append(sum(hits(*combined(triple), axis).any().item() for triple in exchanged))
+    chance = estimates.mean(torch.tensor(counts, dtype=torch.float) / len(in_text))
     return tuple(map(float, share)), tuple(map(float, chance))
 
 

@@ -11,7 +11,7 @@ import ast
 import enum
 import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -226,6 +226,14 @@ def load_elsewhere(path: Path) -> Elsewhere:
         return Elsewhere.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, ValueError) as error:
         raise LedgerError(f"{path.name} must have model, measured, and records: {error}") from error
+
+
+def save_elsewhere(path: Path, model: str, measured: str, records: Iterable[Record]) -> None:
+    """Write a file of records, claims in the order of claims.yml."""
+    order = list(load_claims())
+    ordered = [r.model_dump(mode="json") for r in sorted(records, key=lambda record: order.index(record.id))]
+    content = {"model": model, "measured": measured, "records": ordered}
+    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
 
 
 def names_in(expression: ast.AST) -> set[str]:

@@ -34,12 +34,11 @@ def batch_size(device: torch.device) -> int:
 
 @torch.no_grad()
 def losses_and_guesses(
-    model: Model, rows: Int[Tensor, "row pos"], guesses: bool = True, ends: Int[Tensor, " row"] | None = None
+    model: Model, rows: Int[Tensor, "row pos"], ends: Int[Tensor, " row"] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return, [row, pos-1], the loss (nats) at each token after the first, and whether it is the first guess.
 
-    `guesses`: False leaves these out (all False), which saves a few percent of the time. `ends`: how many tokens of
-    each row matter; what follows costs no time, and its losses mean nothing.
+    `ends`: how many tokens of each row matter; what follows costs no time, and its losses mean nothing.
     """
     # Made beforehand: small results between large temporary ones would keep the heap from being reused.
     found, right = None, torch.zeros(rows[:, 1:].shape, dtype=torch.bool, device=rows.device)
@@ -54,14 +53,13 @@ def losses_and_guesses(
         # One row per token: eight times as fast on CPUs as [row, d_vocab, pos].
         of_part = F.cross_entropy(logits, targets, reduction="none")
         found[part, : tokens.shape[1] - 1] = of_part.view(len(part), -1)
-        if guesses:
-            right[part, : tokens.shape[1] - 1] = (logits.argmax(dim=-1) == targets).view(len(part), -1)
+        right[part, : tokens.shape[1] - 1] = (logits.argmax(dim=-1) == targets).view(len(part), -1)
     return found, right
 
 
 def losses(model: Model, rows: Int[Tensor, "row pos"]) -> Float[Tensor, "row pos-1"]:
     """Return the loss (nats) at each token after the first."""
-    return losses_and_guesses(model, rows, guesses=False)[0]
+    return losses_and_guesses(model, rows)[0]
 
 
 def in_context_places(n: int) -> tuple[Int[Tensor, " early"], Int[Tensor, " late"]]:

@@ -20,7 +20,7 @@ prompts of unequal length counts the padding. `stop_at_layer=n_layers` returns l
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -281,17 +281,11 @@ ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3, torch.float16: 2e-2, torch
 COMPARED = 16  # tokens of each of two rows
 
 
-class Computed(NamedTuple):
-    """What the transformers library computes for a few tokens."""
-
-    tokens: Int[Tensor, "row pos"]
-    logits: Float[Tensor, "row pos d_vocab"]
-    patterns: list[Float[Tensor, "row head dest src"]]  # of each layer; empty where the library does not give them
-
-
 @torch.no_grad()
-def computed(model: Any) -> Computed | None:
-    """Return what a model of the transformers library computes; None for an encoder with a decoder."""
+def computed(model: Any) -> tuple[Tensor, Tensor, list[Tensor]] | None:
+    """Return a few tokens [row, pos], and what a model of the transformers library computes for them: logits, and the
+    pattern [row, head, dest, src] of each layer (none where it does not give them). None for an encoder with a decoder.
+    """
     config = model.config.get_text_config()
     if config.is_encoder_decoder:
         return None
@@ -299,29 +293,32 @@ def computed(model: Any) -> Computed | None:
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(config.vocab_size, (2, min(COMPARED, positions)), generator=generator).to(model.device)
     out = model.eval()(tokens, output_attentions=True)
-    patterns = [pattern for pattern in getattr(out, "attentions", None) or () if pattern is not None]
-    return Computed(tokens, out.logits, patterns)
+    return tokens, out.logits, [pattern for pattern in getattr(out, "attentions", None) or () if pattern is not None]
 
 
 @torch.no_grad()
-def check_against(model: TransformerBridge, expected: Computed) -> None:
-    """Raise WeightsError unless a bridge computes the logits and patterns that transformers computes."""
+def check_against(
+    model: TransformerBridge,
+    tokens: Int[Tensor, "row pos"],
+    expected: Float[Tensor, "row pos d_vocab"],
+    patterns: list[Float[Tensor, "row head dest src"]],
+) -> None:
+    """Raise WeightsError unless a bridge computes the logits and patterns that transformers computes (`computed`)."""
     names = [name for name in model.hook_dict if name.endswith("attn.hook_pattern")]
     try:
-        logits, cache = model.run_with_cache(expected.tokens, names_filter=names)
+        logits, cache = model.run_with_cache(tokens, names_filter=names)
     except Exception as error:  # of a part that this model lacks and the bridge expects
         name = model.cfg.model_name
         raise WeightsError(f"{name!r} cannot be run by TransformerLens ({said(error)}); choose another model") from None
-    scale = (expected.logits.float() - expected.logits.float().mean()).abs().max()
-    differences = {"logits": (logits.float() - expected.logits.float()).abs().max() / scale}
-    if names and len(names) == len(expected.patterns):
-        patterns = zip(names, expected.patterns)
-        differences["attention patterns"] = torch.stack([(cache[name] - A).abs().max() for name, A in patterns]).max()
-    limit = ROUNDING[expected.logits.dtype]
+    limit, expected = ROUNDING[expected.dtype], expected.float()
+    differences = {"logits": (logits.float() - expected).abs().max() / (expected - expected.mean()).abs().max()}
+    if names and len(names) == len(patterns):
+        apart = [(cache[name] - A).abs().max() for name, A in zip(names, patterns)]
+        differences["attention patterns"] = torch.stack(apart).max()
     for what, difference in differences.items():
         if not difference <= limit:  # nor NaN
             raise WeightsError(
                 f"{model.cfg.model_name!r} is not computed as the transformers library computes it: "
-                f"on {len(expected.tokens)} rows {what} differ by {difference:.2g} (at most {limit:g} is rounding); "
+                f"on {len(tokens)} rows {what} differ by {difference:.2g} (at most {limit:g} is rounding); "
                 "TransformerLens does not support a setting of its config.json: choose another model"
             )

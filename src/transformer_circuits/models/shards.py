@@ -119,14 +119,9 @@ def eight_bits(matrices: dict[str, Float[Tensor, "row column"]]) -> dict[str, Te
 
 
 def full_precision(stored: dict[str, Tensor]) -> dict[str, Float[Tensor, "..."]]:
-    """Return stored tensors in float32. Raises ValueError where one in 8 bits has no step for each row."""
-    tensors = {key: tensor for key, tensor in stored.items() if not key.endswith(STEP)}
-    for key in [key for key in tensors if tensors[key].dtype == torch.int8]:
-        step = stored.get(key + STEP, torch.empty(0))
-        if step.shape != (*tensors[key].shape[:1], 1):
-            raise ValueError(f"{key} without a {key}{STEP} for each row")
-        tensors[key] = tensors[key] * step
-    return {key: tensor.float() for key, tensor in tensors.items()}
+    """Return stored tensors in float32."""
+    tensors = {key: tensor.float() for key, tensor in stored.items() if not key.endswith(STEP)}
+    return {key: tensor * stored.get(key + STEP, 1) for key, tensor in tensors.items()}
 
 
 def _shards(model: Transformer, manifest: dict[str, Any], quantized: bool = False) -> dict[str, bytes]:

@@ -20,10 +20,8 @@ MODEL = "attn-only-2l"
 SHOWN, SOURCES = 24, 3  # tokens of a passage, and the sources listed below it
 NUMBERS = "previous current same after start induction attribution positivity".split()  # shown with two digits
 
-Windows = Int[Tensor, "row pos"]
 
-
-def passage(found: Passage, windows: Windows, names: Sequence[str]) -> str:
+def passage(found: Passage, windows: Int[Tensor, "row pos"], names: Sequence[str]) -> str:
     """Return a passage as HTML: tokens shaded by the head's attention, the next token, and the sources."""
     first = max(0, found.place + 1 - SHOWN)
     strings = [names[i] for i in windows[found.row].tolist()]
@@ -39,7 +37,11 @@ def passage(found: Passage, windows: Windows, names: Sequence[str]) -> str:
 
 
 def write_page(
-    out: Path, every: pd.DataFrame, shown: Mapping[str, Sequence[Passage]], windows: Windows, names: Sequence[str]
+    out: Path,
+    every: pd.DataFrame,
+    shown: Mapping[str, Sequence[Passage]],
+    windows: Int[Tensor, "row pos"],
+    names: Sequence[str],
 ) -> None:
     """Write the page. `shown`: the passages of each head in these windows; `names`: the string of every token."""
     opened = [[passage(found, windows, names) for found in shown[head]] for head in every.index]

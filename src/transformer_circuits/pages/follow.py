@@ -21,6 +21,7 @@ from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.models import load_model
 from transformer_circuits.pages import render
+from transformer_circuits.training.evaluation import decimals
 
 TWO, ONE = "attn-only-2l", "attn-only-1l"
 TEXTS = {  # all names are made up
@@ -39,10 +40,6 @@ class Circuit(NamedTuple):
     induction: Head
     previous: Head
     also: Head
-
-
-def rounded(values: Tensor, digits: int = 3) -> list:
-    return json.loads(json.dumps(values.tolist()), parse_float=lambda x: round(float(x), digits))
 
 
 def centered(logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
@@ -109,8 +106,6 @@ def sentence(two: TransformerBridge, one: TransformerBridge, which: Circuit, tex
     """Return all numbers of the picture for one text, which ends with a token that occurred before."""
     ids = two.to_tokens(text)
     last, target = ids.shape[1] - 1, int(last_target(ids[0])[-1])
-    if target < 0:
-        raise ValueError(f"the last token of {text!r} must have occurred before")
     answer, (layer, index) = int(ids[0, target]), which.induction
     intact, cache = run(two, ids, which.induction)
     wrote = torch.einsum("phd,hdm->hpm", cache["z", 0][0], two.W_O[0])
@@ -138,19 +133,19 @@ def sentence(two: TransformerBridge, one: TransformerBridge, which: Circuit, tex
         "tokens": ["start", *names(ids[0, 1:])],
         "answer": names(ids[0, [target]])[0],
         "target": target,
-        "look_back": rounded(cache["pattern", 0][0, which.previous[1]], 2),
-        "parts": {source: rounded(part) for source, part in parts.items()},
-        "moves": [[names(row.topk(TOP).indices), rounded(row.topk(TOP).values, 2)] for row in moves],
+        "look_back": decimals(cache["pattern", 0][0, which.previous[1]], 2),
+        "parts": {source: decimals(part, 3) for source, part in parts.items()},
+        "moves": [[names(row.topk(TOP).indices), decimals(row.topk(TOP).values, 2)] for row in moves],
         "likely": names(likely),
         "one": head_name(nearest),
         "paths": [[name, round(value, 3)] for name, value in every[:STRANDS]],
         "others": [len(every) - STRANDS, round(sum(value for _, value in every[STRANDS:]), 3)],
         "runs": {
             name: {
-                "scores": rounded(x["scores"]),
-                "pattern": rounded(x["pattern"]),
+                "scores": decimals(x["scores"], 3),
+                "pattern": decimals(x["pattern"], 3),
                 "adds": round(float(x["adds"][answer]), 3),
-                "probabilities": rounded(x["probabilities"][likely], 4),
+                "probabilities": decimals(x["probabilities"][likely], 4),
             }
             for name, x in runs.items()
         },

@@ -15,11 +15,12 @@ from transformer_circuits.data import D_VOCAB, held_out_documents, held_out_toke
 from transformer_circuits.measures import ablation
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig
-from transformer_circuits.models.recipes import recipe
+from transformer_circuits.models.recipes import MEASURED, SHAPE, recipe
 from transformer_circuits.models.registry import list_models, manifest, training_log
 from transformer_circuits.pages import render
 from transformer_circuits.paths import DATA
 from transformer_circuits.training.corpus import load_sources
+from transformer_circuits.training.train import SECTIONS
 
 WINDOWS = 8  # of held-out text, for previous-token scores
 
@@ -31,14 +32,11 @@ GROUPS = {
     "melodies-.*": "The melody models",
 }
 SETTINGS = {
-    "d_model": "width", "n_heads": "heads per layer", "d_head": "width of a head", "d_vocab": "vocabulary", "n_ctx": "context",
-    "optimizer": "optimizer of the heads", "tokens": "training tokens", "batch": "windows per step", "lr": "learning rate", "lr_end": "last learning rate divided by the highest",
-    "warmup": "rate rises until (fraction of training)", "decay_from": "rate falls after (fraction of training)", "betas": "AdamW's betas",
-    "weight_decay": "weight decay", "decay_embeddings": "weight decay of embeddings", "clip": "gradient norm clipped at",
-    "without_start": "windows that begin in running text, without start token (fraction)", "planted": "windows with a passage that occurs twice (fraction)",
-    "corpus": "fingerprint of the text", "precision": "arithmetic",
-}  # fmt: skip
-WORDS = {None: "–", True: "yes", False: "no", "muon": "Muon for each head", "adamw": "AdamW", "no": "float32"}
+    name: f"`{name}`: {field.description}"
+    for kind in SECTIONS.values()
+    for name, field in kind.__pydantic_fields__.items()
+    if name not in (*SHAPE, *MEASURED, "seed")
+} | {"corpus": "fingerprint of the text"}
 
 
 def names(group: str) -> list[str]:
@@ -109,13 +107,10 @@ def cards(*groups: str) -> pd.DataFrame:
 
 
 def setting(value: Any) -> str:
-    if value is None or isinstance(value, (str, bool)):
-        return WORDS.get(value, value)
-    if isinstance(value, (int, float)):
-        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
-    if isinstance(value, dict):
-        return " ".join(f"{key} {part}" for key, part in value.items())
-    return ", ".join(map(setting, value))
+    """Return a setting as a configuration has it, whole numbers in groups of three digits."""
+    if value is None:
+        return "–"
+    return f"{value:,}" if type(value) is int else json.dumps(value)
 
 
 def training(group: str) -> dict[str, Any]:
@@ -127,6 +122,7 @@ def training(group: str) -> dict[str, Any]:
     frame = pd.DataFrame(rows, index=pd.Index(models, name="model"))
     differs = frame.nunique() > 1
     alike, differing = frame.loc[models[0], ~differs], frame.loc[:, differs]
+    differing = differing.rename(columns=lambda words: words.partition(":")[0])
     if differing.shape[1] > len(models):
         differing = differing.T.rename_axis("setting")
     return {
@@ -146,8 +142,7 @@ def table(frame: pd.DataFrame) -> str:
             return f"{value:,.0f}" if value == int(value) else f"{value:.3f}"
         return str(value).replace("|", "\\|")
 
-    shown = frame.map(cell).rename(columns=lambda name: str(name).replace("_", " "))
-    return shown.to_markdown(disable_numparse=True)
+    return frame.map(cell).rename(columns={"copy_oracle": "copy oracle"}).to_markdown(disable_numparse=True)
 
 
 def main(out: Path) -> None:

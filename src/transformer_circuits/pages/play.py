@@ -26,7 +26,7 @@ from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOK
 from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import BOS
-from transformer_circuits.models.bridge import matrices, reading
+from transformer_circuits.models.bridge import matrices
 from transformer_circuits.pages import as_script, render
 
 MODELS = {"attn-only-2l": "model.js", "attn-only-2l-planted": "planted.js"}  # the first is what the page tells about
@@ -51,9 +51,7 @@ def weights(model: TransformerBridge) -> bytes:
 
 
 def script(model: TransformerBridge, means: list[Any], facts: dict[str, Any]) -> str:
-    """Return the content of model.js. Raises ValueError unless the model reads text that starts with token 0."""
-    if not (read := reading(model)).reads_text or read.start != BOS:
-        raise ValueError(f"the page needs a model that reads text and starts with token {BOS}, got: it {read.words}")
+    """Return the content of model.js, for a model that reads text that starts with token 0."""
     content, tokenizer = weights(model), json.loads(model.tokenizer.backend_tokenizer.to_str())["model"]
     config = {key: getattr(model.cfg, key) for key in ("d_model", "n_heads", "d_head", "d_vocab", "n_ctx")}
     ids = tokenizer["vocab"]  # by token, in the byte alphabet of the tokenizer's file

@@ -121,11 +121,6 @@ class Results:
         return listed
 
 
-def name_of(section: str) -> str:
-    """Return the title of a section of the ledger without its number, which is not a chapter's."""
-    return re.sub(r"^\d+ ", "", section)
-
-
 def labeled(text: str, claim: Claim, every: bool = False) -> str:
     """Return a text with the labels of a claim's quantities in place of their names.
 
@@ -160,7 +155,9 @@ def headlines(results: Results) -> str:
 def page(results: Results) -> str:
     claims = list(ledger.load_claims().values())
     amended = [claim for claim in claims if claim.amended]
-    sections = {name_of(key): list(group) for key, group in itertools.groupby(claims, lambda claim: claim.section)}
+    # A section's number, which is not a chapter's, is left out.
+    titled = itertools.groupby(claims, lambda claim: re.sub(r"^\d+ ", "", claim.section))
+    sections = {title: list(group) for title, group in titled}
     return render(
         "scoreboard.md",
         results=results,

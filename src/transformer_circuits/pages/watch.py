@@ -4,28 +4,21 @@ The page is `book/_static/watch/`: watch.js draws. This module writes its data: 
 the thresholds of `measures`, the marks on the time axis. Films go to _static/watch/films beside the page.
 """
 
-import functools
 import html
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Int
-from matplotlib.figure import Figure
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from transformer_circuits.circuits import in_context
-from transformer_circuits.figures.style import use_style
 from transformer_circuits.figures.tokens import show_token
-from transformer_circuits.measures.ablation import WORKS, AblationEffects, recorded_effects
-from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
-from transformer_circuits.measures.repeats import last_target
-from transformer_circuits.measures.weights import COMPOSES, copying_threshold
+from transformer_circuits.measures import ablation, attention, repeats, weights
 from transformer_circuits.models.registry import list_models, load_model, manifest, training_film, training_log
 from transformer_circuits.pages import as_script, render
 
@@ -33,7 +26,6 @@ TEXTS = ("Made-up names", "Random tokens, twice")
 # What a head does. Of several roles, the last one is shown.
 ROLES = ("", "copying head", "previous-token head", "induction head", "without effect")
 FLOATS = ("eigenvalue_scale", "previous_token", "rest", "induction", "positivity", "composition")
-STILLS = 6
 LABELS = {  # models as people call them
     "attn-only-1l": "one layer",
     "attn-only-1l-smeared-keys": "one layer, keys that see their neighbor",
@@ -47,7 +39,7 @@ Film = Mapping[str, np.ndarray]
 
 
 def roles(
-    film: Film, log: pd.DataFrame, effects: AblationEffects, copying: float
+    film: Film, log: pd.DataFrame, effects: ablation.AblationEffects, copying: float
 ) -> Int[np.ndarray, "snapshot layer head"]:
     """Return what each head does at each snapshot, as an index into ROLES; it copies above a positivity of `copying`.
 
@@ -57,8 +49,8 @@ def roles(
     working[-1] = effects.working.numpy()
     holds = [
         ~working,
-        film["induction"] >= INDUCTION_HEAD,
-        film["previous_token"] >= PREVIOUS_TOKEN_HEAD,
+        film["induction"] >= attention.INDUCTION_HEAD,
+        film["previous_token"] >= attention.PREVIOUS_TOKEN_HEAD,
         film["positivity"] > copying,
     ]
     return np.select(holds, [4, 3, 2, 1]).astype(np.uint8)
@@ -67,7 +59,7 @@ def roles(
 def marks(film: Film, log: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the moments that are marked on the time axis: snapshot, tokens, kind, and what happens."""
     tokens, found = film["tokens"], []
-    for kind, threshold in (("previous-token", PREVIOUS_TOKEN_HEAD), ("induction", INDUCTION_HEAD)):
+    for kind, threshold in (("previous-token", attention.PREVIOUS_TOKEN_HEAD), ("induction", attention.INDUCTION_HEAD)):
         holds = film[kind.replace("-", "_")] >= threshold
         if holds[-1].any():
             until_the_end = np.logical_and.accumulate(holds[::-1])[::-1]
@@ -100,7 +92,7 @@ def start(film: Film, log: pd.DataFrame) -> dict[str, Any]:
     places = []
     for text in range(len(TEXTS)):
         final = pattern(film, text, -1, layer, head)
-        target = last_target(torch.from_numpy(film[f"text_{text}"].astype(np.int64))).numpy()
+        target = repeats.last_target(torch.from_numpy(film[f"text_{text}"].astype(np.int64))).numpy()
         attended = np.where(target >= 0, final[range(len(target)), target], -1)
         places.append(int(attended.argmax()))
     return {"head": int(layer * scores.shape[1] + head), "place": places}
@@ -137,16 +129,18 @@ def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[di
 def script(name: str, film: Film) -> str:
     """Return the content of films/NAME.js."""
     tokens, (n_layers, n_heads) = film["tokens"], film["rest"].shape[1:]
-    log, tokenizer = training_log(name), load_model(name, device="cpu").tokenizer
+    log, model = training_log(name), load_model(name, device="cpu")
+    copying = weights.copying_threshold(model.W_E, model.W_U, model.cfg.d_head)
     texts = [film[f"text_{k}"].tolist() for k in range(len(TEXTS))]
     shown = [film[f"{part}_{k}"].ravel() for part in ("text", "top_token") for k in range(len(TEXTS))]
-    names = {token: token_name(tokenizer, token) for token in np.unique(np.concatenate(shown)).tolist()}
-    arrays, content = packed(film, roles(film, log, recorded_effects(name), copying(name)))
+    ids = np.unique(np.concatenate(shown)).tolist()
+    names = {token: token_name(model.tokenizer, token) for token in ids}
+    arrays, content = packed(film, roles(film, log, ablation.recorded_effects(name), copying))
     curves = [
         {"title": "Held-out loss, nats per token", "values": log["held_out"].tolist()},
         {"title": "In-context score, nats", "values": log["in_context"].tolist()},
         {"title": "Best induction score", "values": film["induction"].max(axis=(1, 2)).tolist(),
-         "threshold": INDUCTION_HEAD, "percent": True},
+         "threshold": attention.INDUCTION_HEAD, "percent": True},
     ]  # fmt: skip
     facts = {
         "name": name, "n_layers": n_layers, "n_heads": n_heads, "d_head": film["eigenvalues"].shape[3],
@@ -154,39 +148,17 @@ def script(name: str, film: Film) -> str:
         "tokens": tokens.tolist(), "names": names, "role_names": ROLES, "idle": ROLES.index("without effect"),
         "curves": curves, "marks": marks(film, log), "start": start(film, log),
         "texts": [{"label": label, "ids": ids, "names": [names[i] for i in ids]} for label, ids in zip(TEXTS, texts)],
-        "composes": COMPOSES, "widest": float(film["composition"].max()) if "composition" in film else None,
+        "composes": weights.COMPOSES, "widest": float(film["composition"].max()) if "composition" in film else None,
         "arrays": arrays,
     }  # fmt: skip
     return as_script(facts, content)
 
 
-@functools.cache
-def copying(name: str) -> float:
-    """Return the positivity above which a head of a shipped model is a copying head."""
-    model = load_model(name, device="cpu")
-    return copying_threshold(model.W_E, model.W_U, model.cfg.d_head)
-
-
 # ---- the page --------------------------------------------------------------------------------------------------------
-
-
-def stills(film: Film, layer: int, head: int) -> Figure:
-    """Draw six moments for readers without scripts: the pattern of a head on random tokens that occur twice."""
-    tokens = film["tokens"]
-    wanted = np.geomspace(tokens[1], tokens[-1], STILLS)
-    moments = np.abs(np.log(np.maximum(tokens, 1))[:, None] - np.log(wanted)).argmin(axis=0)
-    fig, axes = plt.subplots(1, STILLS, figsize=(10.5, 2.3))
-    for ax, at in zip(axes, moments):
-        ax.imshow(pattern(film, 1, at, layer, head), cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-        count = f"{tokens[at] / 1e6:.3g} million" if tokens[at] >= 1e5 else f"{tokens[at]:,.0f}"
-        ax.set_title(f"{count} tokens\nscore {film['induction'][at, layer, head]:.0%}", fontsize=9)
-        ax.set(xticks=[], yticks=[])
-    return fig
 
 
 def main(out: Path) -> None:
     """Write the page and the films of the shipped models. Raises WeightsError for one that is missing or damaged."""
-    use_style()
     folder = out.parent / "_static" / "watch" / "films"
     folder.mkdir(parents=True, exist_ok=True)
     sizes = {name: manifest(name)["config"] for name in list_models()}
@@ -194,17 +166,12 @@ def main(out: Path) -> None:
     films = {name: film for name in names if (film := training_film(name)) is not None}
     for name, film in films.items():
         (folder / f"{name}.js").write_text(script(name, film), encoding="utf-8")
-    name, film = next(iter(films.items()))
-    layer, head = divmod(start(film, training_log(name))["head"], film["rest"].shape[2])
-    stills(film, layer, head).savefig(folder / "stills.png", dpi=110)
     page = render(
         "watch.md",
         snapshots=" or ".join(map(str, sorted({len(film["tokens"]) for film in films.values()}))),
         films=html.escape(json.dumps({"films": [{"name": name, "label": LABELS.get(name, name)} for name in films]})),
-        alt=f"Six attention patterns of head {layer}.{head}, from the first snapshot to the last. "
-        "In the last ones, a diagonal is bright: the token that followed last time.",
-        previous=f"{PREVIOUS_TOKEN_HEAD:.0%}",
-        induction=f"{INDUCTION_HEAD:.0%}",
-        works=WORKS,
+        previous=f"{attention.PREVIOUS_TOKEN_HEAD:.0%}",
+        induction=f"{attention.INDUCTION_HEAD:.0%}",
+        works=ablation.WORKS,
     )
     out.write_text(page, encoding="utf-8")

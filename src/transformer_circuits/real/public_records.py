@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml
 from jaxtyping import Float
 from safetensors import safe_open
 from safetensors.torch import save
@@ -49,10 +48,6 @@ class Recorded(NamedTuple):
     records: list[ledger.Record]
     texts: dict[str, list[str]]
     made: dict[str, Any]  # model, packages, sha256, date, machine, seconds of each part, peak_mib
-
-    def estimate(self, name: str) -> tuple[float, float]:
-        """Return a number and its standard error."""
-        return self.numbers[name], self.numbers[f"{name}_error"]
 
 
 def load(name: str) -> Recorded:
@@ -112,11 +107,9 @@ def control() -> tuple[dict[str, float], dict[str, Tensor]]:
 
 def machine() -> str:
     """Return processor, number of cores, and system, without the name of the machine."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    kind = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{kind}, {cores} cores, {torch.get_num_threads()} threads, {platform.system()}"
+    from transformer_circuits.training.train import processor  # slow
+
+    return f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.system()}"
 
 
 def peak_mib() -> float:
@@ -147,12 +140,8 @@ def write(name: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{name}.safetensors", lambda partial: partial.write_bytes(save(half, metadata)))
     if records:
-        order = list(ledger.load_claims())
-        ordered = sorted(records, key=lambda record: order.index(record.id))
         measured = f"{', '.join(made['packages'])}, in four bits, {made['date']}"
-        content = {"model": LABELS[name], "measured": measured, "records": [r.model_dump(mode="json") for r in ordered]}
-        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
-        write_atomically(folder / f"{name}.yml", lambda partial: partial.write_text(text, encoding="utf-8"))
+        ledger.save_elsewhere(folder / f"{name}.yml", LABELS[name], measured, records)
     print(f"{name}: {sum(made['seconds'].values())} s, {made['peak_mib']:,} MiB")
 
 

@@ -97,25 +97,13 @@ def load_sources(table: str = "sources") -> list[dict]:
     return [known.get(entry["name"], {}) | entry for entry in entries]
 
 
-def members(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Return the files of an archive by their paths below its top folder."""
-    with tarfile.open(archive) as tar:
-        for member in filter(tarfile.TarInfo.isfile, tar):
-            yield member.name.partition("/")[2], tar.extractfile(member).read()
-
-
 def read_github(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
-    """Return the files of a GitHub repository at one commit, from an archive in `cache` or one by one, each checked."""
+    """Return the files of a GitHub repository at one commit, fetched one by one, each checked."""
     import pooch  # only needed for downloads
 
     name, folder = source["name"], cache / source["name"]
     listing = (HERE / "files" / f"{name}.sha256").read_text(encoding="utf8")
     digests = dict(reversed(line.split("  ", 1)) for line in listing.splitlines())
-    if (archive := cache / f"{name}.tar.xz").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, content in members(archive):
-            if path in digests:
-                (folder / digests[path]).write_bytes(content)
     base = f"https://raw.githubusercontent.com/{source['repository']}/{source['commit']}/"
     for path, digest in tqdm(digests.items(), desc=name, unit="file"):
         file = pooch.retrieve(base + quote(path), known_hash=digest, path=folder, fname=digest)
@@ -123,7 +111,8 @@ def read_github(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def read_package(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
-    """Return the files of a source package at one version. The archive is read, never built or run."""
+    """Return the files of a source package at one version, by their paths below its top folder. The archive is read,
+    never built or run."""
     archive = cache / source["archive"]
     if not archive.exists():
         import pooch
@@ -135,7 +124,9 @@ def read_package(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
         pooch.retrieve(url, known_hash=source["sha256"], path=cache, fname=archive.name, progressbar=True)
     if (checksum := sha256(archive.read_bytes())) != source["sha256"]:
         raise ValueError(f"{archive} must have SHA-256 {source['sha256']}, got {checksum}; delete it")
-    yield from members(archive)
+    with tarfile.open(archive) as tar:
+        for member in filter(tarfile.TarInfo.isfile, tar):
+            yield member.name.partition("/")[2], tar.extractfile(member).read()
 
 
 def read_source(source: dict, cache: Path) -> Iterator[Document]:

@@ -10,11 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from transformer_circuits.measures.ablation import AblationEffects, ablate_heads, effects
-from transformer_circuits.measures.attention import induction_score, previous_token_score, start_token_score
-from transformer_circuits.measures.prediction import in_context_score, losses, losses_and_guesses
-from transformer_circuits.measures.repeats import repeated_random_tokens
-from transformer_circuits.measures.weights import SIDES, Product, composition_ratios, factored_positivity
+from transformer_circuits.measures import ablation, attention, prediction, repeats, weights
 from transformer_circuits.models.architecture import Transformer
 
 
@@ -37,8 +33,8 @@ def vocabulary_product(model: Transformer) -> Tensor:
 
 def composition(W: dict[str, Tensor]) -> Float[Tensor, "side=3 reader writer"]:
     """Return the composition ratios of the heads of a two-layer model, the second layer reading the first."""
-    writes, reads = Product(W["W_V"][0], W["W_O"][0]), Product(W["W_Q"][1], W["W_K"][1].mT)
-    return composition_ratios(writes, reads, Product(W["W_V"][1], W["W_O"][1]))
+    writes, reads = weights.Product(W["W_V"][0], W["W_O"][0]), weights.Product(W["W_Q"][1], W["W_K"][1].mT)
+    return weights.composition_ratios(writes, reads, weights.Product(W["W_V"][1], W["W_O"][1]))
 
 
 @torch.no_grad()
@@ -78,10 +74,10 @@ def decimals(values: Any, digits: int = 4) -> Any:
     return json.loads(text, parse_float=lambda x: round(float(x), digits))
 
 
-def ablation_effects_of(model: Transformer, rows: Int[Tensor, "row pos"]) -> AblationEffects:
+def ablation_effects_of(model: Transformer, rows: Int[Tensor, "row pos"]) -> ablation.AblationEffects:
     """Return what removing each head costs on these windows."""
     outputs = [block.attn.o for block in model.layers]
-    return effects(ablate_heads(model, outputs, model.config.n_heads, rows).mean(dim=-1))
+    return ablation.effects(ablation.ablate_heads(model, outputs, model.config.n_heads, rows).mean(dim=-1))
 
 
 class Evaluation:
@@ -105,22 +101,22 @@ class Evaluation:
         windows = np.linspace(0, held_out.count - 1, count).astype(int)
         self.rows, self.few = held_out.rows(windows).to(device), config.few_windows
         self.spread = self.rows[:: max(1, count // self.few)][: self.few]  # from all parts of the held-out text
-        repeated = repeated_random_tokens(d_vocab, held_out.n_ctx, config.repeats, seed=config.seed)
+        repeated = repeats.repeated_random_tokens(d_vocab, held_out.n_ctx, config.repeats, seed=config.seed)
         self.repeated = repeated.to(device)
 
     def __call__(self, model: Transformer) -> dict[str, Any]:
-        by_position = losses(model, self.rows)
-        scores = {"held_out": float(by_position.mean()), "in_context": in_context_score(by_position)}
+        by_position = prediction.losses(model, self.rows)
+        scores = {"held_out": float(by_position.mean()), "in_context": prediction.in_context_score(by_position)}
         if not model.config.n_layers:
             return scores
         text = attention_patterns(model, self.rows[: self.few, :-1])
-        scores["previous_token"] = previous_token_score(text).mean(dim=1)
-        scores["rest"] = start_token_score(text).mean(dim=1)
+        scores["previous_token"] = attention.previous_token_score(text).mean(dim=1)
+        scores["rest"] = attention.start_token_score(text).mean(dim=1)
         del text
         patterns = attention_patterns(model, self.repeated.tokens)
-        scores["induction"] = torch.stack([induction_score(layer, self.repeated) for layer in patterns])
+        scores["induction"] = torch.stack([attention.induction_score(layer, self.repeated) for layer in patterns])
         scores["cost"], scores["cost_error"] = ablation_effects_of(model, self.spread)
-        nats, right = losses_and_guesses(model, self.repeated.tokens)
+        nats, right = prediction.losses_and_guesses(model, self.repeated.tokens)
         scores["copies"] = self.repeated.by_copy(nats)
         scores["first_guess"] = float(self.repeated.by_copy(right.float())[1])
         if model.config.has_plain_circuits:
@@ -133,16 +129,16 @@ class Evaluation:
     @torch.autocast("cuda", enabled=False)
     def circuits(self, model: Transformer, induction: Tensor) -> dict[str, Any]:
         W = head_matrices(model)
-        numbers = {"positivity": factored_positivity(W["W_V"], W["W_O"] @ vocabulary_product(model))}
+        numbers = {"positivity": weights.factored_positivity(W["W_V"], W["W_O"] @ vocabulary_product(model))}
         if model.config.n_layers == 2:
             head = int(induction[1].argmax())
-            ratio = composition(W)[SIDES.index("K"), head]
+            ratio = composition(W)[weights.SIDES.index("K"), head]
             writer = int(ratio.argmax())
             # the circuit W_E W_QK W_OV^T W_E^T, [query token, token before the key], as the product of W_E W_Q and the
             # rest
             W_E = model.tok_embed.weight.detach().float().cpu()
             OV = W["W_V"][0, writer] @ W["W_O"][0, writer]
-            match = factored_positivity(W_E @ W["W_Q"][1, head], W["W_K"][1, head].T @ OV.T @ W_E.T)
+            match = weights.factored_positivity(W_E @ W["W_Q"][1, head], W["W_K"][1, head].T @ OV.T @ W_E.T)
             pair = {"induction": head, "previous": writer}
             numbers["pair"] = pair | {"k_composition": ratio[writer], "k_positivity": match}
         return numbers

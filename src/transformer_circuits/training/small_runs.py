@@ -6,7 +6,6 @@ tests/notebooks/test_small_runs.py says when that must be done again.
 import hashlib
 import inspect
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,8 @@ from transformer_circuits.training.train import TrainingConfig, optimizers_for
 
 N_VOCAB, N_CTX = 64, 32  # tokens to choose from, and tokens in a row
 STEPS, WARMUP = 500, 50
-MEASURED = [
-    "always 16 apart",
-    *(f"seed {seed}" for seed in range(1, 5)),
-]  # models that the chapter measures after their training
+# Models that the chapter measures after their training
+MEASURED = ["always 16 apart", *(f"seed {seed}" for seed in range(1, 5))]
 
 History = Float[np.ndarray, "step 2"]  # loss, right first guesses
 
@@ -155,15 +152,8 @@ def experiments() -> dict[str, tuple[Transformer, dict[str, Any]]]:
 
 
 def train_all(runs: dict[str, tuple[Transformer, dict[str, Any]]]) -> dict[str, History]:
-    """Train the models of `experiments`, as many at a time as there are cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # for each training
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            jobs = {name: pool.submit(train, model, **how) for name, (model, how) in runs.items()}
-    finally:
-        torch.set_num_threads(threads)
-    return {name: job.result() for name, job in jobs.items()}
+    """Train the models of `experiments`, one after the other."""
+    return {name: train(model, **how) for name, (model, how) in runs.items()}
 
 
 def digest() -> str:

@@ -41,10 +41,10 @@ from tqdm import tqdm
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.shards import said, save_model, write_atomically
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
+from transformer_circuits.training import film
 from transformer_circuits.training.blocked import blocked_attention
-from transformer_circuits.training.checkpoints import digest, load_checkpoint, read_log, recorded, save_checkpoint
+from transformer_circuits.training.checkpoints import digest, read_checkpoint, restore, save_checkpoint
 from transformer_circuits.training.evaluation import Evaluation, ablation_effects_of, decimals
-from transformer_circuits.training.film import Film, texts
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.muon import HeadMuon
 from transformer_circuits.training.windows import Windows
@@ -113,11 +113,12 @@ def setting(change: str) -> tuple[str, Any]:
     """Return the name and the value of a setting such as lr=1e-3 or precision=no. Raises ValueError for anything
     else."""
     key, equals, value = change.partition("=")
-    for line in (change, f"{key}={json.dumps(value)}") if equals else ():  # TOML, or text without its quotes
-        with contextlib.suppress(ValueError):
-            ((key, content),) = tomllib.loads(line).items()
-            return key, content
-    raise ValueError(f"a setting must be name=value, such as lr=1e-3, got {change!r}")
+    if not equals:
+        raise ValueError(f"a setting must be name=value, such as lr=1e-3, got {change!r}")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except ValueError:  # text without its quotes
+        return key, value
 
 
 def described_settings() -> str:
@@ -191,16 +192,11 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def hardware(accelerator: Accelerator) -> dict[str, Any]:
-    cuda, cpus = accelerator.device.type == "cuda", Path("/proc/cpuinfo")
+def processor() -> str:
+    """Return the name of the processor, or of its kind where the system does not tell."""
+    cpus = Path("/proc/cpuinfo")
     named = re.search(r"model name\s*: (.*)", cpus.read_text()) if cpus.exists() else None
-    cpu = named[1] if named else platform.machine()
-    return {
-        "device": torch.cuda.get_device_name() if cuda else cpu,
-        "processes": accelerator.num_processes,
-        "threads": None if cuda else torch.get_num_threads(),
-        "torch": torch.__version__,
-    }
+    return named[1] if named else platform.machine()
 
 
 def snapshot_steps(steps: int, count: int) -> set[int]:
@@ -248,7 +244,8 @@ def duration(seconds: float) -> str:
 
 
 class Run:
-    """One run from its last checkpoint on: `step` steps are done, and `train_loss` is the loss of the last one."""
+    """One run from its last checkpoint on (`out/checkpoint.safetensors`): `step` steps are done, and `train_loss` is
+    the loss of the last one. Raises ValueError for settings, tokens or a checkpoint that cannot be used."""
 
     def __init__(
         self, name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, compiled: bool = False
@@ -278,19 +275,19 @@ class Run:
         self.tokens_per_step = config.batch * shape.n_ctx
         self.steps = max(1, config.tokens // self.tokens_per_step)
         self.checkpoint, self.log = out / "checkpoint.safetensors", out / "training.jsonl"
+        done, tensors = read_checkpoint(self.checkpoint)
         loss = NextTokenLoss(self.model)
         if config.precision == "auto":
-            self.config = config = dataclasses.replace(config, precision=self.faster_precision(loss))
+            began_with = done["about"]["training"]["precision"] if done else None
+            self.config = config = dataclasses.replace(config, precision=began_with or self.faster_precision(loss))
         # Not Accelerate's own mixed precision, which is fixed for the life of the process.
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
         settings = {"model": dataclasses.asdict(shape), "training": dataclasses.asdict(config)}
         about = {"name": name, **settings, "corpus": {file.name: digest(file) for file in files}}
         self.about = json.loads(json.dumps(about))
         self.snapshots = snapshot_steps(self.steps, snapshot_count(shape, config))
-        self.film = None
-        if config.film:
-            self.film = Film(out / "film", texts(data, held_out.tokens[: shape.n_ctx], shape), shape)
-        self.resume()
+        self.filmed = film.texts(data, held_out.tokens[: shape.n_ctx], shape) if config.film else []
+        self.resume(done, tensors)
         self.evaluation = Evaluation(held_out, shape.d_vocab, config, device)
         self.expect(loss)
         if compiled:
@@ -319,13 +316,10 @@ class Run:
         return took
 
     def faster_precision(self, loss: NextTokenLoss) -> str:
-        """Return "bf16" or "no", whichever is faster on this machine; on resuming, what the run began with.
+        """Return "bf16" or "no", whichever is faster on this machine.
 
         On processors without bf16 units bf16 takes up to 500 times as long, so the trial is short.
         """
-        began_with = recorded(self.checkpoint).get("training", {}).get("precision")
-        if began_with in ("bf16", "no"):
-            return began_with
         n_ctx = min(self.shape.n_ctx, TRIAL)
         took = {precision: self.seconds(loss, precision, 1, n_ctx) for precision in ("no", "bf16")}
         chosen = accelerate.utils.broadcast_object_list([min(took, key=took.get)])[0]
@@ -343,24 +337,27 @@ class Run:
             f"{left:,} tokens, plus evaluations"
         )
 
-    def resume(self) -> None:
-        """Load the checkpoint if there is one, and write the log again up to there."""
-        done = {"step": 0, "seconds": 0.0, "train": None}
-        if self.checkpoint.exists():
-            done = load_checkpoint(self.checkpoint, self.model, self.optimizers, self.about)
-        self.step, self.train_loss, self.saved = done["step"], done["train"], time.monotonic()
-        self.start = self.saved - done["seconds"]  # as if there had been no interruption
-        if not self.is_main:
-            return
-        self.out.mkdir(parents=True, exist_ok=True)
-        # An evaluation that was stopped is done again.
-        kept = read_log(self.log, self.step, self.snapshots - {self.step}) if self.step else {}
-        self.recorded = set(kept)
-        if self.film:
-            self.film.frames(self.recorded)  # those that are missing or damaged are named now
-        header = json.dumps(self.about | {"hardware": hardware(self.accelerator)})
-        content = "".join(f"{line}\n" for line in [header, *kept.values()])
-        write_atomically(self.log, lambda partial: partial.write_text(content))
+    def resume(self, done: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Go on from what a checkpoint contains (nothing: from the start), and write the log again up to there. Raises
+        ValueError if it is not about this run."""
+        if done and done["about"] != self.about:
+            raise ValueError(f"{self.checkpoint} belongs to another configuration or corpus; choose another --out")
+        self.frames = restore(tensors, self.model, self.optimizers)  # of the film, one for each snapshot
+        self.step, self.train_loss = done.get("step", 0), done.get("train")
+        self.rows = done.get("rows", [])  # of the log, one for each snapshot
+        self.saved = time.monotonic()
+        self.start = self.saved - done.get("seconds", 0.0)  # as if there had been no interruption
+        cuda = self.accelerator.device.type == "cuda"
+        hardware = {
+            "device": torch.cuda.get_device_name() if cuda else processor(),
+            "processes": self.accelerator.num_processes,
+            "threads": None if cuda else torch.get_num_threads(),
+            "torch": torch.__version__,
+        }
+        self.header = self.about | {"hardware": hardware}
+        if self.is_main:
+            content = "".join(f"{json.dumps(line)}\n" for line in (self.header, *self.rows))
+            write_atomically(self.log, lambda partial: partial.write_text(content))
 
     def advance(self) -> int:
         """Take one step in all processes; if one of them caught a signal, take none and return it, else 0."""
@@ -374,24 +371,17 @@ class Run:
         if self.accelerator.device.type == "cuda" and not rows.is_cuda:
             rows = rows.pin_memory()  # its copy does not wait for the GPU
         rows = rows.to(self.accelerator.device, non_blocking=True)
-        try:
-            with self.autocast:
-                loss = self.loss(rows)
-            self.accelerator.backward(loss)
-            norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.clip)
-            seen = torch.stack([loss.detach(), norm])
-            if self.accelerator.num_processes > 1:
-                own = torch.cat([seen, seen.new_tensor([max(self.caught, default=0)])])
-                losses, norms, signals = self.accelerator.gather(own[None]).T
-                if stopped := int(signals.max()):
-                    return stopped
-                seen = torch.stack([losses.mean(), norms.max()])
-        except RuntimeError as error:
-            if self.accelerator.num_processes == 1:
-                raise
-            self.keep()  # the weights are still those of the last whole step
-            advice = f"resume with the same command ({str(error)[:200]})"
-            raise ValueError(f"a process was lost after step {self.step}; {advice}") from error
+        with self.autocast:
+            loss = self.loss(rows)
+        self.accelerator.backward(loss)
+        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        seen = torch.stack([loss.detach(), norm])
+        if self.accelerator.num_processes > 1:
+            own = torch.cat([seen, seen.new_tensor([max(self.caught, default=0)])])
+            losses, norms, signals = self.accelerator.gather(own[None]).T
+            if stopped := int(signals.max()):
+                return stopped
+            seen = torch.stack([losses.mean(), norms.max()])
         self.unread[self.step] = seen
         if len(self.unread) >= self.read_after:
             self.read()
@@ -414,29 +404,18 @@ class Run:
         self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
 
     def evaluate(self) -> None:
-        """Write a row of the log at a snapshot's step. A signal gives up the evaluation; the run ends before its next
-        step."""
-        if not self.is_main or self.step not in self.snapshots or self.step in self.recorded:
+        """Write a row of the log at a snapshot's step, and film it."""
+        if not self.is_main or self.step not in self.snapshots or self.step in {row["step"] for row in self.rows}:
             return
         self.read()
-
-        def give_up(*_: Any) -> None:
-            if self.caught:
-                raise KeyboardInterrupt
-
-        watch = self.model.register_forward_pre_hook(give_up)
-        try:
-            with self.autocast:
-                scores = self.evaluation(self.model)
-        except KeyboardInterrupt:
-            return
-        finally:
-            watch.remove()
+        with self.autocast:
+            scores = self.evaluation(self.model)
         done = {"step": self.step, "tokens": self.step * self.tokens_per_step, "train": self.train_loss}
         rate, seconds = self.config.learning_rate(self.step, self.steps), time.monotonic() - self.start
         row = {**done, **scores, "lr": rate, "seconds": round(seconds, 1)}
-        if self.film:
-            self.film.record(self.step, row["tokens"], self.model, row)
+        self.rows.append(row)
+        if self.filmed:
+            self.frames.append(film.frame(self.model, self.filmed, row))
         with open(self.log, "a") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -445,49 +424,38 @@ class Run:
         self.read()
         self.saved = time.monotonic()
         if self.is_main and self.step:
-            done = {"step": self.step, "seconds": self.saved - self.start, "train": self.train_loss}
-            save_checkpoint(self.checkpoint, self.model, self.optimizers, self.about, **done)
+            seconds = self.saved - self.start
+            done = {"step": self.step, "seconds": seconds, "train": self.train_loss, "rows": self.rows}
+            save_checkpoint(self.checkpoint, self.model, self.optimizers, self.frames, about=self.about, **done)
 
     def export(self) -> None:
         """Write `out/model` as the book ships models, with the log. The manifest has the log's header and last row, and
         the ablation effect of each head on all held-out windows of an evaluation (the log's rows have it on a few)."""
-        log = self.log.read_text()
-        header, *rows = map(json.loads, log.splitlines())
-        training = {"run": header, "result": rows[-1]}
+        last = self.rows[-1]
+        training = {"run": self.header, "result": last}
         if self.shape.n_layers:
             heads = ablation_effects_of(self.model, self.evaluation.rows)
             training["heads"] = decimals(heads._asdict(), digits=6)
-        film = self.film.joined(self.snapshots) if self.film else None
+        frames = film.joined(self.filmed, self.frames) if self.filmed else None
         model, tokenizer = self.out / "model", tokenizer_of(self.data, self.shape.d_vocab)
-        save_model(self.model, model, header["name"], training, tokenizer, film)
-        write_atomically(model / "training.jsonl", lambda partial: partial.write_text(log))
-        rate = rows[-1]["tokens"] / max(rows[-1]["seconds"], 0.1)
-        print(f"{json.dumps(rows[-1])}\n{rate:,.0f} tokens/s, evaluations included")
+        save_model(self.model, model, self.header["name"], training, tokenizer, frames)
+        write_atomically(model / "training.jsonl", lambda partial: partial.write_bytes(self.log.read_bytes()))
+        print(f"{json.dumps(last)}\n{last['tokens'] / max(last['seconds'], 0.1):,.0f} tokens/s, evaluations included")
 
 
-def train(
-    name: str,
-    shape: ModelConfig,
-    config: TrainingConfig,
-    data: Path,
-    out: Path,
-    stop_after: int | None = None,
-    compiled: bool = False,
-) -> None:
-    """Train to the end, or for `stop_after` more steps; resume from `out/checkpoint.safetensors` if there is one.
+def train(run: Run, stop_after: int | None = None) -> None:
+    """Train to the end, or for `stop_after` more steps.
 
-    SIGINT and SIGTERM end all processes after the same whole step, with a checkpoint. Raises ValueError for settings,
-    tokens or a checkpoint that cannot be used, if the loss is NaN or infinity (nothing is written then), and if another
-    process is lost (with a checkpoint, unless the lost process is the one that writes it).
+    SIGINT and SIGTERM end all processes after the same whole step, with a checkpoint. Raises ValueError if the loss is
+    NaN or infinity (nothing is written then).
     """
-    run = Run(name, shape, config, data, out, compiled)
     last = run.steps if stop_after is None else min(run.steps, run.step + stop_after)
     stopped = 0
     with run.bar, stop_signals() as run.caught:
         run.evaluate()
         while run.step < last and not (stopped := run.advance()):
             run.evaluate()
-            if time.monotonic() - run.saved > 60 * config.checkpoint_minutes:
+            if time.monotonic() - run.saved > 60 * run.config.checkpoint_minutes:
                 run.keep()
         run.keep()
         run.accelerator.wait_for_everyone()
@@ -508,14 +476,13 @@ def main(argv: list[str] | None = None) -> None:
     add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="replace settings of the configuration")
     add("--data", type=Path, required=True, help="folder with train.npy and held_out.npy")
     add("--out", type=Path, required=True, help="folder for log, checkpoint and weights")
-    add("--stop-after", type=int, help="stop after this many steps; the same command resumes")
     add("--compile", action="store_true", help="compile model and loss: a minute at the start, then faster on a GPU")
     args = parser.parse_args(argv)
     try:
         name, shape, training = read_config(args.config, args.set)
         is_main = int(os.environ.get("RANK", 0)) == 0
         with filelock.FileLock(args.out / ".lock", timeout=0) if is_main else contextlib.nullcontext():
-            train(args.name or name, shape, training, args.data, args.out, args.stop_after, args.compile)
+            train(Run(args.name or name, shape, training, args.data, args.out, args.compile))
     except filelock.Timeout as error:
         raise SystemExit(f"error: another trainer writes to {args.out}; choose another --out") from error
     except (ValueError, OSError) as error:  # OSError: a full disk, a folder without write permission
