@@ -199,6 +199,7 @@ def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
     store, chosen = Store(root), chosen or notebooks(root)
     shutil.rmtree(root / FAILED, ignore_errors=True)
     todo = [path for path in chosen if executed(store, path) is None]
+    todo.sort(key=lambda path: -path.stat().st_size)  # a guess at what takes long, until it is known
     generated = [root / f"{name}.md" for name in files(root) if pages and name in GENERATED]
     jobs = [*(page for page in generated if store.find(page.stem) is None), *todo]
     jobs.sort(key=lambda path: -store.made(path.stem).get("seconds", float("inf")))  # no long one is the last to begin
