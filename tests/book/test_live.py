@@ -119,7 +119,7 @@ class TestInItsChapter:
         words, picture = page.locator("article").inner_text(), page.locator(".tc-live[data-kind=circuits]")
         for kind, column in (("destinations", 0), ("out tokens", 1)):
             names = picture.locator("ul").nth(column).locator("code").all_text_contents()
-            assert names == re.search(rf"^{kind}: (.*)$", words, re.MULTILINE)[1].split(" ")[:6]
+            assert names == re.search(rf"^{kind}:\s+(.*)$", words, re.MULTILINE)[1].split(" ")[:6]
 
     def test_graph(self, html, reused):
         page = reused.open(html / "notebooks" / "06_composition.html")
