@@ -91,13 +91,14 @@
 
   // ---- chapter 6: which head reads which, and through which side ------------------------------------------------------------------
 
-  function graph(host, { writers, readers, ratios, most, works = [] }) {
-    const sides = ["queries", "keys", "values"], colors = ["green", "blue", "purple"], n = writers.length, names = [...writers, ...readers];
+  function graph(host, { writers, readers, ratios, most, composes, works = [] }) {
+    const sides = ["queries", "keys", "values"], n = writers.length, names = [...writers, ...readers];
     const told = make("div", { ariaLive: "polite" }), { box, buttons, lines } = heads.graph(2, n, show, { strands: 3 });
     const pairs = lines.map((_, k) => ({ side: k % 3, reader: Math.floor(k / 3 / n), writer: Math.floor(k / 3) % n }));
     const ratio = ({ side, reader, writer }) => ratios[side][reader][writer];
+    const color = (pair) => (ratio(pair) >= composes ? "blue" : "faint"); // as in the figures
     lines.forEach((line, k) => {
-      line.style.stroke = `var(--live-${colors[pairs[k].side]})`;
+      line.style.stroke = `var(--live-${color(pairs[k])})`;
       line.style.strokeWidth = String(ratio(pairs[k]) > 1 ? Math.max(0.5, 3 * (ratio(pairs[k]) - 1)) : 0);
     });
     function show(head) {
@@ -106,10 +107,10 @@
       buttons.forEach((button, k) => heads.mark(button, k === head, works.length && !works.includes(names[k]) ? "idle" : "", `Head ${names[k]}`));
       const rows = own.sort((a, b) => ratio(b) - ratio(a)).slice(0, 5);
       told.replaceChildren(make("p", {}, make("b", {}, `Head ${names[head]}`), reads ? " reads most strongly:" : " is read most strongly by:"),
-        bars(rows.map((pair) => [`head ${reads ? writers[pair.writer] : readers[pair.reader]}, with its ${sides[pair.side]}`, ratio(pair), " × chance"]), most, { mark: 1, color: (i) => colors[rows[i].side] }));
+        bars(rows.map((pair) => [`head ${reads ? writers[pair.writer] : readers[pair.reader]}, with its ${sides[pair.side]}`, ratio(pair), " × chance"]), most, { mark: 1, color: (i) => color(rows[i]) }));
     }
     buttons.forEach((button, head) => button.addEventListener("pointerenter", () => show(head)));
-    host.replaceChildren(box, make("p", { className: "tc-live-key" }, ...sides.map((side, s) => make("span", { className: colors[s] }, side)), "The mark in a bar is chance."), told);
+    host.replaceChildren(box, make("p", { className: "tc-live-key" }, `Blue is at least ${composes} times chance, as in the figures. The mark in a bar is chance.`), told);
     show(n + pairs.reduce((a, b) => (ratio(b) > ratio(a) ? b : a)).reader);
   }
 

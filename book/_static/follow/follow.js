@@ -55,7 +55,7 @@ const follow = (() => {
     const intactWords = [
       say`A stream is a list of numbers. It rises through two layers of heads, which read it and add to it. At the end of the last one, the model guesses what comes next. Underlined is what occurs twice.`,
       say`In the first layer, head ${previous} attends from nearly every token to the one before. Thicker is more: ${le} attends to ${ram} with ${percent(d.look_back[d.target][d.target - 1])}.`,
-      say`What it reads, it adds to the stream. So the stream at ${le} now carries a note: the token before me is ${ram}.`,
+      say`What it reads, it adds to the stream. So the stream at ${le} now carries a note: the token before me is ${ram}. (Where the head looked at two tokens, the note has both.)`,
       say`Its query at the last ${ram} meets the key of every token. ${le} matches best, mostly because of its note (orange), and not because of the token itself. The key of head ${induction} reads what head ${previous} wrote: this is K-composition. (Numbers are scores above the mean of all keys: softmax sees nothing else.)`,
       say`The best match takes almost everything: ${seen} of the attention is on ${le}.`,
       say`Attention only says where. What is moved is ${le} itself, and a little of what earlier heads wrote there: the head raises its logit by ${raised}.`,
@@ -166,9 +166,9 @@ const follow = (() => {
     }));
     mark("path", { d: line(place(d.target, at.note), place(d.target, at.base)), stroke: "var(--f-first)", "stroke-width": 5 },
       (v) => ({ opacity: v.askLit * (1 - v.cut) * two(v) }));
-    function chip(text, path, color, fit) {
-      const way = mark("path", { d: path }), length = way.getTotalLength(), width = 8 + 7 * text.length;
-      const back = mark("rect", { x: -width / 2, y: -8, width, height: 16, rx: 8 }), label = mark("text", { class: "token", "text-anchor": "middle", y: 4, "font-size": 11, text });
+    function chip(text, path, color, fit, size = 11) {
+      const way = mark("path", { d: path }), length = way.getTotalLength(), width = (size / 11) * (8 + 7 * text.length);
+      const back = mark("rect", { x: -width / 2, y: -8, width, height: 16, rx: 8 }), label = mark("text", { class: "token", "text-anchor": "middle", y: 4, "font-size": size, text });
       marks.push((v) => {
         const { part, opacity, lit, gone = 0 } = fit(v), { x, y } = way.getPointAtLength(length * clamp(part)), shared = { transform: `translate(${x} ${y})`, opacity };
         set(back, { ...shared, fill: ink(color, lit * (1 - gone), "paper"), stroke: ink(color, lit * (1 - gone)), "stroke-dasharray": gone > 0.5 ? "2 3" : "none" });
@@ -177,9 +177,9 @@ const follow = (() => {
     }
     for (let i = 1; i < n; i++) {
       const source = d.look_back[i].indexOf(Math.max(...d.look_back[i])), chosen = i === d.target ? 1 : 0;
-      const note = d.note(i), crowded = wide && G.pitch < 34 && !chosen && note.length > 4; // chips would cover each other
-      chip(crowded ? `${note.slice(0, 2)}…` : note, hook(source, at.look, at.look, i, at.note), "first",
-        (v) => ({ part: v.notes, opacity: clamp(3 * v.notes) * two(v), lit: chosen ? v.noteLit : 0.15 * v.noteLit * (1 - v.askLit), gone: v.cut }));
+      const crowded = wide && G.pitch < 34 && !chosen && d.note(i).length > 4; // full-sized chips would cover each other
+      chip(d.note(i), hook(source, at.look, at.look, i, at.note), "first",
+        (v) => ({ part: v.notes, opacity: clamp(3 * v.notes) * two(v), lit: chosen ? v.noteLit : 0.15 * v.noteLit * (1 - v.askLit), gone: v.cut }), crowded ? 8 : 11);
     }
     const [nx, ny] = place(d.target, at.note);
     mark("text", { ...(wide ? { x: nx, y: ny - 13, "text-anchor": "middle" } : { x: nx - 8 - 4 * d.asked.length, y: ny + 4, "text-anchor": "end" }), class: "halo", fill: "var(--f-first-ink)", text: "before me:" },
