@@ -82,12 +82,19 @@ train() {
   (cd "$RUNS" && tar -czf "$out/logs.tar.gz" --exclude=model -- */log */training.jsonl)
 }
 
-pack() {
+pack() { # in Python: not every machine has xz
   split -n "$parts" -d "$DATA/train.npy" "$out/train.npy."
-  xz -9 --force "$out"/train.npy.*
+  $PYTHON - "$out"/train.npy.* << 'END'
+import lzma, sys
+from pathlib import Path
+
+for part in map(Path, sys.argv[1:]):
+    Path(f"{part}.xz").write_bytes(lzma.compress(part.read_bytes(), preset=9))
+    part.unlink()
+END
 }
 
-unpack() { # a machine for training may have no xz; what else is needed, the repository has
+unpack() { # what else is needed, the repository has
   $PYTHON - "$out" "$DATA" << 'END'
 import lzma, shutil, sys
 from pathlib import Path
