@@ -58,7 +58,10 @@ def lab(browser, tmp_path_factory) -> Iterator[str]:
         yield address
     finally:
         server.terminate()
-        server.wait(timeout=60)
+        try:
+            server.wait(timeout=60)
+        except subprocess.TimeoutExpired:  # it waits for a kernel that does not end
+            server.kill()
 
 
 def wait_for(address: str, server: subprocess.Popen) -> None:
