@@ -56,7 +56,7 @@ const follow = (() => {
       say`A stream is a list of numbers. It rises through two layers of heads, which read it and add to it. At the end of the last one, the model guesses what comes next. Underlined is what occurs twice.`,
       say`In the first layer, head ${previous} attends from nearly every token to the one before. Thicker is more: ${le} attends to ${ram} with ${percent(d.look_back[d.target][d.target - 1])}.`,
       say`What it reads, it adds to the stream. So the stream at ${le} now carries a note: the token before me is ${ram}. (Where the head looked at two tokens, the note has both.)`,
-      say`Its query at the last ${ram} meets the key of every token. ${le} matches best, mostly because of its note (orange), and not because of the token itself. The key of head ${induction} reads what head ${previous} wrote: this is K-composition. (Numbers are scores above the mean of all keys: softmax sees nothing else.)`,
+      say`Its query at the last ${ram} meets the key of every token. ${le} matches best, mostly because of its note (orange), and not because of the token itself. Other notes match less. The key of head ${induction} reads what head ${previous} wrote: this is K-composition. (Numbers are scores above the mean of all keys: softmax sees nothing else.)`,
       say`The best match takes almost everything: ${seen} of the attention is on ${le}.`,
       say`Attention only says where. What is moved is ${le} itself, and a little of what earlier heads wrote there: the head raises its logit by ${raised}.`,
       guess === d.answer ? say`All paths together give ${le} ${likely}. What followed ${ram} last time is expected again. This is induction.`
