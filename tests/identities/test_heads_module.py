@@ -159,17 +159,13 @@ def test_ratios_between_white_circuits_are_the_same_in_all_coordinates():
     case = build(n_layers=2, d_vocab=90, seed=5)
     W = matrices(case.model)
 
-    def ratios(model):
-        OV, QK = zip(*(weights.white_circuits(model.OV[layer], model.QK[layer], model.W_E) for layer in (0, 1)))
-        return weights.composition_ratios(OV[0], QK[1], OV[1])
-
     M = torch.randn(case.model.cfg.d_model, case.model.cfg.d_model, generator=torch.Generator().manual_seed(0)).double()
     rewritten = from_matrices(
         **{name: W[name] @ M for name in ("W_E", "W_pos", "W_O")},
         **{name: torch.linalg.solve(M, W[name]) for name in ("W_Q", "W_K", "W_V", "W_U")},
     )
     same(rewritten(case.tokens), case.model(case.tokens), 1e-8)
-    same(ratios(rewritten), ratios(case.model), 1e-8)
+    same(weights.white_ratios(rewritten), weights.white_ratios(case.model), 1e-8)
     stored = [weights.composition_ratios(model.OV[0], model.QK[1], model.OV[1]) for model in (rewritten, case.model)]
     differs(*stored)
 

@@ -119,6 +119,12 @@ def white_circuits(OV: Product, QK: Product, W_E: Embedding) -> tuple[Product, P
     return Product(reads @ OV.A, OV.B @ writes), Product(reads @ QK.A, QK.B @ reads)
 
 
+def white_ratios(model: Any) -> Float[Tensor, "side=3 reader writer"]:
+    """Return `composition_ratios` of a model's second layer with its first, in coordinates with white embeddings."""
+    first, second = (white_circuits(model.OV[layer], model.QK[layer], model.W_E) for layer in (0, 1))
+    return composition_ratios(first[0], second[1], second[0])
+
+
 def _norm(A: Tensor, B: Tensor) -> Tensor:
     """Return the Frobenius norm of A @ B without forming it: tr(A^T A B B^T)."""
     return ((A.mT @ A) * (B @ B.mT)).sum(dim=(-2, -1)).clamp(min=0).sqrt()
