@@ -82,7 +82,7 @@ const follow = (() => {
       8: say`There are no notes to cut in a model with one layer.`,
     };
     const sentence = (shown === "cut" && cutWords[step]) || (shown === "one" && oneWords[step]) || intactWords[step - 1];
-    return [make("b", {}, ...nodes(shown === "one" && (step < 4 || step === 8) ? say`One layer: no notes` : title)), " ", ...nodes(sentence)];
+    return [make("b", {}, ...nodes(shown === "one" && (step < 5 || step === 8) ? say`One layer: no notes` : title)), " ", ...nodes(sentence)];
   }
 
   // ---- where everything is --------------------------------------------------------------------------------------------------
