@@ -128,7 +128,9 @@ def test_the_list_of_verdicts_escapes_everything_and_leads_to_the_scoreboard(mon
     shown = verdicts(odd, judge("E1", copying_heads=9, heads=12, models=3, models_most=3))._repr_mimebundle_()
     lines = BeautifulSoup(shown["text/html"], "html.parser").select("li")
     assert [line.a["href"] for line in lines] == [f"../book/scoreboard.html#claim-{id}" for id in ("O1", "E1")]
-    assert " ".join(lines[1].select_one(".tc-result").text.split()) == "9 of 12 working heads Paper: 10 of 12 heads"
+    assert " ".join(lines[1].select_one(".tc-result").text.split()) == (
+        "9 of 12 working heads; most heads copy in 3 of 3 models Paper: 10 of 12 heads"
+    )
     assert "</script>" not in shown["text/html"]
     assert str(show.subscripts("<W_E^T W_QK")) == "&lt;W<sub>E</sub><sup>T</sup> W<sub>QK</sub>"
 
