@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from transformer_circuits.figures.tokens import show_token
 
 LAYERS = ("first layer", "second layer")
-ACCENT = "C1"  # what a figure is about; everything else is in the first color
+OTHERS = "0.6"  # gray; what a figure is about is in the first color, blue
 
 
 def label_of(name: str) -> str:
@@ -88,7 +88,7 @@ def head_dots(
 ) -> Axes:
     """A number for each head, a column of dots for each layer of each model: {"two layers": [layer, head]}.
 
-    `mark`: a line to compare with. Heads from `name_from` (default: `mark`) on are named, and colored.
+    `mark`: a line to compare with. Heads from `name_from` (default: `mark`) on are blue and have names.
     """
     ax = ax or plt.subplots(figsize=(5.4, 3.2))[1]
     name_from = mark if name_from is None else name_from
@@ -99,8 +99,8 @@ def head_dots(
             place = LAYERS[layer].replace(" ", "\n") if layer < 2 else f"layer {layer}"
             ticks.append(f"{model}\n{place}")
             named = heads >= (np.inf if name_from is None else name_from)
-            ax.scatter(x[~named], heads[~named], color="C0", s=22)
-            ax.scatter(x[named], heads[named], color=ACCENT, s=30)
+            ax.scatter(x[~named], heads[~named], color=OTHERS, s=22)
+            ax.scatter(x[named], heads[named], color="C0", s=30)
             for head in np.flatnonzero(named):
                 at = x[head], heads[head]
                 ax.annotate(f"{layer}.{head}", at, (0, 5), textcoords="offset points", ha="center", fontsize=10)
@@ -122,9 +122,9 @@ def by_layer(
     named: int = 3,
     ax: Axes,
 ) -> Axes:
-    """A dot for each head over its layer, for models of any depth. `values`, `faded`: [layer, head]; faded: gray.
+    """A dot for each head over its layer, for models of any depth. `values`, `faded`: [layer, head]; faded: hollow.
 
-    `mark`: a dashed line; heads above it are orange, and the `named` highest carry their names. `chance`: a gray band.
+    `mark`: a dashed line; heads above it are blue, and the `named` highest carry their names. `chance`: a gray band.
     """
     values, faded = np.asarray(values, dtype=float), np.asarray(faded)
     layers, heads = values.shape
@@ -132,8 +132,8 @@ def by_layer(
     shown = np.where(faded | np.isnan(values), -np.inf, values)
     above = shown >= mark
     with_names = above & (shown >= np.sort(shown, axis=None)[-named:][0]) & (named > 0)
-    for which, color in ((faded, "0.65"), (~faded & ~above, "C0"), (above, ACCENT)):
-        ax.scatter(x[which], values[which], color=color, s=18)
+    for which, face, edge in ((faded, "none", "0.75"), (~faded & ~above, OTHERS, OTHERS), (above, "C0", "C0")):
+        ax.scatter(x[which], values[which], facecolors=face, edgecolors=edge, s=18)
     for layer, head in np.argwhere(with_names):
         at = x[layer, head], values[layer, head]
         left = above[layer, head + 1 : head + 3].any()  # away from the next dot
@@ -159,7 +159,7 @@ def bars(
     """Bars with their names. `errors`: half-widths; `accent`: what the figure is about; `reference`: a line."""
     ax = ax or plt.subplots(figsize=(5.4, 3.2))[1]
     place = np.arange(len(names))
-    colors = [ACCENT if i in accent else "C0" for i in place]
+    colors = ["C0" if i in accent or not accent else OTHERS for i in place]
     ax.bar(place, np.asarray(values, dtype=float), 0.7, yerr=errors, color=colors, error_kw={"linewidth": 1})
     if reference is not None:
         ax.axhline(reference, color="0.4", linestyle="--", linewidth=1)
