@@ -4,6 +4,7 @@ A head's circuits are products A @ B of two thin matrices: OV of W_V and W_O, QK
 """
 
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -119,10 +120,10 @@ def white_circuits(OV: Product, QK: Product, W_E: Embedding) -> tuple[Product, P
     return Product(reads @ OV.A, OV.B @ writes), Product(reads @ QK.A, QK.B @ reads)
 
 
-def white_ratios(model: Any) -> Float[Tensor, "side=3 reader writer"]:
-    """Return `composition_ratios` of a model's second layer with its first, in coordinates with white embeddings."""
+def white_ratios(model: Any, ratios: Callable = composition_ratios) -> Float[Tensor, "side=3 reader writer"]:
+    """Return `ratios` (or `turned`) of a model's second layer with its first, in coordinates with white embeddings."""
     first, second = (white_circuits(model.OV[layer], model.QK[layer], model.W_E) for layer in (0, 1))
-    return composition_ratios(first[0], second[1], second[0])
+    return ratios(first[0], second[1], second[0])
 
 
 def _norm(A: Tensor, B: Tensor) -> Tensor:
@@ -136,14 +137,15 @@ def _random_heads(d_model: int, d_head: int, seed: int) -> Product:
     return Product(*(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes))
 
 
-def turned(writer_OV: Any, reader_QK: Any, reader_OV: Any) -> Float[Tensor, "side=3 reader writer"]:
-    """Return `composition_ratios` of FactoredMatrix circuits with a random rotation between the two heads.
+def turned(writer_OV: Product, reader_QK: Product, reader_OV: Product) -> Float[Tensor, "side=3 reader writer"]:
+    """Return `composition_ratios` with a random rotation between the two heads: chance for them.
 
     A rotation R enters |W_OV R W_in| through the squares of its corner alone: with u and w the squared singular values
     of both, scaled to sum 1, the squared norm is sum_ij u_i R_ij^2 w_j.
     """
     generator, d_model = torch.Generator().manual_seed(0), writer_OV.B.shape[-1]
-    squares = [circuit.S.square() for circuit in (writer_OV, reader_QK, reader_OV)]
+    small = [torch.linalg.qr(M.A).R @ torch.linalg.qr(M.B.mT).R.mT for M in (writer_OV, reader_QK, reader_OV)]
+    squares = [torch.linalg.svdvals(M).square() for M in small]
     written, QK, OV = (values / values.sum(-1, True) for values in squares)
     n_writers, d_head = written.shape
     ratios = []
