@@ -108,6 +108,10 @@ def test_arrow_keys_walk_through_the_steps_and_the_switches_change_the_numbers(p
     expect(say).to_contain_text(f"{data['answer']} has {chance(data, 'one')}")
     page.get_by_role("switch", name="one layer").uncheck()
     expect(say).to_contain_text(chance(data, "intact"))  # going back from the last step undid the cut
+    slider = page.get_by_label("Step", exact=True)
+    slider.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(slider).to_have_value("6")
 
 
 def test_each_sentence_shows_its_own_numbers_and_both_lenses_can_be_moved(page, numbers):

@@ -299,7 +299,7 @@ const follow = (() => {
   function start(host, { heads: circuit, sentences }, { step = 1, play = false, whole = false } = {}) {
     const labels = Object.keys(sentences), still = matchMedia("(prefers-reduced-motion: reduce)");
     const now = { at: step, cut: 0, one: 0 }, goal = { ...now };
-    let d, paint = (_) => {}, below = null, chosen = null, frame = null, before = 0;
+    let dragged = false, d, paint = (_) => {}, below = null, chosen = null, frame = null, before = 0;
     let listed = play || whole || step >= ASK; // until the reader gets to the lists, there is no empty room for them
     const told = make("p", { className: "tc-follow-say", ariaLive: "polite" }), picture = svg("svg", { role: "img", "aria-label": "The residual streams of all tokens, through two heads, to the prediction" });
     const scrub = make("input", { type: "range", min: 1, max: NAMES.length, step: 0.01, ariaLabel: "Step" });
@@ -326,7 +326,7 @@ const follow = (() => {
         now[key] = still.matches || Math.abs(left) <= most ? goal[key] : now[key] + Math.sign(left) * most;
       }
       paint(values());
-      if (document.activeElement !== scrub) scrub.value = String(now.at);
+      if (!dragged) scrub.value = String(now.at);
       frame = Object.keys(now).every((key) => now[key] === goal[key]) ? null : requestAnimationFrame(tick);
     }
     function show() {
@@ -372,8 +372,8 @@ const follow = (() => {
       }
       show();
     }
-    scrub.oninput = () => { steps.stop(); go(Number(scrub.value)); now.at = goal.at; };
-    scrub.onchange = () => go(Math.round(Number(scrub.value)));
+    scrub.oninput = () => { dragged = true; steps.stop(); go(Number(scrub.value)); now.at = goal.at; };
+    scrub.onchange = () => { dragged = false; go(Math.round(Number(scrub.value))); };
     host.classList.add("tc-follow");
     host.replaceChildren(make("div", { className: "tc-follow-top" }, menu, told), picture,
       make("div", { className: "tc-follow-controls" }, button("‹", "Previous step", () => { steps.stop(); go(at() - 1); }), steps.button, button("›", "Next step", () => { steps.stop(); go(at() + 1); }),
@@ -387,6 +387,7 @@ const follow = (() => {
     else if (play) {
       const seen = new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) { seen.disconnect(); steps.play(); } }, { threshold: 1 });
       seen.observe(steps.button);
+      for (const touched of ["pointerdown", "keydown"]) host.addEventListener(touched, () => seen.disconnect()); // the reader has begun
     }
   }
   return Object.freeze({ start });

@@ -81,14 +81,16 @@ def needed(claim: Claim, part: ast.Compare, values: Mapping[str, float]) -> str:
     names = sorted(names_in(part.left), key=list(claim.quantities).index)
     if absent := [name for name in sorted(names_in(part)) if name not in values]:
         return f"not measured: {', '.join(map(claim.label, absent))}"
-    left, right = (compute(side, values) for side in (part.left, part.comparators[0]))
+    bound = part.comparators[0]
+    left, right = (compute(side, values) for side in (part.left, bound))
     units = {claim.quantities[name].unit for name in names}
     unit = units.pop() if len(units) == 1 else ""
     digits = DIGITS  # a number is never rounded onto its threshold
     while not math.isclose(left, right, rel_tol=1e-6) and show_number(left, digits) == show_number(right, digits):
         digits += 1
     here = "; ".join(f"{claim.label(name)}: {show_estimate(claim, name, values, digits)}" for name in names)
-    return f"{here}, needs {SIGNS[type(part.ops[0])]} {show_quantity(right, unit, digits)}"
+    what = f" ({claim.label(bound.id)})" if isinstance(bound, ast.Name) else ""
+    return f"{here}, needs {SIGNS[type(part.ops[0])]} {show_quantity(right, unit, digits)}{what}"
 
 
 def our_result(record: Record) -> str:
