@@ -76,7 +76,9 @@ def test_the_page_of_failures_gives_a_reason_for_each_and_only_numbers_of_the_ch
     assert list(accepted) == list(load_claims())
     assert sorted(entries(page)) == sorted(id for id, verdict in accepted.items() if verdict in failed)
     rows = re.findall(r"^[|-] \[[^]]+\]\(#why-(\w+)\)", page, re.MULTILINE)
-    assert [id.upper() for id in rows] == list(entries(page)), "the details are not in the order of the blocks and lines"
+    assert [id.upper() for id in rows] == list(entries(page)), (
+        "the details are not in the order of the blocks and lines"
+    )
     for id, entry in entries(page).items():
         for part in ("The paper", "Here", "Explanation", "Evidence", "What would decide it"):
             assert f"**{part}.**" in entry, f"{id} lacks {part}"
