@@ -15,7 +15,7 @@ const follow = (() => {
   // ---- numbers and words --------------------------------------------------------------------------------------------------
 
   const ease = (t) => t * t * (3 - 2 * t);
-  const mix = (a, b, t) => a + (b - a) * t;
+  const mix = (a, b, t) => (1 - t) * a + t * b; // exactly b at 1
   const mean = (values) => values.reduce((a, b) => a + b) / values.length;
   const code = (token) => make("code", { className: "token", textContent: token });
   /** Tagged template: a list of strings, and of tokens, each in a list of its own. `nodes` makes elements of them. */
@@ -53,7 +53,7 @@ const follow = (() => {
       shown === "cut" ? say`Without the notes, the lookup mostly fails` : say`With the notes, the lookup works`,
     ][step - 1];
     const intactWords = [
-      say`A stream is a list of numbers. It rises through two layers of heads, which read it and add to it. At the end of the last one, the model guesses what comes next. Underlined is what occurs twice.`,
+      say`A stream is a list of numbers. It rises through two layers of heads, which read it and add to it. At the end of the last one, the model guesses what comes next. The underlined run occurs twice.`,
       say`In the first layer, head ${previous} attends from nearly every token to the one before. Thicker is more: ${le} attends to ${ram} with ${percent(d.look_back[d.target][d.target - 1])}.`,
       say`What it reads, it adds to the stream. So the stream at ${le} now carries a note: the token before me is ${ram}. (Where the head looked at two tokens, the note has both.)`,
       say`Its query at the last ${ram} meets the key of every token. ${le} matches best, mostly because of its note (orange), and not because of the token itself. Other notes match less. The key of head ${induction} reads what head ${previous} wrote: this is K-composition. (Numbers are scores above the mean of all keys: softmax sees nothing else.)`,

@@ -16,14 +16,14 @@ from transformer_circuits.paths import DATA
 HEADLINES = {
     "Z1": "Without layers, a model learns how often each token follows another, and nothing else.",
     "S1": "Most tokens are copied: some head raises the token that it attends to.",
-    "S4": "A head of one layer stores patterns of three tokens, such as “keep … in → mind”.",
+    "S4": "A head of a one-layer model stores patterns of three tokens, such as “keep … in → mind”.",
     "E1": "Most heads of a one-layer model copy, and the eigenvalues of their weights show it.",
     "T11": "Of all paths, single heads reduce the loss most, and two heads in a row least (in the paper's order).",
     "T3": "Few heads read another one strongly, and most of those that do read with their keys.",
     "T9": "An induction head compares the current token with a note of the token before.",
     "T7": "Induction heads attend to what followed last time, or else rest on the start token.",
     "T8": "Given random tokens twice, two layers predict the second copy, and one layer cannot.",
-    "O8": "Some heads delete what other heads wrote.",
+    "O8": "Some heads delete what they read.",
 }
 
 JUDGED = (Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT_REPRODUCED)
