@@ -18,7 +18,7 @@ HEADLINES = {
     "S1": "Most tokens are copied: some head raises the token that it attends to.",
     "S4": "A head of a one-layer model stores patterns of three tokens, such as “keep … in → mind”.",
     "E1": "Most heads of a one-layer model copy, and the eigenvalues of their weights show it.",
-    "T11": "Of all paths, single heads reduce the loss most, and two heads in a row least (in the paper's order).",
+    "T11": "Single heads reduce the loss most, and two heads in a row least, if paths are added in the paper's order.",
     "T3": "Few heads read another one strongly, and most of those that do read with their keys.",
     "T9": "An induction head compares the current token with a note of the token before.",
     "T7": "Induction heads attend to what followed last time, or else rest on the start token.",
