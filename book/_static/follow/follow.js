@@ -76,7 +76,7 @@ const follow = (() => {
       2: say`There is no earlier layer: no head can leave a note for another.`,
       3: say`The key at ${le} is made from ${le} and its place alone. Nothing in it says what came before.`,
       4: say`Of all twelve heads, ${d.one} attends to ${le} most. Its query cannot ask for “the token after ${ram}”, because no key has that answer.`,
-      5: say`${le} gets ${seen} of its attention.`,
+      5: say`${le} gets ${seen} of its attention. (The text is short: spread evenly, every token would get ${percent(1 / d.tokens.length)}.)`,
       6: say`The head raises the logit of ${le} by ${raised}.`,
       7: say`The best guess is ${best} with ${chance}. ${le} has ${likely}. With two layers it has ${intact}.`,
       8: say`There are no notes to cut in a model with one layer.`,
