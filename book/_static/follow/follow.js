@@ -237,7 +237,8 @@ const follow = (() => {
       part("also", `${wide ? "what " : ""}head ${d.heads.also}${wide ? " wrote" : ""}`), part("rest", "all else"),
     ];
     list(G.split, rows, { title: (v) => `${wide ? "Score of " : ""}${d.answer}${wide ? ", above the mean key" : ""}: ${signed(d.score(d.target, v))}`, most: d.most, text: signed, opacity: (v) => v.askLit * two(v) });
-    const order = (i) => (v) => d.likely.filter((_, k) => d.chance(k, v) > d.chance(i, v) || (k < i && d.chance(k, v) === d.chance(i, v))).length;
+    const rank = (i, v) => d.likely.filter((_, k) => d.chance(k, v) > d.chance(i, v) || (k < i && d.chance(k, v) === d.chance(i, v))).length;
+    const order = (i) => (v) => (i === d.rank ? Math.min(rank(i, v), 4) : rank(i, v) + Number(rank(i, v) === 4 && rank(d.rank, v) > 4)); // the answer is always among the five that are seen
     const guesses = d.likely.map((name, i) => ({ name, token: true, color: () => (i === d.rank ? "second" : "bar"), value: (v) => d.chance(i, v), order: order(i) }));
     list(G.next, guesses, { title: () => "next token", most: 1, text: percent, opacity: (v) => v.next });
     return (v) => marks.forEach((fit) => fit(v));

@@ -23,7 +23,7 @@ HEADLINES = {
     "T9": "An induction head compares the current token with a note of the token before.",
     "T7": "Induction heads attend to what followed last time, or else rest on the start token.",
     "T8": "Given random tokens twice, two layers predict the second copy, and one layer cannot.",
-    "O8": "Some heads delete what they read.",
+    "O8": "Some heads delete what they read (the paper saw hints, in larger models).",
 }
 
 JUDGED = (Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT_REPRODUCED)
