@@ -9,7 +9,7 @@ ready:
 	@sh .ci/venv "$(PYTHON)" "$(origin PYTHON)"
 
 book: ready      ## the book, into _build/html/index.html
-	$(RUN) -m transformer_circuits.build
+	$(RUN) -m book_build
 
 test: ready      ## every test, on what the build made of the notebooks: code, identities, chapters, pages in a browser
 	@$(RUN) tests/book/browser.py
@@ -33,7 +33,7 @@ train: ready     ## make train ARGS="--config attn-only-2l --data corpus --out r
 	$(RUN) -m transformer_circuits.training.train $(ARGS)
 
 corpus: ready    ## fetch, check, split and tokenize the training corpus
-	$(RUN) -m transformer_circuits.training.corpus --out corpus $(ARGS)
+	$(RUN) -m book_tools.corpus --out corpus $(ARGS)
 
 small-runs: ready ## chapter 15's trainings, whose logs it reads: two minutes
 	$(RUN) -m transformer_circuits.training.small_runs
@@ -45,7 +45,7 @@ bench: ready     ## each benchmark, one after the other
 	for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done
 
 hub: ready          ## each shipped model as a folder to upload to a hub, in _build/hub, and as the zip that a release needs
-	$(RUN) -m transformer_circuits.pages.hub
+	$(RUN) -m book_tools.hub
 
 colab: ready     ## every chapter with the releases of Google Colab, in an environment of its own: half an hour and 6 GB
 	$(RUN) .ci/as_on_colab.py
@@ -57,7 +57,7 @@ stamp: ready
 	$(RUN) .ci/stamp.py
 
 outputs: ready   ## put the outputs that nbval compares into the notebooks
-	$(RUN) -m transformer_circuits.build --store-outputs
+	$(RUN) -m book_build --store-outputs
 
 strip:              ## remove all other outputs from the notebooks' files; git does not see them anyway
 	python3 .ci/strip_outputs.py notebooks/*.ipynb

@@ -7,13 +7,13 @@ import torch
 from matplotlib import pyplot as plt
 from PIL import Image
 
+from book_build.pages.play import EXAMPLE
 from transformer_circuits.circuits import heads
 from transformer_circuits.figures import plots
 from transformer_circuits.figures.style import use_style
 from transformer_circuits.measures.attention import INDUCTION_HEAD
 from transformer_circuits.measures.repeats import after_earlier
 from transformer_circuits.models import load_model
-from transformer_circuits.pages.play import EXAMPLE
 
 SMALLEST = 12.5  # points: at least 9 pixels in a picture of 340 pixels, on a page of 400
 

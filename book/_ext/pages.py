@@ -31,7 +31,7 @@ def make_sources(app, config) -> None:
     """Run the notebooks, and make the generated pages, that are not up to date. In `make book` that has been done."""
     Path(app.outdir, ".complete").unlink(missing_ok=True)  # says that these are the pages of `make book`
     if os.environ.get("TRANSFORMER_CIRCUITS_BOOK") != "1":
-        command = [sys.executable, "-m", "transformer_circuits.build", "--sources", "--root", app.srcdir]
+        command = [sys.executable, "-m", "book_build", "--sources", "--root", app.srcdir]
         if subprocess.run(command).returncode:
             raise ExtensionError("what the book is made from could not be made: see the message above")
 

@@ -1,6 +1,6 @@
 """The book's own data: tokenizer, held-out text, bigram counts of the training text, passages, small trainings.
 
-All but the last are made by `python -m transformer_circuits.training.corpus --ship data` from `training/sources.toml`.
+All but the last are made by `python -m book_tools.corpus --ship data` from `src/book_tools/sources.toml`.
 """
 
 import dataclasses
@@ -89,7 +89,7 @@ class BigramCounts:
 @functools.cache
 def bigram_counts() -> BigramCounts:
     """The complete table of the training text, every pair that occurs."""
-    stored = np.load(data_file("bigrams.npz"))  # made by `training.corpus.count_bigrams`
+    stored = np.load(data_file("bigrams.npz"))  # made by `book_tools.corpus.count_bigrams`
     values = {name: stored[name].astype(np.int64) for name in ("gap", "count")}
     for name, part in values.items():
         part[part == 255] = stored[f"large_{name}"]

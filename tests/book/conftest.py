@@ -25,7 +25,7 @@ NO_BROWSER = f"The tests of the pages need a browser: {ADVICE}."
 @pytest.fixture(scope="session")
 def html() -> Path:
     """The folder of the built pages. Notebooks that nbval has just looked at are in the cache, so that only pages are written."""
-    command = [sys.executable, "-m", "transformer_circuits.build"]
+    command = [sys.executable, "-m", "book_build"]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if built.returncode:
         pytest.fail(built.stdout + built.stderr, pytrace=False)

@@ -12,8 +12,8 @@ import pytest
 from nbclient import NotebookClient
 from small_book import CLAIM, COUNT, list_pages, make_book, runs, write
 
-from transformer_circuits import build
-from transformer_circuits.build import store
+import book_build as build
+from book_build import store
 
 SHOWN = "1.0e\N{MINUS SIGN}7"
 
@@ -113,16 +113,21 @@ def test_a_place_where_it_cannot_work_gets_one_sentence(book, capfd):
 
 
 @pytest.mark.parametrize(("file", "changed"), [
-    ("package/models/new.py", ["notebook", "page"]),
+    ("package/transformer_circuits/new.py", ["notebook", "page"]),
     ("book/weights/w.safetensors", ["notebook", "page"]),
-    ("package/pages/a.md", ["page"]),
-    ("package/build/a.py", []),
+    ("package/book_build/pages/a.md", ["page"]),
+    ("package/book_build/a.py", []),
 ])  # fmt: skip
 def test_what_a_result_depends_on(tmp_path, monkeypatch, file, changed):
-    for name in ("package/models/a.py", "package/pages/a.md", "package/build/a.py", "book/weights/w.safetensors"):
+    for name in (
+        "package/transformer_circuits/a.py",
+        "package/book_build/pages/a.md",
+        "package/book_build/a.py",
+        "book/weights/w.safetensors",
+    ):
         write_text(tmp_path / name, "1")
-    write_text(tmp_path / "package" / store.CLAIMS, (store.PACKAGE / store.CLAIMS).read_text())
-    monkeypatch.setattr(store, "PACKAGE", tmp_path / "package")
+    write_text(tmp_path / "package" / store.CLAIMS, (store.SOURCE / store.CLAIMS).read_text())
+    monkeypatch.setattr(store, "SOURCE", tmp_path / "package")
     before = keys(tmp_path / "book")
     write_text(tmp_path / file, "2")
     assert [name for name, key in keys(tmp_path / "book").items() if key != before[name]] == changed
@@ -130,9 +135,9 @@ def test_what_a_result_depends_on(tmp_path, monkeypatch, file, changed):
 
 def test_a_notebook_depends_on_the_claims_that_it_names_and_on_the_installed_releases(tmp_path, monkeypatch):
     claims = tmp_path / "package" / store.CLAIMS
-    text = (store.PACKAGE / store.CLAIMS).read_text()
+    text = (store.SOURCE / store.CLAIMS).read_text()
     write_text(claims, text)
-    monkeypatch.setattr(store, "PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(store, "SOURCE", tmp_path / "package")
     before = keys(tmp_path)
     for id, changed in (("O1", ["notebook", "page"]), ("O2", ["page"])):
         title = re.search(rf"id: {id}\n +title: \S+", text)[0]
@@ -156,7 +161,7 @@ def write_text(path: Path, text: str) -> None:
 def test_a_kernel_begins_like_a_new_interpreter(book):
     cells = (
         "import os, sys, threading, torch, numpy as np\nprint(__name__, os.getcwd())",
-        "print('transformer_circuits.build' in sys.modules, torch.ones(999).sum().item())",
+        "print('book_build' in sys.modules, torch.ones(999).sum().item())",
         "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()",
     )
     path = book / "notebooks" / "01_one.ipynb"

@@ -6,8 +6,8 @@ import re
 import pytest
 from small_book import soup
 
+from book_build import GENERATED, files
 from transformer_circuits import circuits, measures, models
-from transformer_circuits.build import GENERATED, files
 from transformer_circuits.paths import ROOT
 
 

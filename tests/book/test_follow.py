@@ -9,8 +9,8 @@ import torch
 from live_page import HEAD
 from playwright.sync_api import expect
 
+from book_build.pages import follow
 from transformer_circuits.models import load_model
-from transformer_circuits.pages import follow
 from transformer_circuits.paths import ROOT
 
 STATIC = ROOT / "book" / "_static"

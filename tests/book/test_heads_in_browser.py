@@ -5,10 +5,10 @@ import pytest
 from playwright.sync_api import expect
 from small_book import soup
 
+from book_build.pages.dump_pages import MODELS, N_SOURCES
+from book_build.pages.every_head import MODEL as TWO_LAYERS
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.models import load_model
-from transformer_circuits.pages.dump_pages import MODELS, N_SOURCES
-from transformer_circuits.pages.every_head import MODEL as TWO_LAYERS
 
 MODEL, HEAD = MODELS[0], 4
 

@@ -8,10 +8,10 @@ import torch
 from live_page import LivePage, follow, make_site, opened
 from playwright.sync_api import expect
 
+from book_build.pages import play
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import held_out_documents, held_out_windows
 from transformer_circuits.models import load_model
-from transformer_circuits.pages import play
 
 HOSTILE = [
     "", " ", "\n\n\n", "\0a\0", "</script><script>alert(1)</script>", "<!-- <b>&amp;</b> -->", "👩‍👩‍👧 🏳️‍🌈 naïve ﬁ İ", "שלום עולם \u202eabc\u202c",

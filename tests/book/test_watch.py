@@ -8,10 +8,10 @@ import torch
 from live_page import LivePage, make_site
 from playwright.sync_api import expect
 
+from book_build.pages import watch
 from transformer_circuits.circuits import heads
 from transformer_circuits.measures import weights
 from transformer_circuits.models.registry import list_models, load_model, training_film, training_log
-from transformer_circuits.pages import watch
 
 NAME = "attn-only-2l"
 FILMED = training_film(NAME)

@@ -9,8 +9,8 @@ from random_models import BROKEN, EXACT, PLAIN_CASES, cases, identity, path_sum,
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
 from transformer_circuits.circuits.term_importance import losses_by_ablation, losses_by_terms
-from transformer_circuits.exercises.solutions import losses_by_order
 from transformer_circuits.training import evaluation
+from workbooks.solutions import losses_by_order
 
 TWO_LAYERS = [case for case in PLAIN_CASES if case.model.cfg.n_layers == 2]
 

@@ -8,8 +8,8 @@ from types import ModuleType
 
 from nbformat import NotebookNode
 
-from transformer_circuits.build import CHECKED
-from transformer_circuits.exercises import EXERCISES
+from book_build import CHECKED
+from workbooks import EXERCISES
 
 MOST_LINES = 22  # of code in any cell
 WIDEST = 92  # characters in a line of code that a page shows

@@ -8,12 +8,12 @@ import yaml
 from conventions import notebooks, problems, stubs
 from found import entries, unfounded, unfounded_on_the_page_of_failures
 
-from transformer_circuits import build
+import book_build as build
+from book_build.pages import paper_figures
 from transformer_circuits.claims import Verdict
 from transformer_circuits.claims.ledger import load_claims
-from transformer_circuits.exercises import EXERCISES
-from transformer_circuits.pages import paper_figures
 from transformer_circuits.paths import ROOT
+from workbooks import EXERCISES
 
 NOTEBOOKS = {path: nbformat.read(path, as_version=4) for path in notebooks(ROOT)}
 

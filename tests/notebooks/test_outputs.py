@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbval.plugin import IPyNbFile
 
-from transformer_circuits import build
+import book_build as build
 from transformer_circuits.paths import ROOT
 
 
@@ -20,7 +20,7 @@ def results(request) -> build.Store:
     """The build's results, when it has run the chapters that are tested."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     chosen = sorted({found["chapter"] for found in parameters if "chapter" in found})
-    subprocess.run([sys.executable, "-m", "transformer_circuits.build", "--run", *chosen], cwd=ROOT)
+    subprocess.run([sys.executable, "-m", "book_build", "--run", *chosen], cwd=ROOT)
     return build.Store(ROOT)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from book_tools.corpus import train_tokenizer
 from transformer_circuits.paths import ROOT
-from transformer_circuits.training.corpus import train_tokenizer
 
 # Tests import `stamp`, `colab`, and `browser`.
 sys.path[:0] = [str(ROOT / ".ci"), str(ROOT / "notebooks"), str(ROOT / "tests" / "book")]

@@ -10,8 +10,8 @@ import pooch
 import pytest
 from tokenizers import Tokenizer
 
-from transformer_circuits.training import corpus
-from transformer_circuits.training.corpus import Document, copy_oracle, is_copy, is_text, read_folder, split
+from book_tools import corpus
+from book_tools.corpus import Document, copy_oracle, is_copy, is_text, read_folder, split
 
 
 def sentences(seed: int, n: int = 60) -> str:

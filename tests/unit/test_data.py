@@ -5,10 +5,10 @@ import pytest
 import torch
 from scipy import sparse
 
+from book_tools.corpus import count_bigrams
 from transformer_circuits import data
 from transformer_circuits.circuits.bigrams import similarly_frequent, token_frequency
 from transformer_circuits.models.shards import save_arrays
-from transformer_circuits.training.corpus import count_bigrams
 
 
 def test_held_out_windows_begin_with_the_start_token_and_run_through_the_text():

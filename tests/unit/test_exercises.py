@@ -6,9 +6,9 @@ import pytest
 import torch
 import yaml
 
-from transformer_circuits.exercises import EXERCISES, answered, check, helped
-from transformer_circuits.exercises.check import PASSED, SINGLE, TOLERANCE, Wrong, close, judge
-from transformer_circuits.exercises.inputs import random_model
+from workbooks import EXERCISES, answered, check, helped
+from workbooks.check import PASSED, SINGLE, TOLERANCE, Wrong, close, judge
+from workbooks.inputs import random_model
 
 two = random_model(2, 7)  # as in a notebook
 VARIANTS = yaml.safe_load(Path(__file__).with_name("exercise_variants.yml").read_text(encoding="utf8"))

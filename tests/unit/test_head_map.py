@@ -7,12 +7,12 @@ import torch
 from transformer_circuits.circuits import head_map, heads, survey
 from transformer_circuits.circuits.term_importance import losses_by_terms
 from transformer_circuits.data import held_out_windows
-from transformer_circuits.exercises.solutions import induction_by_hand
 from transformer_circuits.measures.ablation import WORKS, AblationEffects, ablate_heads, effects
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import from_matrices, wrap
 from transformer_circuits.models.shards import WeightsError
+from workbooks.solutions import induction_by_hand
 
 SMALL = "small-1l"
 

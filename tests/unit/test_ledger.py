@@ -10,7 +10,7 @@ import yaml
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_notebook
 
-from transformer_circuits.build import held_out
+from book_tools import held_out
 from transformer_circuits.claims import Verdict, judge, ledger, show, verdicts
 from transformer_circuits.claims.ledger import LedgerError, load_claims, names_in, verdict_on
 

@@ -15,11 +15,15 @@ from packaging.utils import canonicalize_name
 from transformer_circuits import paths
 from transformer_circuits.paths import ROOT
 
-FILES = sorted((ROOT / "src" / "transformer_circuits").rglob("*.py"))
+SRC = ROOT / "src"
+FILES = sorted((SRC / "transformer_circuits").rglob("*.py"))  # the library
+BESIDE = sorted(path for folder in ("book_build", "book_tools", "workbooks") for path in (SRC / folder).rglob("*.py"))
+# Rooms of the library, lowest first: no module imports one of a later room.
+ROOMS = ["paths", "models", "data", "measures", "circuits", "claims", "training", "real", "figures", "notebook"]
 
 
 def room_of(path: Path) -> str:
-    return path.relative_to(ROOT / "src" / "transformer_circuits").parts[0].removesuffix(".py")
+    return path.relative_to(SRC / "transformer_circuits").parts[0].removesuffix(".py")
 
 
 def imports(path: Path, everywhere: bool = True) -> set[str]:
@@ -43,23 +47,42 @@ def undeclared(names: set[str], extras: list[str]) -> list[str]:
     about, providers = stamp.project(), importlib.metadata.packages_distributions()
     requirements = [*about["dependencies"], *sum((about["optional-dependencies"][e] for e in extras), [])]
     direct = {canonicalize_name(Requirement(requirement).name) for requirement in requirements} | PARTS
-    third = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"transformer_circuits"}
+    ours = {"transformer_circuits", "book_build", "book_tools", "workbooks"}
+    third = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - ours
     return [name for name in third if not direct & set(map(canonicalize_name, providers.get(name, [name])))]
 
 
-def test_every_import_is_a_direct_dependency_and_modules_load_without_extras_but_for_those_that_make_pages():
+def test_every_import_is_a_direct_dependency_and_the_library_loads_without_extras():
     """The workflow `test` installs each extra in an environment of its own."""
-    of_pages = {path for path in FILES if room_of(path) in ("pages", "forks", "build")}
     everything = list(stamp.project()["optional-dependencies"])
     for files, everywhere, extras in (
-        (FILES, True, everything),
-        (of_pages, False, ["book"]),
-        ({*FILES} - of_pages, False, []),
+        ([*FILES, *BESIDE], True, everything),
+        (BESIDE, False, ["book", "train"]),
+        (FILES, False, []),
     ):
         assert undeclared(set().union(*(imports(path, everywhere) for path in files)), extras) == []
+
+
+def test_the_library_and_the_chapters_import_nothing_that_stands_beside_the_library():
+    for path in FILES:
+        assert not {
+            name for name in imports(path) if name.partition(".")[0] in ("book_build", "book_tools", "workbooks")
+        }, path
     for path in (ROOT / "notebooks").glob("*.ipynb"):  # Google Colab installs no extras
-        text = path.read_text(encoding="utf-8")
-        assert not re.search(r"from transformer_circuits.*\b(pages|forks|build)\b", text), path
+        beside = r"(from|import) (book_build|book_tools" + ("" if path.name[0] == "e" else "|workbooks") + ")"
+        assert not re.search(beside, path.read_text(encoding="utf-8")), path
+
+
+def test_no_module_imports_one_of_a_later_room():
+    assert {room_of(path) for path in FILES} - {"__init__"} == set(ROOMS)
+    for path in FILES:
+        names = [name.split(".") for name in imports(path) if name.startswith("transformer_circuits.")]
+        later = [
+            room
+            for _, room, *_ in names
+            if path.name != "__init__.py" and ROOMS.index(room) > ROOMS.index(room_of(path))
+        ]
+        assert not later, f"{path} imports {later}"
 
 
 @pytest.mark.parametrize("command", ["check", "format --check"])

@@ -10,9 +10,9 @@ import pytest
 import torch
 import yaml
 
+from book_tools import hub
 from transformer_circuits.models import list_models, load_model, release
 from transformer_circuits.models.shards import sha256
-from transformer_circuits.pages import hub
 from transformer_circuits.paths import ROOT
 
 MODEL, OTHER, DAMAGED = "small-1l", "small-2l", "melodies-1l"

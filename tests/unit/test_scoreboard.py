@@ -6,8 +6,8 @@ import pytest
 import yaml
 from bs4 import BeautifulSoup
 
+from book_build.pages import scoreboard
 from transformer_circuits.claims import judge, ledger
-from transformer_circuits.pages import scoreboard
 
 ODD = "most are <td and `</script>` | *stars*\n\n# no heading\n\n:::{note}"
 MEASURED = dict(intact=(0.8, 0.5), left_read=(0.3, 0.01), left_unread=(0.9, 0.01), separation=(0.5, 0.01))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from book_tools.corpus import train_tokenizer
 from transformer_circuits.data import passage
 from transformer_circuits.models.tokenizer import first_tokens, narrow, pieces
 from transformer_circuits.paths import DATA
-from transformer_circuits.training.corpus import train_tokenizer
 
 FAMILY = json.loads((DATA / "tokenizer.json").read_text(encoding="utf8"))
 

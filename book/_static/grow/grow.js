@@ -1,4 +1,4 @@
-// The page "Grow one" (transformer_circuits/pages/grow.py): train.js trains in a worker, this draws. The worker is asked for a few steps at a time,
+// The page "Grow one" (book_build/pages/grow.py): train.js trains in a worker, this draws. The worker is asked for a few steps at a time,
 // and for the next ones when these are drawn.
 (() => {
   const root = document.getElementById("grow");

@@ -1,4 +1,4 @@
-// The training of the page "Grow one" (transformer_circuits/pages/grow.py): rows of tokens, backward pass, optimizers, measures. It draws
+// The training of the page "Grow one" (book_build/pages/grow.py): rows of tokens, backward pass, optimizers, measures. It draws
 // nothing: grow.js runs these functions in a worker, with those of forward.js.
 
 // Numbers from 0 to 1 (mulberry32), and normal ones, always the same for a seed.

@@ -1,4 +1,4 @@
-// The model of the page "Play" (transformer_circuits/pages/play.py): tokenizer, removal of heads, what each adds. It draws nothing:
+// The model of the page "Play" (book_build/pages/play.py): tokenizer, removal of heads, what each adds. It draws nothing:
 // play.js runs these functions in a worker, with those of forward.js.
 
 // ---- a byte-level BPE, as tokenizers (Python) does it ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// The page "Play" (transformer_circuits/pages/play.py). The model is engine.js, its data model.js, which the build writes.
+// The page "Play" (book_build/pages/play.py). The model is engine.js, its data model.js, which the build writes.
 (() => {
   const root = document.getElementById("play");
   const folder = new URL(".", document.currentScript.src);

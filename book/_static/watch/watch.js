@@ -1,4 +1,4 @@
-// The page "Watch it learn" (transformer_circuits/pages/watch.py): snapshots of a model's training, one at a time. Every number and every
+// The page "Watch it learn" (book_build/pages/watch.py): snapshots of a model's training, one at a time. Every number and every
 // threshold comes from the build: films/NAME.js has the facts of one film and its arrays.
 (() => {
   const root = document.getElementById("watch");

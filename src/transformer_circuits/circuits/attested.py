@@ -2,7 +2,7 @@
 
     python -m transformer_circuits.circuits.attested --corpus DIR --model attn-only-1l --ship data
 
-`DIR` is what `python -m transformer_circuits.training.corpus` made. For each first-layer head the 300 sources that come
+`DIR` is what `python -m book_tools.corpus` made. For each first-layer head the 300 sources that come
 first in the head dump are counted, with all their hits (`Candidates`). Definitions, fixed before any cost was known:
 
     occasions   n(s, d)     positions with destination d and a source s before it, in its document and the context
@@ -147,7 +147,7 @@ def load(model: TransformerBridge, file: Path = DATA / FILE, working: Bool[Tenso
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--corpus", type=Path, required=True, help="folder that `training.corpus` made")
+    parser.add_argument("--corpus", type=Path, required=True, help="folder that `book_tools.corpus` made")
     parser.add_argument("--model", default="attn-only-1l", help="a model that `load_model` knows")
     parser.add_argument("--ship", type=Path, default=DATA, help="folder to write to")
     args = parser.parse_args()

@@ -6,7 +6,7 @@
     accelerate launch --multi_gpu --num_processes 8 -m transformer_circuits.training.train --config ...     (several
     GPUs)
 
-`--data` is a folder that `training.corpus` wrote. A model with a smaller vocabulary reads the same text, cut finer
+`--data` is a folder that `make corpus` wrote. A model with a smaller vocabulary reads the same text, cut finer
 (`models.tokenizer`). Written to `--out`: `training.jsonl` (losses and scores), `checkpoint.safetensors` (after a kill,
 the same command resumes, with the losses of an uninterrupted run), and at the end `model/`, as the book ships models.
 Several CPU processes need `--multi_gpu` too: without it, Accelerate 1.15 starts a single one.

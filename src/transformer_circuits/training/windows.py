@@ -34,7 +34,7 @@ class Windows:
         planted: float = 0,
         resident: torch.device | None = None,
     ):
-        make = f"make it with `python -m transformer_circuits.training.corpus --out {path.parent}`"
+        make = f"make it with `python -m book_tools.corpus --out {path.parent}`"
         if not path.exists():
             raise ValueError(f"{path} is missing; {make}")
         try:

@@ -8,11 +8,11 @@ import io
 import zipfile
 from pathlib import Path
 
+from book_build.pages import model_cards, render
 from transformer_circuits import paths
 from transformer_circuits.models import list_models, release
 from transformer_circuits.models.registry import manifest
 from transformer_circuits.models.shards import TOKENIZER, sha256
-from transformer_circuits.pages import model_cards, render
 
 OUT = paths.BUILD / "hub"
 

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from book_build.pages import render
+from book_build.pages.dump_pages import table, tokens
 from transformer_circuits.circuits.head_map import Passage, head_map, passages, rises, windows_of
 from transformer_circuits.data import vocabulary
 from transformer_circuits.figures.tokens import as_code
 from transformer_circuits.measures.ablation import WINDOWS, recorded_effects
 from transformer_circuits.models import load_model
-from transformer_circuits.pages import render
-from transformer_circuits.pages.dump_pages import table, tokens
 
 MODEL = "attn-only-2l"
 SHOWN, SOURCES = 24, 3  # tokens of a passage, and the sources listed below it

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from book_build.pages import render
 from transformer_circuits.circuits import attested
 from transformer_circuits.circuits.bigrams import token_frequency
 from transformer_circuits.circuits.head_dump import head_dump
@@ -17,7 +18,6 @@ from transformer_circuits.data import bigram_counts, vocabulary
 from transformer_circuits.figures.tokens import Table, as_code
 from transformer_circuits.measures.ablation import AblationEffects, recorded_effects
 from transformer_circuits.models import load_model
-from transformer_circuits.pages import render
 
 MODELS = ("attn-only-1l", "attn-only-1l-32h")  # with one layer: a second one reads more than tokens
 N_SOURCES, K = 300, 10  # per page, and tokens per list; the Parquet file has all sources

@@ -2,8 +2,8 @@
 
     _build/results/NAME/: its files, and .made.json, written last, with its key and the seconds that it took
 
-The key of a notebook covers its code cells, the claims that they name, the package without `pages` and `build`, weights
-and data, Python, and the installed releases. That of a generated page covers all claims and `pages` instead of cells.
+The key of a notebook covers its code cells, the claims that they name, the library, the workbooks' judge, weights and
+data, Python, and the installed releases. That of a generated page covers all claims and `pages` instead of cells.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ import yaml
 
 import transformer_circuits
 
-PACKAGE = Path(transformer_circuits.__file__).resolve().parent
-CLAIMS = Path("claims", "claims.yml")  # in the package
+SOURCE = Path(transformer_circuits.__file__).resolve().parents[1]  # src/: the library, and what stands beside it
+CLAIMS = Path("transformer_circuits", "claims", "claims.yml")
 # Hidden files, caches, backups of editors, and the records that no chapter reads.
 IGNORED = re.compile(r"[.#].*|.*(\.egg-info|~|\.swp)|__pycache__|held_out_seed\.yml")
 
@@ -52,15 +52,15 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root, self.results, self.opened = root, root / "_build" / "results", time.time()
         installed = sorted({f"{found.name}=={found.version}" for found in importlib.metadata.distributions()})
-        package = [place for place in files_in(PACKAGE, ".") if place.parts[0] != "build"]
-        library = [place for place in package if place.parts[0] != "pages" and place != CLAIMS]
+        library = [place for place in files_in(SOURCE, "transformer_circuits", "workbooks") if place != CLAIMS]
+        pages = [*library, CLAIMS, *files_in(SOURCE, "book_build/pages")]
         data = files_in(root, "weights", "data")
-        self.inputs = [PACKAGE / place for place in package] + [root / place for place in data]
+        self.inputs = [SOURCE / place for place in pages] + [root / place for place in data]
         self.environment = sha256(sys.version, installed)
         inputs = sha256(self.environment, digest(root, data))
-        self.of_notebooks = sha256(inputs, digest(PACKAGE, library))
-        self.of_pages = sha256(inputs, digest(PACKAGE, package))
-        sections = yaml.load((PACKAGE / CLAIMS).read_text(encoding="utf-8"), yaml.CSafeLoader)["sections"]
+        self.of_notebooks = sha256(inputs, digest(SOURCE, library))
+        self.of_pages = sha256(inputs, digest(SOURCE, pages))
+        sections = yaml.load((SOURCE / CLAIMS).read_text(encoding="utf-8"), yaml.CSafeLoader)["sections"]
         self.claims = {claim["id"]: claim for section in sections for claim in section["claims"]}
 
     def key(self, source: str | None) -> str:

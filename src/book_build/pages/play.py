@@ -17,6 +17,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import get_act_name
 
+from book_build.pages import as_script, render
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.head_map import head_map
 from transformer_circuits.circuits.heads import Head, Hook, head_name
@@ -27,7 +28,6 @@ from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import matrices
-from transformer_circuits.pages import as_script, render
 
 MODELS = {"attn-only-2l": "model.js", "attn-only-2l-planted": "planted.js"}  # the first is what the page tells about
 MODEL = next(iter(MODELS))

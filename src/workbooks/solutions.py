@@ -9,9 +9,9 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.by_hand import induction_behavior
-from transformer_circuits.exercises import inputs
-from transformer_circuits.exercises.check import Wrong, exercise
 from transformer_circuits.models.bridge import from_matrices
+from workbooks import inputs
+from workbooks.check import Wrong, exercise
 
 
 @exercise(inputs.texts(2, 1, 2))

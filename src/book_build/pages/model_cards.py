@@ -10,6 +10,8 @@ from typing import Any
 import pandas as pd
 import torch
 
+from book_build.pages import render
+from book_tools.corpus import load_sources
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import D_VOCAB, held_out_documents, held_out_tokens, held_out_windows, load_tokenizer
 from transformer_circuits.measures import ablation
@@ -17,9 +19,7 @@ from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig
 from transformer_circuits.models.recipes import MEASURED, SHAPE, recipe
 from transformer_circuits.models.registry import list_models, manifest, training_log
-from transformer_circuits.pages import render
 from transformer_circuits.paths import DATA
-from transformer_circuits.training.corpus import load_sources
 from transformer_circuits.training.train import SECTIONS
 
 WINDOWS = 8  # of held-out text, for previous-token scores

@@ -1,9 +1,9 @@
 """From named sources to packed tokens: fetch, select, deduplicate, split, train the tokenizer, pack, report.
 
-    python -m transformer_circuits.training.corpus --out corpus
-    python -m transformer_circuits.training.corpus --out large --large                 (three times as much text)
-    python -m transformer_circuits.training.corpus --out corpus --folder MY_TEXTS       (any folder of text files)
-    python -m transformer_circuits.training.corpus --out corpus --dataset HF/NAME       (any Hugging Face text dataset)
+    python -m book_tools.corpus --out corpus
+    python -m book_tools.corpus --out large --large                 (three times as much text)
+    python -m book_tools.corpus --out corpus --folder MY_TEXTS       (any folder of text files)
+    python -m book_tools.corpus --out corpus --dataset HF/NAME       (any Hugging Face text dataset)
 
 `sources.toml` lists the sources with version, license, and SHA-256. Whole documents go to one side of the split.
 `--large` adds those of `sources_large.toml` to the training text: tokenizer and held-out documents stay the book's.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from book_build.pages import TEMPLATES, render
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Claim, Record, Verdict
-from transformer_circuits.pages import TEMPLATES, render
 from transformer_circuits.paths import DATA
 
 # What a reader wants to know first, in the paper's order: what the paper finds, in plain words.

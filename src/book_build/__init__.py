@@ -1,9 +1,9 @@
 """Build the book: run the notebooks, judge the claims, write the pages.
 
-    python -m transformer_circuits.build                     (what `make book` runs)
-    python -m transformer_circuits.build --sources           only what jupyter-book reads
-    python -m transformer_circuits.build --run [NOTEBOOK …]  only run notebooks
-    python -m transformer_circuits.build --store-outputs     put the outputs that nbval compares into the notebooks
+    python -m book_build                     (what `make book` runs)
+    python -m book_build --sources           only what jupyter-book reads
+    python -m book_build --run [NOTEBOOK …]  only run notebooks
+    python -m book_build --store-outputs     put the outputs that nbval compares into the notebooks
 
 `jupyter-book build .` gives the same pages: book/_ext/pages.py runs the second of these commands before Sphinx reads
 anything. The first turns warnings into errors, and replaces the old pages when the new ones are complete.
@@ -36,17 +36,17 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal
 from nbformat import NotebookNode
 
-from transformer_circuits import forks
-from transformer_circuits.build.store import BuildError, Store, digest, files_in, sha256, write_whole
+from book_build import forks
+from book_build.pages import paper_figures, scoreboard
+from book_build.store import BuildError, Store, digest, files_in, sha256, write_whole
 from transformer_circuits.claims import ledger, show
-from transformer_circuits.pages import paper_figures, scoreboard
 from transformer_circuits.paths import ROOT
 
 CONTENTS = "_toc.yml"
 GENERATED = {  # pages that depend on code, weights and data alone, and the modules whose `main` makes them
-    "book/models": "transformer_circuits.pages.model_cards",
-    "book/head_dump": "transformer_circuits.pages.dump_pages",
-    **{f"book/{name}": f"transformer_circuits.pages.{name}" for name in "every_head follow play watch grow".split()},
+    "book/models": "book_build.pages.model_cards",
+    "book/head_dump": "book_build.pages.dump_pages",
+    **{f"book/{name}": f"book_build.pages.{name}" for name in "every_head follow play watch grow".split()},
 }
 FAILED = "_build/failed"  # notebooks in which a cell failed in the last run, with outputs up to there
 TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared

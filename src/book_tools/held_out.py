@@ -1,6 +1,6 @@
 """Judge a held-out seed by the book's criteria: run chapters with another model, and keep their records.
 
-    python -m transformer_circuits.build.held_out notebooks/06_composition.ipynb notebooks/07_induction_heads.ipynb
+    python -m book_tools.held_out notebooks/06_composition.ipynb notebooks/07_induction_heads.ipynb
 
 Code cells that name "attn-only-2l" get the seed's name; cells that fail for it are listed and skipped. The records go
 to data/held_out_seed.yml. Run it once, when every criterion has been committed, and keep only claims about this model
@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-from transformer_circuits.build import TIMEOUT, code_cells, source_of
+from book_build import TIMEOUT, code_cells, source_of
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Record
 from transformer_circuits.paths import DATA, ROOT

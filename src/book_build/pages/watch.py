@@ -16,11 +16,11 @@ import torch
 from jaxtyping import Int
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from book_build.pages import as_script, render
 from transformer_circuits.circuits import in_context
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures import ablation, attention, repeats, weights
 from transformer_circuits.models.registry import list_models, load_model, manifest, training_film, training_log
-from transformer_circuits.pages import as_script, render
 
 TEXTS = ("Made-up names", "Random tokens, twice")
 # What a head does. Of several roles, the last one is shown.

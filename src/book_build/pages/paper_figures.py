@@ -8,10 +8,10 @@ from urllib.parse import quote
 import yaml
 from nbformat import NotebookNode
 
+from book_build.pages import render
+from book_build.pages.scoreboard import Results, number_of
 from transformer_circuits.claims import ledger
 from transformer_circuits.claims.ledger import Strict
-from transformer_circuits.pages import render
-from transformer_circuits.pages.scoreboard import Results, number_of
 
 
 class Figure(Strict):

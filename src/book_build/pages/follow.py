@@ -14,13 +14,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from book_build.pages import render
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import Head, Hook, head_name
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.models import load_model
-from transformer_circuits.pages import render
 from transformer_circuits.training.evaluation import decimals
 
 TWO, ONE = "attn-only-2l", "attn-only-1l"

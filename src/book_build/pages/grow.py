@@ -4,9 +4,9 @@ import html
 import json
 from pathlib import Path
 
+from book_build.pages import render
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
 from transformer_circuits.measures.weights import COMPOSES
-from transformer_circuits.pages import render
 
 
 def main(out: Path) -> None:

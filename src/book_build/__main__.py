@@ -1,0 +1,7 @@
+"""python -m book_build"""
+
+import sys
+
+from book_build import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Commands that write `data/` and releases; chapters read what they wrote."""

@@ -1,6 +1,0 @@
-"""The exercises of the workbooks: `check` judges, and `helped`, `answered`, `drawn` show what belongs to them."""
-
-from transformer_circuits.exercises import solutions  # noqa: F401 registers all exercises
-from transformer_circuits.exercises.check import EXERCISES, answered, check, drawn, helped
-
-__all__ = ["EXERCISES", "answered", "check", "drawn", "helped"]
