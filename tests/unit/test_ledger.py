@@ -17,41 +17,44 @@ from transformer_circuits.claims.ledger import LedgerError, load_claims, names_i
 # The paper's claims as this project lists them, section by section.
 PAPER = """
 O1 O2 O3 O4 O5 O6 O7 O8 O9  Z1 Z2 Z3
-P1 P2 P3 S1 S2 S3 S4 S5 S6 S7 S8 E1 E2 E3 E4 E5 E6 E7
-T1 T2 T3 T4 T5 T6 T7 T8 T9 T10 T11 T12 T13 T14 T15 T16 T17
-W1 W2 W3 W4 W5 W6 W7 W8 W9 W10  X1 X2 X3  A1 A2 A3 A4 A5
+P1 P2 P3 S1 S2 S3 S4 S5 S6 S7 S8 S9 E1 E2 E3 E4 E5 E6 E7
+T1 T2 T3 T4 T5 T6 T7 T8 T9 T10 T11 T12 T13 T14 T15 T16 T17 T18 T19 T20 T21
+W1 W2 W3 W4 W5 W6 W7 W8 W9 W10 W11  X1 X2 X3  A1 A2 A3 A4 A5
 """.split()
 IDENTITIES = set("O1 O2 O3 O4 O6 P1 P2 P3 E3 E5 T1 T2 X1 X2 X3 A1 A2 A3 A4 A5".split())
-NOTES = {"S6", "S7", "E2", "T13", "T15"}
+NOTES = {"S6", "S7", "E2", "T4", "T13", "T15"}
 JUDGED = [id for id in PAPER if id not in IDENTITIES | NOTES]
 
 # For each claim numbers that bear its statement out, in the order of its `values`: a criterion that nothing can meet, or that
 # was mistyped, shows here. They are inventions, not results.
 BORNE_OUT = {
-    "O5": (3, 0.4, 0.01), "O7": (0.6, 0.6, 0.29, 0.2, 0.5), "O8": (1, 2, 36), "O9": (3, -0.6, 0.07),
-    "Z1": (0.98, 0.1, 2.1, 0.95), "Z2": (0.02,), "Z3": (0.1, 1.5, 2, 0.9, 0.9, 0.6, 0.6, 0.9),
+    "O5": (3, 0.4, 0.01), "O7": (0.6, 0.6, 0.29, 0.2, 0.5), "O8": (1, 2, 36), "O9": (3, 4, 1, 0.05),
+    "Z1": (0.98, 0.1, 2.1, 0.95), "Z2": (0.02,), "Z3": (0.1, 1.5, 2, 0.9, 0.9, 0.6, 0.6, 0.9, 0.3, 0.3, 0.2, 0.2),
     "S1": (0.9, 0.02, 0.8, 0.2), "S2": (0.4, 0.2, 0.02, 0.01, 0.0004, 0.0004, 0.0001, 0.0001), "S3": (20, 0.1, 0.01),
-    "S4": (50, 0.6, 0.02), "S5": (0.8, 0.6, 2, 12), "S8": (0.5, 0.1, 1),
+    "S4": (50, 0.6, 0.02, 0.6, 0.02), "S5": (0.8, 0.6, 2, 12), "S8": (0.5, 0.1, 1), "S9": (0.95, 2),
     "E4": (0.99, 0.9, 0.95, 0.98, 0.7, 0.8), "E6": (0.1, 0.001, 4), "E7": (0.6, 1.2, 2),
-    "T3": (4, 1, 1, 3, 3), "T4": (0.5, 0.6), "T5": (0.03,), "T6": (2, 0.7, 0.1, 0.14), "T7": (0.5, 0.7, 0.2, 4, 0.3),
+    "T3": (4, 1, 1, 3, 3), "T5": (0.03,), "T6": (2, 0.7, 0.1, 0.14), "T7": (0.5, 0.7, 0.2, 4, 0.3),
     "T8": (0.02, 0.8, 0.001, 0.7, 0.1, 6, 8.3), "T9": (0.8, 0.1), "T10": (2, 2, 10, 0), "T12": (0.3, 0.05, 6),
-    "T14": (0.8, 0.05, 0.75, 0.3, 12), "T16": (0.8, 0.7, 0.9, 0.9, 0.6, 0.8), "T17": (0.9, 0.2, 0.7, 0.5, 0.2, 0.2),
+    "T14": (0.8, 0.05, 0.75, 0.3, 12), "T16": (0.8, 0.6, 0.95, 0.6, 0.95), "T17": (0.9, 0.2, 0.7, 0.5, 0.2, 0.2),
+    "T18": (0.95, 0.9, 0.01), "T19": (0.97, 0.95), "T20": (0.9,), "T21": (0.95, 3),
     "W1": (-0.05, -0.5, 0.45), "W2": (0.7, 400, 600, 800, 300, 2, 300, 0.7, 0.02), "W3": (0.7, 0.05, 0.8, 0.75, 0.9), "W4": (0.8, 0.02), "W5": (0.6, 0.4),
-    "W6": (5, 3, 0.7, 5, 0.6), "W7": (2, 0.5, 0.6, 0.1, 0.9), "W8": (0.01, 0.8), "W9": (1.5, 0.5, 1e-6), "W10": (0.3, 0.3, 0.083),
+    "W6": (5, 3, 0.7, 5, 0.6), "W7": (2, 0.5, 0.6, 0.1, 0.9), "W8": (0.01, 0.8), "W9": (1.5, 0.5, 1e-6), "W10": (0.3, 0.3, 0.083), "W11": (0.9, 250, 240, 60),
 }  # fmt: skip
 
 
 def borne_out(id):
-    """Values with which a claim is reproduced: the paper's, or invented ones, without error; of models that were trained alike."""
+    """Values with which a claim is reproduced: the paper's, or invented ones, without error; of models that were trained alike. A fresh
+    seed has the same ones."""
     claim = load_claims()[id]
     values = claim.paper_values or dict(zip(claim.values, BORNE_OUT[id], strict=True))
+    values |= {name: values[name[6:]] for name in claim.optional if name.startswith("fresh_")}
     values |= dict.fromkeys((error for name, error in claim.errors.items() if name in values), 0)
     return {**values, "alike": 1} if "alike" in claim.optional else values
 
 
 def test_the_ledger_holds_exactly_the_papers_claims():
     claims = load_claims()
-    assert sorted(claims) == sorted(PAPER) and len(PAPER) == 65
+    assert sorted(claims) == sorted(PAPER) and len(PAPER) == 71
     assert {id for id, claim in claims.items() if claim.group == "identity"} == IDENTITIES
     assert {id for id, claim in claims.items() if claim.group == "note"} == NOTES
 

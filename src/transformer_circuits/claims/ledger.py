@@ -108,6 +108,8 @@ class Claim(Strict):
     reproduced: str = ""
     partly: str = ""
     why: str = ""
+    known: str = ""
+    null_model: str = ""
     fails_at: list[Case] = []
     paper_values: dict[str, float] = {}
     tolerance: FiniteFloat = 1e-4
