@@ -87,8 +87,6 @@ def unfounded_on_the_page_of_failures(page: str, notebooks: dict[str, NotebookNo
 
 
 def entries(page: str) -> dict[str, str]:
-    """Return what the page of failures has on each claim: its details, below `(why-t8)=`, and its block or line above."""
+    """Return what the page of failures has on each claim: the section below `(why-t8)=`."""
     parts = re.split(r"^\(why-(\w+)\)=$", page, flags=re.MULTILINE)
-    details = {id.upper(): text.partition("\n</details>")[0] for id, text in zip(parts[1::2], parts[2::2])}
-    rows = {id.upper(): row for row, id in re.findall(r"^([|-] \[[^]]+\]\(#why-(\w+)\).*)$", page, re.MULTILINE)}
-    return {id: f"{text}\n\n{rows.get(id, '')}" for id, text in details.items()}
+    return {id.upper(): re.split(r"^## ", text, flags=re.MULTILINE)[0] for id, text in zip(parts[1::2], parts[2::2])}

@@ -85,8 +85,8 @@ def test_a_false_statement_is_judged_not_reproduced_and_a_true_one_reproduced(id
     claim = load_claims()[id]
     for case in claim.fails_at:
         assert verdict_on(claim, case.values) is Verdict.NOT_REPRODUCED, case.case
-    assert verdict_on(claim, borne_out(id)) is Verdict.REPRODUCED
-    assert show.unmet_conditions(judge(id, borne_out(id))) == []
+    assert verdict_on(claim.on_unseen, borne_out(id)) is Verdict.REPRODUCED
+    assert show.unmet_conditions(judge(id, borne_out(id))) == [show.UNDECIDED] * claim.undecided
     words = claim.in_words  # one plain sentence, with which the card begins
     start = claim.words(Verdict.REPRODUCED).capitalize()
     assert re.fullmatch(rf"{start} if [^`_]*\.", words) and len(words.split()) <= 45, words
@@ -211,3 +211,10 @@ def test_a_held_out_seed_is_judged_in_the_place_of_the_books_model(tmp_path, cap
     nbformat.write(new_notebook(cells=[new_code_cell("other = 'attn-only-2l-planted'")]), path)
     with pytest.raises(ValueError, match='02_two.ipynb has no "attn-only-2l"'):
         held_out.main([str(path), "--out", str(out)])
+
+
+def test_a_criterion_that_replaced_a_failed_one_after_its_result_counts_as_partly_until_an_unseen_model_decides():
+    claim = load_claims()["T10"].model_copy(update={"unseen": ""})
+    assert claim.undecided and verdict_on(claim, borne_out("T10")) is Verdict.PARTLY
+    assert verdict_on(claim.on_unseen, borne_out("T10")) is Verdict.REPRODUCED
+    assert not load_claims()["W4"].undecided  # judged on a model that was trained for it afterward

@@ -74,6 +74,11 @@ class Amendment(Strict):
     now: str = ""
     after_result: bool = False
 
+    @property
+    def failed(self) -> bool:
+        """Whether the old criterion was not met in full."""
+        return self.result.startswith(("Partly", "Not reproduced", "No "))
+
 
 class Public(Strict):
     """What differs where a public model is measured: words, and the fields of the claim that hold for one model."""
@@ -116,6 +121,7 @@ class Claim(Strict):
     error: str = "relative error"
     public: Public | None = None
     amended: list[Amendment] = []
+    unseen: str = ""
 
     @property
     def judged(self) -> bool:
@@ -126,6 +132,11 @@ class Claim(Strict):
     def changed_late(self) -> bool:
         """Whether the criterion was changed after a result had been seen."""
         return any(old.after_result for old in self.amended)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a criterion failed, was replaced after this result, and no model that was unseen then has decided."""
+        return not self.unseen and any(old.after_result and old.failed for old in self.amended)
 
     @property
     def group(self) -> Literal["identity", "finding", "question", "note"]:
@@ -150,9 +161,14 @@ class Claim(Strict):
     def on_public(self) -> Self:
         """The claim as a public model is judged by it."""
         if self.public is None:
-            return self
+            return self.on_unseen
         changed = {name: getattr(self.public, name) for name in self.public.model_fields_set - {"words"}}
-        return self.model_copy(update={"optional": {}, **changed} if "values" in changed else changed)
+        return self.on_unseen.model_copy(update={"optional": {}, **changed} if "values" in changed else changed)
+
+    @property
+    def on_unseen(self) -> Self:
+        """The claim as it judges a model that no criterion was written for."""
+        return self.model_copy(update={"unseen": self.unseen or "this one"})
 
     @property
     def quantities(self) -> dict[str, Quantity]:
@@ -231,9 +247,12 @@ def load_elsewhere(path: Path) -> Elsewhere:
 
 
 def save_elsewhere(path: Path, model: str, measured: str, records: Iterable[Record]) -> None:
-    """Write a file of records, claims in the order of claims.yml."""
+    """Write a file of records, claims in the order of claims.yml, with the verdicts on a model that was unseen."""
     order = list(load_claims())
-    ordered = [r.model_dump(mode="json") for r in sorted(records, key=lambda record: order.index(record.id))]
+    ordered = []
+    for record in sorted(records, key=lambda record: order.index(record.id)):
+        verdict = verdict_on(record.claim.on_unseen, record.values)
+        ordered.append(record.model_copy(update={"verdict": verdict}).model_dump(mode="json"))
     content = {"model": model, "measured": measured, "records": ordered}
     path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
 
@@ -294,13 +313,13 @@ def measured(claim: Claim, given: Mapping[str, float]) -> dict[str, float]:
 
 
 def verdict_on(claim: Claim, numbers: Mapping[str, float]) -> Verdict:
-    """Return the verdict on measured values, by the claim's criterion alone."""
+    """Return the verdict on measured values, by the claim's criterion; at most "partly" if the claim is `undecided`."""
     if claim.kind == "identity":
         return Verdict.HOLDS if max(map(abs, numbers.values())) < claim.tolerance else Verdict.FAILS
     if claim.kind == "note":
         return Verdict.NOTED
     if not unmet(claim.reproduced, numbers):
-        return Verdict.REPRODUCED
+        return Verdict.PARTLY if claim.undecided else Verdict.REPRODUCED
     return Verdict.NOT_REPRODUCED if unmet(claim.partly, numbers) else Verdict.PARTLY
 
 

@@ -66,6 +66,7 @@ def show_estimate(claim: Claim, name: str, values: Mapping[str, float], digits: 
     return f"{show_quantity(values[name], of_value, digits)} ± {show_quantity(error, unit, digits=2)}"
 
 
+UNDECIDED = "an earlier criterion failed here, and no model that was unseen when it was replaced has decided"
 SIGNS = {ast.GtE: "≥", ast.Gt: ">", ast.LtE: "≤", ast.Lt: "<", ast.Eq: "="}
 
 
@@ -73,7 +74,8 @@ def unmet_conditions(record: Record) -> list[str]:
     """Say why a claim was not reproduced: of each part of its criterion that is not met, the values and needs."""
     if record.verdict not in (Verdict.PARTLY, Verdict.NOT_REPRODUCED):
         return []
-    return [needed(record.claim, part, record.values) for part in unmet(record.claim.reproduced, record.values)]
+    claim, parts = record.claim, unmet(record.claim.reproduced, record.values)
+    return [needed(claim, part, record.values) for part in parts] or [UNDECIDED]
 
 
 def needed(claim: Claim, part: ast.Compare, values: Mapping[str, float]) -> str:
