@@ -1,19 +1,29 @@
-"""The plot types that more than one chapter draws. Each returns its Axes, so that a chapter can add to it."""
+"""The plot types that more than one chapter draws, in one grammar (palette.toml). Each returns its Axes, so that a
+chapter can add to it. `title`: what the picture shows, as a sentence; it is broken into lines."""
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
 from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path
 from matplotlib.ticker import LogLocator, NullLocator
 from numpy.typing import ArrayLike
 
+from transformer_circuits.figures.style import LABEL, WIDTH
 from transformer_circuits.figures.tokens import show_token
 
 LAYERS = ("first layer", "second layer")
-OTHERS = "0.6"  # gray; what a figure is about is in the first color, blue
+OTHERS = "other"  # gray; what a figure is about has the color of its layer
+COLOR_OF_LAYER = ("first", "second")
+SHADES = 24  # of a cell: a path each
+THRESHOLD = {"color": "soft", "ls": "--", "lw": 1, "zorder": 1}
+MONO = "DejaVu Sans Mono"
 
 
 def label_of(name: str) -> str:
@@ -28,48 +38,139 @@ def label_of(name: str) -> str:
     return "".join(drawn).replace("$", r"\$")
 
 
+def title_lines(text: str, width: float = WIDTH) -> list[str]:
+    """Return a title broken into lines of about the same length that fit a figure of `width` inches."""
+    most = int(8.6 * width)
+    even = -(-len(text) // max(1, len(textwrap.wrap(text, most))))
+    return min((textwrap.wrap(text, wide) for wide in range(even, most + 1)), key=len, default=[])
+
+
+def finding(text: str, ax: Axes) -> None:
+    """Write above a figure what it shows."""
+    if text:
+        words = "\n".join(title_lines(text, ax.figure.get_figwidth()))
+        ax.figure.suptitle(words, x=0.01, ha="left", linespacing=1.25)
+
+
+def cells(values: ArrayLike, ax: Axes, *, color: str = "ink", below: str = "negative", largest: float = 1.0) -> None:
+    """Draw a matrix as cells around whole coordinates, rows downwards: the page at 0, and at `largest` the color."""
+    values = np.nan_to_num(np.asarray(values, dtype=float)) / largest
+    shade = np.round(SHADES * values.clip(-1, 1)).astype(int)
+    for level in np.unique(shade[shade != 0]):
+        corners = np.argwhere(shade == level)[:, ::-1] - 0.5
+        places = [Path(Path.unit_rectangle().vertices + corner, Path.unit_rectangle().codes) for corner in corners]
+        look = {"fc": color if level > 0 else below, "alpha": abs(level) / SHADES, "lw": 0, "antialiased": False}
+        ax.add_patch(PathPatch(Path.make_compound_path(*places), **look))
+    rows, columns = values.shape
+    ax.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
+    ax.spines[:].set_visible(False)
+
+
+def _future(rows: int, columns: int, ax: Axes) -> None:
+    """Mask what comes after the current token, in the band's gray."""
+    steps = [(columns - rows + row + 0.5, row + dy) for row in range(rows) for dy in (-0.5, 0.5)]
+    outline = [*steps, (columns - 0.5, rows - 0.5), (columns - 0.5, -0.5)]
+    ax.add_patch(PathPatch(Path([*outline, outline[0]]), fc="band", lw=0, zorder=0))
+
+
+def frame(places: Iterable[tuple[int, int]], ax: Axes, color: str = "frame") -> None:
+    """Frame selected cells, each (row, column)."""
+    boxes = [Rectangle((column - 0.5, row - 0.5), 1, 1) for row, column in places]
+    ax.add_collection(PatchCollection(boxes, fc="none", ec=color, lw=1.4, zorder=3))
+
+
+def pattern(
+    attention: ArrayLike,
+    tokens: Sequence[str],
+    *,
+    layer: int = 1,
+    title: str = "",
+    frames: ArrayLike | Iterable[tuple[int, int]] = (),
+    bold: Collection[int] = (),
+    color: str | None = None,
+    name: str = "",
+    sources: bool = True,
+    ax: Axes | None = None,
+) -> Axes:
+    """An attention pattern [destination, source]: rows attend to columns, in the color of the head's layer.
+
+    `tokens`: of all sources; where there are fewer rows, these are the last ones. `frames`: the cells that it is about,
+    as [destination, source], true or false, or as pairs. `bold`: positions of tokens to see first. `color`: another
+    one than the layer's. `name`: of this panel, where there are several. `sources`: whether the columns have names.
+    """
+    attention = np.asarray(attention, dtype=float)
+    rows, columns = attention.shape
+    shown = [label_of(token).replace("<|start|>", "start") for token in tokens]
+    if len(shown) != columns:
+        raise ValueError(f"there must be a token for each of the {columns} sources, got {len(shown)}")
+    room = 0.09 * max(map(len, shown)) + 0.1  # inches, for a name
+    cell = min(0.3, (WIDTH - room) / columns)
+    if ax is None:
+        height = rows * cell + sources * room + 0.3 * len(title_lines(title)) + 0.25 * bool(name) + 0.1
+        _, ax = plt.subplots(figsize=(WIDTH, height))
+    _future(rows, columns, ax)
+    cells(attention, ax, color=color or COLOR_OF_LAYER[layer])
+    frames = np.asarray(frames)
+    frame(np.argwhere(frames) if frames.dtype == bool else frames, ax)
+    every = int(np.ceil(0.15 / cell))  # names need 0.15 inches each
+    for axis, places, turn in ((ax.xaxis, range(columns), 90), (ax.yaxis, range(columns - rows, columns), 0)):
+        ticks = [i for i in range(len(places)) if (len(places) - 1 - i) % every == 0]
+        axis.set_ticks(ticks, [shown[places[i]] for i in ticks], rotation=turn, family=MONO, color="ink")
+        for i, label in zip(ticks, axis.get_ticklabels()):
+            label.set_weight("bold" if places[i] in bold else "normal")
+    ax.tick_params(length=0, pad=2, top=True, labeltop=sources, bottom=False, labelbottom=False)
+    ax.set_aspect("equal", anchor="W")
+    if name:
+        ax.set_title(name)
+    finding(title, ax)
+    return ax
+
+
 def heatmap(
     values: ArrayLike,
     *,
     x: Sequence[str] | str = "",
     y: Sequence[str] | str = "",
-    label: str,
+    label: str = "",
     limits: tuple[float, float] | None = None,
     numbers: str | None = None,
     rings: ArrayLike | None = None,
+    color: str = "ink",
+    title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """A matrix as colors, rows downwards; red below zero and blue above if there are negative numbers.
+    """A matrix as shades, rows downwards: positive in ink, negative in red. For attention there is `pattern`.
 
-    `x`, `y`: a name for each column and row (tokens are made visible), or one for the axis. `numbers`: a format such as
-    "{:.1f}" to print in each cell. `rings`: [row, column], where to draw rings around cells.
+    `x`, `y`: a name for each column and row (tokens are made visible), or one for the axis. `limits`: only the upper
+    one counts, which has the full color. `numbers`: a format such as "{:.1f}" to print in each cell. `rings`:
+    [row, column], which cells have a frame. `label`: what the numbers are, below the matrix.
     """
     values = np.asarray(values, dtype=float)
+    rows, columns = values.shape
     if ax is None:
-        rows, columns = values.shape
-        _, ax = plt.subplots(figsize=(min(5.4, 2.2 + 0.32 * columns), min(6.5, 1.4 + 0.28 * rows)))
-    signed = (values < 0).any()
-    largest = np.nanmax(np.abs(values))
-    colors = {"cmap": "RdBu", "vmin": -largest, "vmax": largest} if signed else {"cmap": "viridis", "vmin": 0.0}
-    image = ax.imshow(values, aspect="auto", interpolation="nearest", **colors)
-    if limits is not None:
-        image.set_clim(*limits)
+        _, ax = plt.subplots(figsize=(min(WIDTH, 2.2 + 0.36 * columns), min(6.5, 1.4 + 0.3 * rows)))
+    largest = limits[1] if limits else float(np.nanmax(np.abs(values)))
+    causal = label.startswith("attention") and rows <= columns and not np.triu(values, columns - rows + 1).any()
+    if causal:
+        _future(rows, columns, ax)
+        color = "second" if color == "ink" else color
+    # Behind numbers even the strongest cell stays pale enough to read them.
+    cells(values, ax, color=color, largest=2.2 * largest if numbers else largest)
     for names, axis, turn in ((x, ax.xaxis, 90), (y, ax.yaxis, 0)):
         if isinstance(names, str):
             axis.set_label_text(names)
         else:
-            axis.set_ticks(range(len(names)), [label_of(name) for name in names], rotation=turn, fontsize=9)
+            axis.set_ticks(range(len(names)), [label_of(name) for name in names], rotation=turn, color="ink")
+    ax.tick_params(length=0)
     if numbers is not None:
-        middle = (image.norm.vmin + image.norm.vmax) / 2
         for (row, column), value in np.ndenumerate(values):
-            dark = abs(value) > 0.6 * image.norm.vmax if signed else value < middle
-            color, shown = "white" if dark else "black", numbers.format(value)
-            ax.text(column, row, shown, ha="center", va="center", fontsize=8, color=color)
+            ax.text(column, row, numbers.format(value), ha="center", va="center", fontsize=LABEL)
     if rings is not None:
-        at, to = np.nonzero(np.asarray(rings).T)
-        ax.plot(at, to, "o", markerfacecolor="none", markeredgecolor="C2", markersize=7, linestyle="none")
-    ax.figure.colorbar(image, ax=ax, label=label, fraction=0.05)
-    ax.grid(False)
+        frame(np.argwhere(np.asarray(rings)), ax)
+    if label and not causal:
+        red = ", red below zero" if (values < 0).any() else ""
+        ax.set_title(f"{label}: full color at {largest:.2g}{red}", weight="normal", color="soft")
+    finding(title, ax)
     return ax
 
 
@@ -84,32 +185,39 @@ def head_dots(
     label: str,
     mark: float | None = None,
     name_from: float | None = None,
+    title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
     """A number for each head, a column of dots for each layer of each model: {"two layers": [layer, head]}.
 
-    `mark`: a line to compare with. Heads from `name_from` (default: `mark`) on are blue and have names.
+    `mark`: a line to compare with. Heads from `name_from` (default: `mark`) on have names, and their layer's color.
     """
-    ax = ax or plt.subplots(figsize=(5.4, 3.2))[1]
+    ax = ax or plt.subplots()[1]
     name_from = mark if name_from is None else name_from
-    ticks = []
+    ticks, between = [], "\n" if len(scores) > 2 else " "
     for model, values in scores.items():
-        for layer, heads in enumerate(np.atleast_2d(np.asarray(values, dtype=float))):
+        values = np.atleast_2d(np.asarray(values, dtype=float))
+        for layer, heads in enumerate(values):
             x = len(ticks) + spread(len(heads), 0.4)
-            place = LAYERS[layer].replace(" ", "\n") if layer < 2 else f"layer {layer}"
-            ticks.append(f"{model}\n{place}")
+            place = LAYERS[layer].replace(" ", between) if layer < 2 else f"layer {layer}"
+            ticks.append(f"{model}\n{place}" if len(values) > 1 else model)
             named = heads >= (np.inf if name_from is None else name_from)
+            color = COLOR_OF_LAYER[min(layer, 1)]
             ax.scatter(x[~named], heads[~named], color=OTHERS, s=22)
-            ax.scatter(x[named], heads[named], color="C0", s=30)
+            ax.scatter(x[named], heads[named], color=color, s=34)
             for head in np.flatnonzero(named):
-                at = x[head], heads[head]
-                ax.annotate(f"{layer}.{head}", at, (0, 5), textcoords="offset points", ha="center", fontsize=10)
+                _name(f"{layer}.{head}", (x[head], heads[head]), (0, 5), ax, ha="center")
     if mark is not None:
-        ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)
+        ax.axhline(mark, **THRESHOLD)
     ax.set_xticks(range(len(ticks)), ticks)
     ax.set_xlim(-0.6, len(ticks) - 0.4)
     ax.set_ylabel(label)
+    finding(title, ax)
     return ax
+
+
+def _name(text: str, at: tuple[float, float], offset: tuple[float, float], ax: Axes, **look: object) -> None:
+    ax.annotate(text, at, offset, textcoords="offset points", **look)
 
 
 def by_layer(
@@ -128,19 +236,19 @@ def by_layer(
     """
     values, faded = np.asarray(values, dtype=float), np.asarray(faded)
     layers, heads = values.shape
-    x = np.arange(layers)[:, None] + spread(heads, 0.3)
-    shown = np.where(faded | np.isnan(values), -np.inf, values)
-    above = shown >= mark
-    with_names = above & (shown >= np.sort(shown, axis=None)[-named:][0]) & (named > 0)
-    for which, face, edge in ((faded, "none", "0.75"), (~faded & ~above, OTHERS, OTHERS), (above, "C0", "C0")):
-        ax.scatter(x[which], values[which], facecolors=face, edgecolors=edge, s=18)
-    for layer, head in np.argwhere(with_names):
-        at = x[layer, head], values[layer, head]
-        left = above[layer, head + 1 : head + 3].any()  # away from the next dot
-        place = {"xytext": (-4, 2), "ha": "right"} if left else {"xytext": (4, 2)}
-        ax.annotate(f"{layer}.{head}", at, **place, textcoords="offset points", fontsize=10)
-    ax.axhline(mark, color="0.4", linestyle="--", linewidth=1)
-    ax.axhspan(*chance, color="0.92", zorder=0)
+    x = np.arange(layers)[:, None] + spread(heads, 0.25)
+    above = values >= mark
+    for which, color in ((~above, OTHERS), (above, "second")):
+        for hollow in (True, False):
+            these = which & (faded == hollow)
+            ax.scatter(x[these], values[these], s=24, facecolor="none" if hollow else color, edgecolor=color)
+    for layer, head in np.argwhere(above)[np.argsort(-values[above])][:named]:
+        # In the last quarter of the layers a name is left of its dot, where there is room.
+        right = layer > 0.75 * (layers - 1)
+        side = {"ha": "right" if right else "left", "va": "center"}
+        _name(f"{layer}.{head}", (x[layer, head], values[layer, head]), (-6 if right else 6, 0), ax, **side)
+    ax.axhline(mark, **THRESHOLD)
+    ax.axhspan(*chance, color="band", zorder=0)
     ax.set(xlabel="layer", ylabel=label, xlim=(-0.6, layers - 0.4))
     ax.set_xticks(range(0, layers, -(-layers // 12)))
     return ax
@@ -154,46 +262,242 @@ def bars(
     errors: ArrayLike | None = None,
     accent: Sequence[int] = (),
     reference: float | None = None,
+    title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
     """Bars with their names. `errors`: half-widths; `accent`: what the figure is about; `reference`: a line."""
-    ax = ax or plt.subplots(figsize=(5.4, 3.2))[1]
+    ax = ax or plt.subplots()[1]
     place = np.arange(len(names))
-    colors = ["C0" if i in accent or not accent else OTHERS for i in place]
-    ax.bar(place, np.asarray(values, dtype=float), 0.7, yerr=errors, color=colors, error_kw={"linewidth": 1})
+    colors = ["second" if i in accent or not accent else OTHERS for i in place]
+    ax.bar(place, np.asarray(values, dtype=float), 0.7, yerr=errors, color=colors, error_kw={"lw": 1, "ecolor": "ink"})
     if reference is not None:
-        ax.axhline(reference, color="0.4", linestyle="--", linewidth=1)
-    room = ax.get_position().width * ax.figure.get_figwidth()  # inches; a character takes about 0.07 of one
-    turn = 60 if 0.07 * max(map(len, names)) * len(names) > room else 0
+        ax.axhline(reference, **THRESHOLD)
+    room = ax.get_position().width * ax.figure.get_figwidth()  # inches; a character takes about 0.09 of one
+    turn = 60 if 0.09 * max(map(len, names)) * len(names) > room else 0
     ax.set_xticks(place, [label_of(name) for name in names], rotation=turn, ha="right" if turn else "center")
     ax.set_ylabel(label)
+    finding(title, ax)
     return ax
 
 
-def name_points(x: ArrayLike, y: ArrayLike, names: Sequence[str], *, column: float, ax: Axes) -> None:
-    """Write the names of points one below the other at the x position `column`, each with a thin line to its point."""
-    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    low, high = ax.get_ylim()
-    gap = (high - low) / 17
-    order, steps = np.argsort(y, kind="stable"), gap * np.arange(len(y))
-    places = np.maximum.accumulate(y[order] - steps) + steps  # at least a gap above the one below
-    places = np.minimum(places, high - gap / 2 - steps[::-1])  # all of them below the top
-    line = {"arrowstyle": "-", "color": "0.7", "lw": 0.7, "shrinkB": 4}
-    for point, place in zip(order, places):
-        at, to = (x[point], y[point]), (column, place)
-        ax.annotate(names[point], at, to, va="center", fontsize=10, arrowprops=line)
+def rows(
+    values: Mapping[str, float],
+    *,
+    label: str = "",
+    form: str = "{:.2f}",
+    errors: Mapping[str, float] | None = None,
+    accent: Collection[str] = (),
+    color: str = "second",
+    reference: float | None = None,
+    limit: float | None = None,
+    title: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """Bars from left to right on a linear axis, each with its name and its number; negative ones are red.
+
+    `form`: of the numbers. `errors`: standard errors. `accent`: names of the rows that it is about (default: all); the
+    others are gray. `reference`: a dashed line. `limit`: of the axis, such as 1 for fractions.
+    """
+    sizes = np.array([*values.values()], dtype=float)
+    if ax is None:
+        _, ax = plt.subplots(
+            figsize=(WIDTH, 0.4 * len(sizes) + 0.3 * len(title_lines(title)) + 0.35 * bool(label) + 0.2)
+        )
+    full = limit or np.abs(sizes).max()
+    for row, (name, size) in enumerate(values.items()):
+        strong = name in accent or not accent
+        ax.barh(row, size, 0.62, color="negative" if size < 0 else color if strong else OTHERS)
+        error = (errors or {}).get(name, 0.0)
+        if error:
+            ax.plot([size - error, size + error], [row, row], color="ink", lw=1.2, ls="-")
+        weight = "bold" if accent and strong else "normal"
+        ax.text(
+            max(size, 0) + error + 0.02 * full, row, form.format(size).replace("-", "−"), va="center", weight=weight
+        )
+    if reference is not None:
+        ax.axvline(reference, **THRESHOLD)
+    ax.set(xlim=(min(0, 1.05 * sizes.min()), 1.22 * full), ylim=(len(sizes) - 0.5, -0.5), xticks=[])
+    ax.set_xlabel(label, loc="right")
+    ax.set_yticks(range(len(sizes)), map(_two_lines, values), color="ink")
+    for name, text in zip(values, ax.get_yticklabels()):
+        text.set_weight("bold" if name in accent else "normal")
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.axvline(0, color="other", lw=1, ls="-")
+    finding(title, ax)
+    return ax
 
 
-def over_training(curves: Mapping[str, pd.Series], *, mark: float | None = None, ax: Axes) -> Axes:
-    """Numbers of a training log from the second snapshot on, over million tokens read; "one layer" is grey."""
+def lines(
+    curves: Mapping[str, ArrayLike],
+    *,
+    x: Sequence[float] | Sequence[str] | None = None,
+    label: str = "",
+    colors: Mapping[str, str] | None = None,
+    form: str = "",
+    errors: Mapping[str, ArrayLike] | None = None,
+    log: bool = False,
+    title: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """Curves with their names at their right ends, instead of a legend; with words for `x` a slope chart.
+
+    `x`: of all points (default: the index of a Series). `colors`: by name, such as "second"; others follow the cycle.
+    `form`: such as "{:.2f}", to write the last number after the name. `errors`: standard errors, as bands. `log`: of x.
+    """
+    ax = ax or plt.subplots()[1]
+    words = x is not None and isinstance(x[0], str)
+    ends = {}
     for name, curve in curves.items():
-        grey = {"color": "0.5", "ls": "-"} if name == "one layer" else {}
-        ax.plot(curve.iloc[1:], label=name, **grey)
+        at = (
+            curve.index
+            if x is None and isinstance(curve, pd.Series)
+            else range(len(curve))
+            if words or x is None
+            else x
+        )
+        look = {"color": colors[name]} if colors and name in colors else {}
+        (drawn,) = ax.plot(at, np.asarray(curve, dtype=float), marker="o" if words else None, ms=5, **look)
+        if errors and name in errors:
+            low, high = np.asarray(curve) - np.asarray(errors[name]), np.asarray(curve) + np.asarray(errors[name])
+            ax.fill_between(at, low, high, color=drawn.get_color(), alpha=0.2, lw=0)
+        number = f"  {form.format(float(np.asarray(curve)[-1]))}" if form else ""
+        ends[f"{name}{number}"] = (float(at[-1]), float(np.asarray(curve)[-1]), drawn.get_color())
+    if log:
+        ax.set_xscale("log")
+        _plain_log(ax)
+    if words:
+        ax.set_xticks(range(len(x)), x)
+        ax.set_xlim(-0.3, len(x) - 0.7)
+    ax.set_ylabel(label)
+    name_ends(ends, ax)
+    finding(title, ax)
+    return ax
+
+
+def name_ends(ends: Mapping[str, tuple[float, float, str]], ax: Axes) -> None:
+    """Write names at the right ends of lines, (x, y, color) each, none over another."""
+    (low, high), (rows, *_) = ax.get_ylim(), ax.get_subplotspec().get_gridspec().get_geometry()
+    height = 0.75 * 72 * ax.figure.get_figheight() / rows  # of the axes, in points
+    order = sorted(ends, key=lambda name: ends[name][1])
+    wanted = np.array([(ends[name][1] - low) / (high - low) * height for name in order])
+    steps = 1.3 * LABEL * np.arange(len(order))
+    places = np.maximum.accumulate(wanted - steps) + steps  # at least a line above the one below
+    places -= min(max(places[-1] - height, 0), places[0])
+    for name, place, at in zip(order, places, wanted):
+        x, y, color = ends[name]
+        color = {"first": "first_text", OTHERS: "soft"}.get(color, color)
+        _name(name, (x, y), (8, place - at), ax, va="center", color=color, weight="bold")
+
+
+def _two_lines(name: str) -> str:
+    """Return the name of a row, in lines that leave room for the row."""
+    return textwrap.fill(label_of(name), 24, break_long_words=False)
+
+
+def reached(
+    steps: Mapping[str, Sequence[float]],
+    *,
+    end: float,
+    never: Mapping[str, str] | None = None,
+    bold: Collection[str] = (),
+    label: str = "",
+    title: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """When each row reached something: a dot for each of its runs, or "never" in red at the `end` of the axis.
+
+    `steps`: by name, an empty list if never. `never`: what to say there instead, such as "never: 18%".
+    """
+    got = sorted((name for name in steps if len(steps[name])), key=lambda name: min(steps[name]))
+    order = [*got, *(name for name in steps if not len(steps[name]))]
+    places = {name: row + 0.5 * (row >= len(got)) for row, name in enumerate(order)}
+    if ax is None:
+        _, ax = plt.subplots(figsize=(WIDTH, 0.4 * len(order) + 0.3 * len(title_lines(title)) + 0.9))
+    for name, place in places.items():
+        weight = "bold" if name in bold else "normal"
+        last = max(steps[name]) if name in got else end
+        ax.barh(place, last, 0.24, color="faint")
+        words = "–".join(f"{step:,.0f}" for step in sorted({min(steps[name]), last})) if name in got else "never"
+        color = "second" if name in got else "negative"
+        ax.plot(steps[name], [place] * len(steps[name]), "o", color="second", ms=8, ls="none")
+        words = words if name in got else (never or {}).get(name, words)
+        _name(words, (last, place), (8, 0), ax, va="center", color=color, weight=weight)
+    ax.set(xlim=(0, 1.6 * end), ylim=(places[order[-1]] + 0.6, -0.6))
+    ax.set_xlabel(label, loc="right")
+    ax.set_yticks([*places.values()], map(_two_lines, order), color="ink")
+    for name, text in zip(order, ax.get_yticklabels()):
+        text.set_weight("bold" if name in bold else "normal")
+    ax.tick_params(axis="y", length=0)
+    ax.set_xticks([0, end / 2, end])
+    ax.spines["left"].set_visible(False)
+    finding(title, ax)
+    return ax
+
+
+def strips(
+    scores: Mapping[str, ArrayLike],
+    *,
+    mark: float,
+    label: str = "",
+    form: str = "{:.2f}",
+    title: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """One row a model, {"two layers": [layer, head]}: a strip of cells a layer, in its color; the number of the highest
+    head if it is at least `mark`, without its leading zero. `label`: what the numbers are."""
+    models = {name: np.atleast_2d(np.asarray(values, dtype=float)) for name, values in scores.items()}
+    depth, wide = (max(values.shape[i] for values in models.values()) for i in (0, 1))
+    if ax is None:
+        _, ax = plt.subplots(figsize=(WIDTH, 0.42 * len(models) + 0.3 * len(title_lines(title)) + 0.6))
+    top = max(values.max() for values in models.values())
+    for row, values in enumerate(models.values()):
+        for layer, heads in enumerate(values):
+            start, width = layer * 1.06, 1 / len(heads)
+            for head, value in enumerate(heads):
+                at = start + head * width, row - 0.34
+                ax.add_patch(Rectangle(at, width, 0.68, fc="band", ec="page", lw=1))
+                shade = float(np.clip(value / top, 0, 1))
+                color = COLOR_OF_LAYER[min(layer, 1)]
+                if shade > 0.04:
+                    ax.add_patch(Rectangle(at, width, 0.68, fc=color, alpha=0.75 * shade, ec="none"))
+            if heads.max() >= mark:
+                number, place = form.format(heads.max()).removeprefix("0"), start + (heads.argmax() + 0.5) * width
+                ax.text(place, row, number, ha="center", va="center", weight="bold")
+    ax.set(xlim=(0, 1.06 * depth - 0.06), ylim=(len(models) - 0.5, -0.5), xlabel=label)
+    ax.set_yticks(range(len(models)), models, color="ink")
+    ax.set_xticks(
+        [1.06 * layer + 0.5 for layer in range(depth)], [*LAYERS, *map("layer {}".format, range(2, depth))][:depth]
+    )
+    ax.tick_params(length=0, labeltop=True, labelbottom=False)
+    ax.spines[:].set_visible(False)
+    finding(title, ax)
+    return ax
+
+
+def over_training(
+    curves: Mapping[str, pd.Series], *, mark: float | None = None, named: bool = False, title: str = "", ax: Axes
+) -> Axes:
+    """Numbers of a training log from the second snapshot on, over million tokens read; "one layer" is gray.
+
+    `named`: whether lines have names at their ends, in place of a legend.
+    """
+    looks = {name: OTHERS if name == "one layer" else None for name in curves}
+    for name, curve in curves.items():
+        ax.plot(curve.iloc[1:], label=name, **({"color": looks[name]} if looks[name] else {}))
     if mark is not None:
-        ax.axhline(mark, color="0.3", ls="--", lw=0.8)
-    # Plain numbers; the axis is named where it is the lowest of its column.
+        ax.axhline(mark, **THRESHOLD)
     ax.set(xscale="log", xlabel="million tokens read" if ax.get_subplotspec().is_last_row() else "")
+    _plain_log(ax)
+    if named:
+        ends = {line.get_label(): (*line.get_xydata()[-1], line.get_color()) for line in ax.lines[: len(curves)]}
+        name_ends(ends, ax)
+    finding(title, ax)
+    return ax
+
+
+def _plain_log(ax: Axes) -> None:
+    """Plain numbers on a logarithmic axis."""
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_locator(NullLocator())
-    return ax

@@ -1,12 +1,61 @@
-"""The style of every figure."""
+"""One look for every figure, from palette.toml: matplotlib's style, the pages' CSS variables, and an SVG that follows
+a page's theme."""
 
+import re
+import tomllib
 from pathlib import Path
 
+import matplotlib
 import matplotlib.pyplot as plt
 from IPython import get_ipython
+from matplotlib.colors import get_named_colors_mapping
 from matplotlib_inline.backend_inline import set_matplotlib_formats
 
-STYLE = Path(__file__).with_name("style.mplstyle")
+PALETTE = tomllib.loads(Path(__file__).with_name("palette.toml").read_text(encoding="utf-8"))
+COLORS = {name: light for name, (light, _) in PALETTE["colors"].items()}
+LABEL, WORDS, WIDTH = (PALETTE["sizes"][name] for name in ("label", "words", "width"))
+NEUTRAL = ("page", "band", "faint", "other", "soft", "ink", "frame")
+get_named_colors_mapping().update(COLORS)  # so that a plot says color="first"
+
+STYLE = {
+    "figure.figsize": (WIDTH, 3.2),
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "none",  # it lives on the page
+    "figure.dpi": 100,
+    "figure.titlesize": WORDS,
+    "figure.titleweight": "bold",
+    "savefig.dpi": 200,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "transformer-circuits",
+    "font.family": "DejaVu Sans",
+    "font.size": LABEL,
+    "mathtext.fontset": "dejavusans",
+    "text.color": "ink",
+    "axes.facecolor": "none",
+    "axes.edgecolor": "other",
+    "axes.labelcolor": "soft",
+    "axes.labelsize": LABEL,
+    "axes.titlesize": LABEL,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.unicode_minus": True,
+    "xtick.color": "other",
+    "ytick.color": "other",
+    "xtick.labelcolor": "soft",
+    "ytick.labelcolor": "soft",
+    "xtick.labelsize": LABEL,
+    "ytick.labelsize": LABEL,
+    "legend.fontsize": LABEL,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "patch.facecolor": "second",
+    "hatch.color": "other",
+    "image.interpolation": "nearest",
+    # C0 is the second layer, C1 the first, C2 what is negative.
+    "axes.prop_cycle": matplotlib.cycler(color=["second", "first", "negative", "other", "ink"]),
+}
 
 
 def use_style() -> None:
@@ -14,3 +63,36 @@ def use_style() -> None:
     plt.style.use(STYLE)
     if get_ipython():
         set_matplotlib_formats("svg")
+
+
+def css() -> str:
+    """Return the palette as CSS variables: `--tc-first` and so on, in the light theme and in the dark one."""
+    themes = []
+    for place, theme in enumerate((":root, html", 'html[data-theme="dark"]')):
+        values = "".join(f"--tc-{name.replace('_', '-')}: {PALETTE['colors'][name][place]}; " for name in COLORS)
+        themes.append(f"{theme} {{ {values}}}\n")
+    return f"/* Made from figures/palette.toml. */\n{themes[0]}@media screen {{ {themes[1].strip()} }}\n"
+
+
+def variable(color: str) -> str:
+    """Return a color of a figure, "#0072b2", as the variable of a page. A gray is the nearest neutral of the palette;
+    a color that the palette does not have stays."""
+    names = {light: name for name, light in COLORS.items()}
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    if color not in names and red == green == blue:
+        color = min((COLORS[name] for name in NEUTRAL), key=lambda neutral: abs(int(neutral[3:5], 16) - green))
+    return f"var(--tc-{names[color].replace('_', '-')})" if color in names else color
+
+
+def themed(svg: str, alt: str, prefix: str) -> str:
+    """Return a figure as SVG to stand in a page, whose theme and font it takes. `prefix`: of its ids, which are
+    those that it refers to itself."""
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    used = set(re.findall(r'(?:url\(#|href="#)([\w-]+)', svg))
+    svg = re.sub(r' id="([\w-]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in used else "", svg)
+    svg = re.sub(r'(url\(#|href="#)', rf"\1{prefix}-", svg)
+    svg = re.sub(r"#[0-9a-f]{6}\b", lambda m: variable(m[0]), svg)
+    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--pst-font-family-base, sans-serif)", svg)
+    svg = re.sub(r"'DejaVu Sans Mono'[^;\"]*", "var(--pst-font-family-monospace, monospace)", svg)
+    svg = re.sub(r"\s*\n\s*", "\n", svg)
+    return svg.replace("<svg", f'<svg class="tc-picture" role="img" aria-label="{alt}"', 1)

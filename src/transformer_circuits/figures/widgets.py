@@ -89,6 +89,60 @@ class Widget:
         return f"<{self.component}: {self.label}>"
 
 
+ATTEND = """<div class="tc-attend" role="group" aria-label="{label}">{choices}
+<p class="tc-attend-text" role="listbox" aria-label="The text: point at a token" tabindex="0">{text}</p>
+<p class="tc-attend-says" aria-live="polite"></p>
+<script type="application/json" data-at="{at}">{rows}</script></div>"""
+
+
+class Explore(Widget):
+    """CircuitsVis' view of the attention of heads; on the book's page the same tokens, to point at."""
+
+    def __init__(
+        self, tokens: Sequence[str], patterns: Sequence[Sequence[Sequence[float]]], names: Sequence[str], label: str
+    ) -> None:
+        self.tokens, self.patterns, self.names = list(map(show_token, tokens)), patterns, names
+        shown = {"attention": patterns, "tokens": self.tokens, "attentionHeadNames": names, "maskUpperTri": True}
+        super().__init__("AttentionHeads", shown, label)
+
+    def on_page(self, at: int | None = None) -> str:
+        """Return the tokens to point at as HTML; at first the attention of the one at `at`, by default the last."""
+        rows = [[[round(100 * float(a)) for a in row[: i + 1]] for i, row in enumerate(head)] for head in self.patterns]
+        name = f"attend-{hashlib.sha256(json.dumps([self.tokens, rows]).encode()).hexdigest()[:8]}"
+        text = "".join(
+            f'<code class="token" role="option" aria-selected="false" id="{name}-{i}">{html.escape(token)}</code>'
+            for i, token in enumerate(self.tokens)
+        )
+        buttons = "".join(
+            f'<button type="button" data-layer="{head.split(".")[0]}" aria-pressed="false">{head}</button>'
+            for head in self.names
+        )
+        choices = f'<p class="tc-choices" role="group" aria-label="head">{buttons}</p>'
+        at = len(self.tokens) - 1 if at is None else at
+        return ATTEND.format(
+            label=html.escape(self.label),
+            choices=choices,
+            text=text,
+            rows=json.dumps(rows, separators=(",", ":")),
+            at=at,
+        )
+
+    def _repr_html_(self) -> str:
+        return self.on_page() if os.environ.get("TRANSFORMER_CIRCUITS_BOOK") == "1" else super()._repr_html_()
+
+
+def explore(
+    tokens: Sequence[str], patterns: Float[Tensor, "head dest src"], names: Sequence[str], *, label: str = ""
+) -> Explore:
+    """Return the attention of heads on a text, to explore: CircuitsVis' `attention_heads` in JupyterLab and on Colab.
+
+    `names`: of the heads, such as "1.2". `label`: for those who cannot see it.
+    """
+    return Explore(
+        tokens, patterns.tolist(), list(names), label or f"attention of {', '.join(names)}; point at a token"
+    )
+
+
 def token_log_probs(
     tokens: Int[Tensor, "pos"], log_probs: Float[Tensor, "pos d_vocab"], names: Sequence[str], *, label: str
 ) -> Widget:

@@ -1,0 +1,114 @@
+"""A head, wherever one is shown: a tile with its pattern, a bar for what it is worth, and a word for its role."""
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from transformer_circuits.figures.plots import COLOR_OF_LAYER, SHADES, title_lines
+from transformer_circuits.figures.style import COLORS, LABEL, WIDTH, WORDS
+
+SIDE, GAP, TALL = 74, 14.8, 132  # of a tile's square, between tiles, and of a whole tile: pixels, as are all sizes here
+PIXELS = 96 / 72  # of a point
+NATS = "{:.3f}"
+
+
+class Tile(NamedTuple):
+    """A head to draw. `attention`: [destination, source], of the same text for all tiles. `worth`: what `worth_of_most`
+    is compared with, such as nats per token lost without it. `marked`: those that the picture is about. `color`:
+    another one than its layer's."""
+
+    name: str  # "1.2"
+    attention: ArrayLike
+    worth: float
+    role: str = ""
+    marked: bool = False
+    color: str = ""
+
+
+class Drawing:
+    """An SVG, which a notebook shows as the last value of a cell."""
+
+    def __init__(self, svg: str, words: str) -> None:
+        self.svg, self.words = svg, words
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def __repr__(self) -> str:
+        return f"<{self.words}>"
+
+
+def _text(
+    x: float, y: float, words: str, color: str = "soft", size: int = LABEL, bold: bool = False, end: bool = False
+) -> str:
+    look = f"font: {'bold ' * bold}{size * PIXELS:.4g}px 'DejaVu Sans', sans-serif; fill: {COLORS[color]}"
+    anchor = ' text-anchor="end"' * end
+    return f'<text x="{x:g}" y="{y:g}"{anchor} style="{look}">{html.escape(words)}</text>'
+
+
+def _rectangle(x: float, y: float, width: float, height: float, look: str) -> str:
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:.4g}" height="{height:g}" style="{look}"/>'
+
+
+def _shades(attention: np.ndarray, color: str) -> str:
+    """Return the cells of a pattern, a path for each shade."""
+    shade, paths = np.round(SHADES * attention.clip(0, 1)).astype(int), ""
+    for level in np.unique(shade[shade > 0]):
+        squares = "".join(f"M{x} {y}h1v1h-1z" for y, x in np.argwhere(shade == level))
+        paths += f'<path d="{squares}" style="fill: {color}; fill-opacity: {level / SHADES:.2g}"/>'
+    return paths
+
+
+def tile(head: Tile, worth_of_most: float, form: str = NATS) -> str:
+    """Return a tile as the inside of an SVG, SIDE wide and TALL."""
+    attention = np.asarray(head.attention, dtype=float)
+    rows, columns = attention.shape
+    own = head.color or COLOR_OF_LAYER[min(int(head.name.split(".")[0]), 1)]
+    strong, frame = ("ink", f"stroke: {COLORS['frame']}; stroke-width: 2.5") if head.marked else ("soft", "")
+    future = "".join(f"V{row + 1}H{columns - rows + row + 2}" for row in range(rows - 1))
+    future = f"M{columns - rows + 1} 0{future}V{rows - 1}H{columns}V0z"
+    words = {"first": "first_text", "other": "soft"}.get(own, own) if head.marked else "soft"
+    number = form.format(head.worth).replace("-", "\N{MINUS SIGN}").replace("0.", ".", 1)
+    parts = [
+        _text(0, 15, head.name, "ink", bold=head.marked),
+        _text(SIDE, 15, number, strong, end=True),
+        f'<g transform="translate(0 21) scale({SIDE / columns:.5g} {SIDE / rows:.5g})" shape-rendering="crispEdges">',
+        f'<path d="{future}" style="fill: {COLORS["band"]}"/>{_shades(attention, COLORS[own])}</g>',
+        _rectangle(0, 21, SIDE, SIDE, f"fill: none; {frame or 'stroke: ' + COLORS['faint']}"),
+        _rectangle(0, 100, SIDE, 9, f"fill: {COLORS['band']}"),
+        _rectangle(
+            0, 100, SIDE * max(0.0, head.worth) / worth_of_most, 9, f"fill: {COLORS[own if head.marked else 'soft']}"
+        ),
+        _text(0, 126, head.role, words, bold=head.marked),
+    ]
+    return "".join(parts)
+
+
+def tiles(
+    rows: Mapping[str, Sequence[Tile]], *, title: str = "", note: str = "", form: str = NATS, columns: int = 6
+) -> Drawing:
+    """Return tiles of heads in rows of `columns`, each group below its name ("second layer"): a drawing to show as the
+    last value of a cell. `note`: a line that says what square, bar, and word are. `form`: of the numbers."""
+    most, wide = max(head.worth for heads in rows.values() for head in heads), WIDTH * 96
+    parts, y = [], 0.0
+    for words, look in ((title, {"size": WORDS, "color": "ink", "bold": True}), (note, {})):
+        for line in title_lines(words, WIDTH if words == title else 1.15 * WIDTH):
+            y += 22
+            parts.append(_text(0, y, line, **look))
+    y += 10
+    for group, heads in rows.items():
+        if group:
+            own = heads[0].color or COLOR_OF_LAYER[min(int(heads[0].name.split(".")[0]), 1)]
+            y += 16
+            parts.append(_text(0, y, group, {"first": "first_text", "other": "soft"}.get(own, own), bold=True))
+            y += 8
+        for place, head in enumerate(heads):
+            x, down = (SIDE + GAP) * (place % columns), y + TALL * (place // columns)
+            parts.append(f'<g transform="translate({x + 1:g} {down:g})">{tile(head, most, form)}</g>')
+        y += TALL * -(-len(heads) // columns) + 6
+    size = f'width="{wide:g}" height="{y:g}" viewBox="0 0 {wide:g} {y:g}"'
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>'
+    return Drawing(svg, title or "tiles of heads")
