@@ -128,19 +128,24 @@ def link_to(app, figure: nodes.figure) -> nodes.paragraph:
     return nodes.paragraph("", "", *parts, classes=["tc-origin"])
 
 
-def number_by_page(app, env) -> None:
-    """Number figures of pages outside the numbered chapters by their page, as in A3.2, where Sphinx counts through all
-    of them.
+def number_by_file(app, env) -> None:
+    """Number chapters, their sections and their figures by the names of their files, as in 18.2 and A3.2: the story is not
+    in the order of the numbers, and Sphinx would count through.
 
     Sphinx has assigned its numbers and has stored them when this runs, so that a later build does not take ours for a
     change.
     """
-    for page, kinds in env.toc_fignumbers.items():
-        named = re.match(r"([ae]?)0?(\d+)_", Path(page).name)  # 00_how_to_read, a3_..., e1_...
-        prefix = ["".join(named.groups()).upper()] if named else []
-        for numbers in kinds.values():
-            outside = [id for id, number in numbers.items() if len(number) == 1]
-            numbers.update({id: (*prefix, i) for i, id in enumerate(outside, 1)})
+    for page, contents in env.tocs.items():
+        named = re.match(r"notebooks/(?:0?(\d+)|([ae]\d+))_", page)  # 00_how_to_read, a3_..., e1_...
+        number = (int(named[1]) if named[1] else named[2].upper(),) if named else ()
+        numbered = bool(named and named[1])  # of appendices, figures alone
+        for part in (env.titles[page], *contents.findall(nodes.reference)):
+            if "secnumber" in part:
+                part["secnumber"] = (*number, *part["secnumber"][1:]) if numbered else None
+        sections = env.toc_secnumbers.get(page, {})
+        sections.update({id: (*number, *at[1:]) if numbered else () for id, at in sections.items()})
+        for figures in env.toc_fignumbers.get(page, {}).values():
+            figures.update({id: (*number, i) for i, id in enumerate(figures, 1)})
 
 
 def write_in_two_processes(app, env) -> None:
@@ -208,7 +213,7 @@ def setup(app) -> dict[str, bool]:
     app.connect("doctree-read", name_pictures, priority=100)  # before Sphinx collects images
     for change in (add_anchors, name_folded_cells, lift_headline):
         app.connect("doctree-read", change)
-    app.connect("env-check-consistency", number_by_page)
+    app.connect("env-check-consistency", number_by_file)
     app.connect("env-check-consistency", write_in_two_processes)
     app.connect("config-inited", add_footer)
     app.connect("html-page-context", offer_edits, priority=100)  # before the theme makes its buttons
