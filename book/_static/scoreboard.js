@@ -1,4 +1,4 @@
-// The scoreboard: a link to a claim opens its card.
+// The scoreboard: a link to a claim opens its card; a square that is pointed at says its sentence.
 (() => {
   function open() {
     const card = location.hash.startsWith("#claim-") && document.getElementById(location.hash.slice(1));
@@ -8,4 +8,8 @@
   }
   addEventListener("hashchange", open);
   open();
+  const said = document.querySelector(".tc-sentence");
+  for (const cell of document.querySelectorAll(".tc-cell"))
+    for (const event of ["pointerenter", "focus"])
+      cell.addEventListener(event, () => { said.textContent = cell.dataset.sentence; });
 })();

@@ -82,21 +82,23 @@ def test_a_card_says_which_condition_is_not_met_and_how_its_criterion_was_amende
     amended = [claim for claim in ledger.load_claims().values() if claim.amended]
     assert len(page.select(".tc-amended")) == len(amended)
     late = sum("A result had been seen before" in card.text for card in page.select(".tc-claim"))
-    assert f"then changed {len(amended)} of them" in text and f"Lines say of these {late}:" in text
+    assert f"We changed {len(amended)} of these sentences" in text and f"; {late} of them after" in text
     assert sum("changed after a result" in card.summary.text for card in page.select(".tc-claim")) == late
 
 
-def test_the_front_page_has_the_headlines_and_a_failure_if_there_is_one():
-    def listed(**recorded):
-        results = scoreboard.Results({"05_copying": [judge(id, **values) for id, values in recorded.items()]})
-        html = BeautifulSoup(scoreboard.headlines(results), "html.parser")
-        return [line.a["href"].removeprefix("scoreboard.html#claim-") for line in html.select(".tc-verdicts li")]
+def test_the_front_page_has_a_square_for_every_claim_and_three_sentences_without_marks(data):
+    html = BeautifulSoup(scoreboard.headlines(scoreboard.Results(RECORDED, data=data)), "html.parser")
+    assert [cell["href"] for cell in html.select(".tc-square")] == [
+        f"scoreboard.html#claim-{id}" for id in ledger.load_claims()
+    ]
+    assert html.select_one('[href="scoreboard.html#claim-Z2"]')["title"].endswith(": reproduced")
+    assert all(f"**What {said}.**" in html.text for said in ("held", "did not", "surprised us"))
+    assert "threshold" not in html.text and "criterion" not in html.text
 
-    unlisted = {"E6": dict(akin=0.1, akin_random=0.1, akin_random_error=0, raises=0.5)}
-    failed = {"T9": dict(previous_share=(0.1, 0), direct_share=(0.2, 0))}
-    good = {"E1": dict(copying_heads=9, heads=12, models=3, models_most=3)}
-    assert listed(**unlisted, **good) == ["E1", "E6"]
-    assert listed(**unlisted, **failed, **good) == ["E1", "T9"]
+
+def test_a_square_of_the_scoreboard_has_the_sentence_that_it_says(page):
+    cell = page.select_one('.tc-cell[href="#claim-Z2"]')
+    assert cell["data-sentence"] == f"{ledger.claim_of('Z2').title}: reproduced. 3.12% of tokens predict themselves"
 
 
 def test_the_html_is_closed_to_markdown(text):

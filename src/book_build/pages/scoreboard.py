@@ -12,20 +12,6 @@ from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Claim, Record, Verdict
 from transformer_circuits.paths import DATA
 
-# What a reader wants to know first, in the paper's order: what the paper finds, in plain words.
-HEADLINES = {
-    "Z1": "Without layers, a model learns how often each token follows another, and nothing else.",
-    "S1": "Most tokens are copied: some head raises the token that it attends to.",
-    "S4": "A head of a one-layer model stores patterns of three tokens, such as “keep … in → mind”.",
-    "E1": "Most heads of a one-layer model copy, and the eigenvalues of their weights show it.",
-    "T11": "Single heads reduce the loss most, and two heads in a row least, if paths are added in the paper's order.",
-    "T3": "Few heads read another one strongly, and most of those that do read with their keys.",
-    "T9": "An induction head compares the current token with a note of the token before.",
-    "T7": "Induction heads attend to what followed last time, or else rest on the start token.",
-    "T8": "Given random tokens twice, two layers predict the second copy, and one layer cannot.",
-    "O8": "Some heads delete what they read (the paper saw hints, in larger models).",
-}
-
 JUDGED = (Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT_REPRODUCED)
 TALLIES = {  # each with its possible outcomes
     "identity": ("Exact identities", (Verdict.HOLDS, Verdict.FAILS)),
@@ -112,14 +98,6 @@ class Results:
         unit = "" if name.startswith("n_") else ledger.claim_of(id).quantities[plain].unit
         return show.show_quantity(self.records[id].values[plain], unit, digits).replace(" ", "\N{NO-BREAK SPACE}")
 
-    def headlines(self) -> list[Record]:
-        """Return the records of HEADLINES, with a finding that is not reproduced in the last's place if none fails."""
-        listed = [self.records[id] for id in HEADLINES if id in self.records]
-        failures = [claim.id for claim in counted_in("finding") if self.verdict(claim.id) is Verdict.NOT_REPRODUCED]
-        if failures and not set(failures) & set(HEADLINES):
-            listed = [*listed[: len(HEADLINES) - 1], self.records[failures[0]]]
-        return listed
-
 
 def labeled(text: str, claim: Claim, every: bool = False) -> str:
     """Return a text with the labels of a claim's quantities in place of their names.
@@ -145,26 +123,29 @@ def labeled(text: str, claim: Claim, every: bool = False) -> str:
 TEMPLATES.filters["labeled"] = labeled
 
 
+def sections() -> dict[str, list[Claim]]:
+    """Return all claims by the paper's section, without its number, which is not a chapter's."""
+    titled = itertools.groupby(ledger.load_claims().values(), lambda claim: re.sub(r"^\d+ ", "", claim.section))
+    return {title: list(group) for title, group in titled}
+
+
 def headlines(results: Results) -> str:
-    """Return what the front page includes, in parts that comments divide."""
+    """Return what the front page includes, in parts that comments divide: a square for each claim, three sentences."""
     findings = next(tally for tally in results.tallies() if tally.name == TALLIES["finding"][0])
     counts = {verdict: findings.verdicts.count(verdict) for verdict in JUDGED}
-    return render("headlines.md", results=results, findings=len(findings.verdicts), counts=counts, words=HEADLINES)
+    return render("headlines.md", results=results, sections=sections(), findings=len(findings.verdicts), counts=counts)
 
 
 def page(results: Results) -> str:
-    claims = list(ledger.load_claims().values())
-    amended = [claim for claim in claims if claim.amended]
-    # A section's number, which is not a chapter's, is left out.
-    titled = itertools.groupby(claims, lambda claim: re.sub(r"^\d+ ", "", claim.section))
-    sections = {title: list(group) for title, group in titled}
+    amended = [claim for claim in ledger.load_claims().values() if claim.amended]
+    held_back = [id for id, record in results.records.items() if show.unmet_conditions(record) == [show.UNDECIDED]]
     return render(
         "scoreboard.md",
         results=results,
         amended=len(amended),
         late=sum(claim.changed_late for claim in amended),
+        undecided=len(held_back),
         weak=len(counted_in("weak")),
-        sections=sections,
-        legend={name: ", ".join(dict.fromkeys(claim.id[0] for claim in group)) for name, group in sections.items()},
+        sections=sections(),
         identities=counted_in("identity"),
     )
