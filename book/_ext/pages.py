@@ -8,7 +8,6 @@ import html
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,6 +18,8 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.errors import ExtensionError
 from sphinx.util import logging
+
+from transformer_circuits.figures.style import themed
 
 logger = logging.getLogger(__name__)
 
@@ -55,15 +56,15 @@ def notebook_cells(app, doctree) -> Iterator[tuple[nodes.container, dict]]:
             yield node, cells[node["cell_index"]]
 
 
-def name_pictures(app, doctree) -> None:
-    """Name the picture of a cell after it, as in 05_copying-eigenvalues.svg, by which other pages show it; myst-nb's
-    name is a checksum."""
+def draw_pictures(app, doctree) -> None:
+    """Put the pictures that cells drew into the page itself, where they take its colors, light or dark, and its font."""
     for node, cell in notebook_cells(app, doctree):
-        for number, image in enumerate(node.findall(nodes.image)):
+        for number, image in enumerate(list(node.findall(nodes.image))):
             drawn = Path(app.env.relfn2path(image["uri"], app.env.docname)[1])
-            name = f"{Path(app.env.docname).name}-{cell['id']}{f'-{number}' if number else ''}{drawn.suffix}"
-            shutil.copyfile(drawn, drawn.with_name(name))
-            image["uri"] = str(Path(image["uri"]).with_name(name))
+            if drawn.suffix == ".svg":
+                prefix = f"{cell['id']}-{number}"
+                svg = themed(drawn.read_text(encoding="utf-8"), image.get("alt", ""), prefix)
+                image.replace_self(nodes.raw("", svg, format="html"))
 
 
 def add_anchors(app, doctree) -> None:
@@ -210,7 +211,7 @@ def drop_thebe(app, pagename: str, templatename: str, context: dict, doctree) ->
 def setup(app) -> dict[str, bool]:
     app.connect("config-inited", make_sources, priority=1)  # before the table of contents looks for pages
     app.connect("source-read", with_outputs)
-    app.connect("doctree-read", name_pictures, priority=100)  # before Sphinx collects images
+    app.connect("doctree-read", draw_pictures, priority=100)  # before Sphinx collects images
     for change in (add_anchors, name_folded_cells, lift_headline):
         app.connect("doctree-read", change)
     app.connect("env-check-consistency", number_by_file)

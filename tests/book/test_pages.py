@@ -48,6 +48,11 @@ def parse(path: Path) -> lxml.html.HtmlElement:
     return lxml.html.fromstring(path.read_bytes())  # in a fiftieth of Beautiful Soup's time
 
 
+# The smallest text of the pictures that are seen, in pixels.
+SMALLEST = """() => Math.min(99, ...[...document.querySelectorAll('article svg.tc-picture text')].filter(t => t.getClientRects().length).map(t => {
+  const picture = t.closest('svg');
+  return parseFloat(getComputedStyle(t).fontSize) * picture.getBoundingClientRect().width / picture.viewBox.baseVal.width;
+}))"""
 FILTERS = "() => [...document.querySelectorAll('article img')].map(i => getComputedStyle(i).filter)"
 
 
@@ -66,6 +71,10 @@ def test_page_reads_offline_and_fits_a_phone(html, name, reused):
         assert not found, f"raw markup: {text[found.start() - 40 : found.end() + 80]!r}"
 
     images = page.evaluate(IMAGES)
+    pictures = page.locator("article svg.tc-picture").evaluate_all(
+        "found => found.map(p => p.getAttribute('aria-label'))"
+    )
+    assert all(pictures), "a picture has no alternative text (mystnb.image.alt)"
     for alt, source, width in images:
         assert width, f"{source} does not load"
         named = alt.strip() and not re.search(r"\.(svg|png)$", alt)
@@ -77,6 +86,7 @@ def test_page_reads_offline_and_fits_a_phone(html, name, reused):
     page.set_viewport_size({"width": 400, "height": 800})
     wide = page.evaluate("() => document.documentElement.scrollWidth")
     assert wide <= 400, f"the page is {wide} pixels wide on a screen of 400"
+    assert page.evaluate(SMALLEST) >= 10, "a picture has text of less than 10 pixels on a screen of 400"
 
 
 def test_every_page_is_light_with_links_that_lead_somewhere_and_asks_for_nothing_elsewhere(html):
@@ -115,7 +125,7 @@ def test_a_page_is_printed_without_sidebars_and_folded_code(html, watched):
     for gone in (*sidebars, "details.hide:not([open])"):
         assert page.locator(f"{gone}:visible").count() == 0, gone
     assert page.locator("article details:not(.hide):not(.tc-criterion):not([open])").count() == 0
-    assert page.locator("article figure img:visible").count() >= 3
+    assert page.locator("article figure svg:visible").count() >= 3
     assert page.pdf(format="A4")[:5] == b"%PDF-"
 
 
@@ -127,8 +137,9 @@ def test_every_figure_has_a_number_of_its_own_a_caption_and_every_chapter_a_butt
             assert not headline.xpath("preceding::*[contains(@class, 'cell_output')]"), "it stands above all cells"
             (figure,) = headline.xpath(".//figure/@id")
             assert page.xpath(f"//*[@class='tc-origin']//a[@href='#{figure}']"), "its cell says where it is"
+        shown = "*[contains(@class, 'cell_output')]//*[self::img or contains(@class, 'tc-picture')]"
         bare = page.xpath(
-            "//article//*[contains(@class, 'cell_output')]//img[not(ancestor::figure or ancestor::details)]/@src"
+            f"//article//{shown}[not(ancestor::figure or ancestor::details)]/@*[name()='src' or name()='aria-label']"
         )
         assert not bare, f"without a caption: {bare}"
         captions = page.xpath("//figcaption//*[contains(@class, 'caption-number')]")

@@ -1,6 +1,5 @@
 """The page of the paper's figures, each with ours: from book/figures.yml, the executed notebooks, and the records."""
 
-import html
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
@@ -12,6 +11,7 @@ from book_build.pages import render
 from book_build.pages.scoreboard import Results, number_of
 from transformer_circuits.claims import ledger
 from transformer_circuits.claims.ledger import Strict
+from transformer_circuits.figures.style import themed
 
 
 class Figure(Strict):
@@ -76,21 +76,16 @@ class Cells:
             found.setdefault(f"{number_of(notebook)} {self.titles[notebook]}".strip(), self.link(place))
         return found | ({figure.page.replace("_", " "): f"{figure.page}.html"} if figure.page else {})
 
-    def picture(self, place: str) -> str | None:
-        """Return the name that book/_ext/pages.py gives the file of the cell's picture; None if there is no picture."""
-        return f"{place.replace('/', '-')}.svg" if self.outputs(place, "image/svg+xml") else None
-
     def what(self, place: str) -> str:
         """Return what the cell shows, in a word."""
         widget = "circuits-widget" in "".join(self.outputs(place, "text/html"))
-        return "figure" if widget or self.picture(place) else "numbers"
+        return "figure" if widget or self.outputs(place, "image/svg+xml") else "numbers"
 
     def shown(self, place: str) -> str:
         """Return HTML of the cell's picture, its table, or a link to its widget. Raises ValueError if it has none."""
-        if name := self.picture(place):
+        for drawn in self.outputs(place, "image/svg+xml"):
             alt = self.found[place].metadata.get("mystnb", {}).get("image", {}).get("alt") or "our figure"
-            image = f'<img loading="lazy" src="../_images/{name}" alt="{html.escape(alt)}">'
-            return f'<a href="{self.link(place)}">{image}</a>'
+            return f'<a href="{self.link(place)}">{themed(drawn, alt, place.replace("/", "-"))}</a>'
         for output in self.outputs(place, "text/html"):
             if "circuits-widget" in output:
                 return f'<p><a href="{self.link(place)}">An interactive figure</a></p>'

@@ -1,6 +1,7 @@
 """One look for every figure, from palette.toml: matplotlib's style, the pages' CSS variables, and an SVG that follows
 a page's theme."""
 
+import html
 import re
 import tomllib
 from pathlib import Path
@@ -68,7 +69,7 @@ def use_style() -> None:
 def css() -> str:
     """Return the palette as CSS variables: `--tc-first` and so on, in the light theme and in the dark one."""
     themes = []
-    for place, theme in enumerate((":root, html", 'html[data-theme="dark"]')):
+    for place, theme in enumerate((":root", 'html[data-theme="dark"]')):
         values = "".join(f"--tc-{name.replace('_', '-')}: {PALETTE['colors'][name][place]}; " for name in COLORS)
         themes.append(f"{theme} {{ {values}}}\n")
     return f"/* Made from figures/palette.toml. */\n{themes[0]}@media screen {{ {themes[1].strip()} }}\n"
@@ -95,4 +96,4 @@ def themed(svg: str, alt: str, prefix: str) -> str:
     svg = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--pst-font-family-base, sans-serif)", svg)
     svg = re.sub(r"'DejaVu Sans Mono'[^;\"]*", "var(--pst-font-family-monospace, monospace)", svg)
     svg = re.sub(r"\s*\n\s*", "\n", svg)
-    return svg.replace("<svg", f'<svg class="tc-picture" role="img" aria-label="{alt}"', 1)
+    return svg.replace("<svg", f'<svg class="tc-picture" role="img" aria-label="{html.escape(alt)}"', 1)

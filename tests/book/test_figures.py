@@ -1,0 +1,104 @@
+"""Figures keep to the palette, and can be read: in light and in dark, and on a phone."""
+
+import itertools
+import re
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from transformer_circuits.figures import plots, tiles
+from transformer_circuits.figures.style import PALETTE, css, themed, use_style
+from transformer_circuits.paths import ROOT
+
+PHONE = 368  # pixels that an article has on a screen of 400
+WORDS = ("soft", "ink", "frame", "negative", "first_text", "second")
+THEMES = ("light", "dark")
+RGB = "e => getComputedStyle(e)"
+
+
+def as_svg(figure, path) -> str:
+    figure.savefig(path)
+    plt.close(figure)
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def drawn(tmp_path, monkeypatch) -> dict[str, str]:
+    """One figure of each type, as SVG, by name."""
+    monkeypatch.setattr(plt, "rcParams", plt.rcParams.copy())
+    use_style()
+    attention, tokens = np.tril(np.ones((28, 28))) / np.arange(1, 29)[:, None], [f" t{i}" for i in range(28)]
+    scores = {"one layer": np.full((1, 12), 0.1), "two layers": np.linspace(0, 0.8, 24).reshape(2, 12)}
+    one = tiles.Tile("1.2", attention, 0.3, "induction", marked=True)
+    axes = {
+        "pattern": plots.pattern(attention, tokens, title="A finding", frames=attention > 0.9),
+        "heatmap": plots.heatmap(np.diag([1.0, -1]), x="x", y="y", label="score", numbers="{:.1f}"),
+        "head dots": plots.head_dots(scores, label="score", mark=0.3),
+        "by layer": plots.by_layer(
+            np.eye(4), label="s", mark=0.5, chance=(0, 0.1), faded=np.eye(4) > 2, ax=plt.subplots()[1]
+        ),
+        "bars": plots.bars(["a", "b"], [1, 2], label="nats", reference=1.5),
+        "rows": plots.rows({"keys cut": -0.2, "intact": 0.9}, label="right", errors={"intact": 0.1}, accent=["intact"]),
+        "lines": plots.lines({"one layer": [1, 2], "two layers": [2, 1]}, x=["first", "second"], form="{:.0f}"),
+        "reached": plots.reached({"intact": [100, 200], "cut": []}, end=500, label="step"),
+        "strips": plots.strips(scores, mark=0.3, label="induction score"),
+        "over training": plots.over_training(
+            {"one layer": pd.Series([1, 2], [1, 10])}, named=True, ax=plt.subplots()[1]
+        ),
+    }
+    found = {name: as_svg(ax.figure, tmp_path / "drawn.svg") for name, ax in axes.items()}
+    return found | {"tiles": tiles.tiles({"second layer": [one] * 12}, title="A finding", note="a note").svg}
+
+
+def luminance(color: str) -> float:
+    parts = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    darker, lighter = sorted(map(luminance, (one, other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("theme", range(2), ids=THEMES)
+def test_words_are_read_on_every_ground(theme):
+    colors = {name: both[theme] for name, both in PALETTE["colors"].items()}
+    pairs = [*itertools.product(WORDS, ("page", "band"))]
+    pairs += [("on_verdict", verdict) for verdict in ("held", "identity", "partly", "failed", "note")]
+    low = {pair: contrast(*(colors[name] for name in pair)) for pair in pairs}
+    assert {pair: value for pair, value in low.items() if value < 4.5} == {}
+
+
+def test_the_pages_variables_are_the_palette():
+    assert (ROOT / "book" / "_static" / "palette.css").read_text(encoding="utf-8") == css()
+
+
+def test_no_figure_has_a_color_of_its_own_or_text_too_small_for_a_phone(drawn):
+    """In an SVG all sizes are in its own units, of which `viewBox` says how many its width has."""
+    for name, svg in drawn.items():
+        page = themed(svg, name, "p")
+        assert re.findall(r"#[0-9a-f]{6}\b", page) == [], f"{name} has colors that do not follow the theme"
+        width = float(re.search(r'viewBox="0 0 ([\d.]+)', page)[1])
+        sizes = [float(size) for size in re.findall(r"(?:font-size: |font: (?:bold |700 )?)([\d.]+)px", page)]
+        assert sizes and min(sizes) * PHONE / width >= 10, f"{name} has text of {min(sizes) * PHONE / width:.1f} pixels"
+
+
+def test_one_file_is_light_and_dark(drawn, tmp_path, watched):
+    figures = "".join(themed(svg, name, name.replace(" ", "-")) for name, svg in drawn.items())
+    style = f"<style>{css()} body {{ background: var(--tc-page) }}</style>"
+    (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8>{style}<body>{figures}", encoding="utf-8")
+    page = watched.open(tmp_path / "page.html")
+    for theme, colors in zip(THEMES, zip(*PALETTE["colors"].values())):
+        page.locator("html").evaluate("(e, theme) => (e.dataset.theme = theme)", theme)
+        seen = page.locator("svg :is(path, rect, use, text)").evaluate_all(
+            "all => all.flatMap(e => [getComputedStyle(e).fill, getComputedStyle(e).stroke]).filter(c => c.startsWith('rgb('))"
+        )
+        of_palette = {f"rgb({int(c[1:3], 16)}, {int(c[3:5], 16)}, {int(c[5:], 16)})" for c in colors}
+        assert set(seen) - {"rgb(0, 0, 0)"} <= of_palette
+        named = dict(zip(PALETTE["colors"], colors))
+        for name in ("first", "second", "negative", "band", "ink"):
+            rgb = "rgb({}, {}, {})".format(*(int(named[name][i : i + 2], 16) for i in (1, 3, 5)))
+            assert rgb in seen, f"no {name} in {theme}"
