@@ -1,0 +1,30 @@
+"""Does my model have induction heads?  python has_induction_heads.py gpt2   (needs torch and transformers, nothing else)"""
+
+import math
+import sys
+
+import torch
+from transformers import AutoModelForCausalLM
+
+name = sys.argv[1] if len(sys.argv) > 1 else "gpt2"  # a name on the hub, or a folder
+model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager").eval()
+config = model.config.get_text_config()
+n = min(100, (config.max_position_embeddings - 1) // 2)  # random tokens, all different, and then the same again
+torch.manual_seed(0)
+drawn = torch.stack([torch.randperm(config.vocab_size)[:n] for _ in range(8)])
+start = torch.full((8, 1), config.bos_token_id or 0)
+tokens = torch.cat([start, drawn, drawn], dim=1)
+with torch.no_grad():
+    out = model(tokens, output_attentions=True)
+loss = torch.nn.functional.cross_entropy(out.logits[:, :-1].float().mT, tokens[:, 1:], reduction="none")
+first, second = loss[:, :n].mean(), loss[:, n + 1 :].mean()
+print(
+    f"loss: {first:.2f} in the first copy, {second:.2f} in the second; a uniform guess {math.log(config.vocab_size):.2f}"
+)
+# From each token of the second copy, the attention to the token after its first occurrence.
+scores = torch.stack([A.diagonal(1 - n, -2, -1)[..., 2:].mean(dim=(0, 2)) for A in out.attentions])  # [layer, head]
+for layer, head in (scores >= 0.3).nonzero().tolist():
+    print(f"head {layer}.{head}: {scores[layer, head]:.0%} of its attention")
+print(
+    f"{(scores >= 0.3).sum()} induction heads; the best score is {scores.max():.2f}, even attention would give {1 / n:.2f}"
+)
