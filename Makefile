@@ -3,7 +3,7 @@
 PYTHON ?= python3
 RUN = .venv/bin/python
 
-.PHONY: ready book test pdf lab exercises train corpus small-runs in-context bench hub colab constraints stamp outputs strip accept clean
+.PHONY: ready book test pdf lab exercises train corpus public small-runs in-context bench hub colab gpu-rules constraints stamp outputs strip accept clean
 
 ready:
 	@sh .ci/venv "$(PYTHON)" "$(origin PYTHON)"
@@ -18,22 +18,21 @@ test: ready      ## every test, on what the build made of the notebooks: code, i
 pdf: ready       ## the book as one file, _build/book.pdf, printed by the browser
 	$(RUN) .ci/pdf.py
 
-.PHONY: public
 public: ready    ## fetch two public models once (331 MB), and measure what chapter 18 reads: some minutes
 	$(RUN) -m transformer_circuits.real.public_records $(ARGS)
 
 lab: ready       ## the notebooks in JupyterLab, from chapter 0 on
-	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab --ServerApp.root_dir=. notebooks/00_how_to_read.ipynb  # tqdm asks for ipywidgets, which nothing needs
+	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab --ServerApp.root_dir=. notebooks/00_how_to_read.ipynb $(ARGS)  # tqdm asks for ipywidgets, which nothing needs
 
 exercises: ready ## the workbooks in JupyterLab, from copies in my/ that no later run overwrites
 	mkdir -p my && for book in notebooks/e*.ipynb; do [ -e my/$${book#*/} ] || cp $$book my/; done
-	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab --ServerApp.root_dir=. my/e1_stream_and_paths.ipynb
+	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab --ServerApp.root_dir=. my/e1_stream_and_paths.ipynb $(ARGS)
 
 train: ready     ## make train ARGS="--config attn-only-2l --data corpus --out runs/attn-only-2l"
 	$(RUN) -m transformer_circuits.training.train $(ARGS)
 
 corpus: ready    ## fetch, check, split and tokenize the training corpus
-	$(RUN) -m book_tools.corpus --out corpus $(ARGS)
+	$(RUN) -m book_tools.corpus $(ARGS)
 
 small-runs: ready ## chapter 15's trainings, whose logs it reads: two minutes
 	$(RUN) -m transformer_circuits.training.small_runs
@@ -50,6 +49,12 @@ hub: ready          ## each shipped model as a folder to upload to a hub, in _bu
 colab: ready     ## every chapter with the releases of Google Colab, in an environment of its own: half an hour and 6 GB
 	$(RUN) .ci/as_on_colab.py
 
+gpu-rules: ready ## chapters and workbooks of the last commit under a GPU's rules, without one: make gpu-rules GPU=FOLDER_OF_PRETEND_CUDA
+	@[ -f "$(GPU)/pretend_cuda.py" ] || { echo "GPU must be the folder of pretend_cuda.py, which stands in for CUDA: make gpu-rules GPU=FOLDER"; exit 1; }
+	rm -rf _build/gpu && mkdir -p _build && git clone -q --depth 1 "file://$(CURDIR)" _build/gpu && cp -r "$(GPU)" _build/gpu/pretend
+	sed -i.old 's/transformer_circuits.exercises/workbooks/' _build/gpu/pretend/pretend_cuda.py  # where the solutions were before
+	$(RUN) _build/gpu/pretend/pretend_cuda.py --solutions $(or $(addprefix _build/gpu/,$(ARGS)),_build/gpu/notebooks/*.ipynb)
+
 constraints: ready
 	$(RUN) .ci/constraints.py > constraints.new && mv constraints.new constraints.txt
 
@@ -65,6 +70,6 @@ strip:              ## remove all other outputs from the notebooks' files; git d
 accept:             ## take the verdicts of the last build for the accepted ones
 	cp _build/verdicts.yml book/verdicts.yml
 
-clean:
-	rm -rf _build book/scoreboard.md book/headlines.md book/models.md book/head_dump.md book/head_dump book/follow.md book/_static/follow/data.js book/play.md book/_static/play/model.js book/_static/play/planted.js book/every_head.md book/watch.md book/_static/watch/films book/grow.md book/_static/circuitsvis/iife.js book/_static/datatables
+clean:              ## all that the build made; .gitignore lists it
+	git clean -fdXq -- _build book || rm -rf _build
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 PIP = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"]
-report = json.loads(subprocess.run([*PIP, ".[book,test,train,public]"], check=True, stdout=subprocess.PIPE).stdout)
+report = json.loads(subprocess.run([*PIP, ".[all]"], check=True, stdout=subprocess.PIPE).stdout)
 print("# Every version that was tested, which `make` and environment.yml install; `make constraints` resolves them.")
 for package in sorted(report["install"], key=lambda package: package["metadata"]["name"].lower()):
     name = re.sub(r"[-_.]+", "-", package["metadata"]["name"]).lower()

@@ -8,7 +8,7 @@ from pathlib import Path
 from strip_outputs import stripped
 
 ROOT = Path(__file__).resolve().parents[1]
-WITH_ADDRESS = ("CITATION.cff", "README.md", "_config.yml", "pyproject.toml")
+WITH_ADDRESS = ("CITATION.cff", "CONTRIBUTING.md", "README.md", "_config.yml", "pyproject.toml")
 # On Colab, in JupyterLab, in the book.
 HIDDEN = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["remove-cell"]}
 FIRST_CELL = """\
@@ -19,8 +19,11 @@ except ModuleNotFoundError:
     if "COLAB_RELEASE_TAG" not in os.environ:
         raise ModuleNotFoundError("{advice}") from None
     !test -d book || {clone}
+    if not os.path.isdir("book"):
+        raise FileNotFoundError("{unreached}") from None
     runpy.run_path("book/notebooks/colab.py", run_name="__main__")"""
 ADVICE = "This kernel is not the book's: run `make lab` in the book's folder, or choose the Python of its .venv as the kernel."  # noqa: E501
+UNREACHED = "The book could not be fetched: run this cell again, or upload a zip of the book's folder and unpack it as /content/book."  # noqa: E501
 
 
 def project(root: Path = ROOT) -> dict:
@@ -33,7 +36,7 @@ def first_cell(root: Path = ROOT) -> str:
     clone = f"git clone -q --depth 1 {address} book"
     if "dev" not in version:
         clone = f"{clone} -b v{version} 2>/dev/null || {clone}"
-    return FIRST_CELL.format(advice=ADVICE, clone=clone)
+    return FIRST_CELL.format(advice=ADVICE, clone=clone, unreached=UNREACHED)
 
 
 def with_first_cell(text: str, source: str) -> str:

@@ -1,8 +1,9 @@
 """Prepare Colab: a notebook's first cell runs this, after it has fetched the repository that this file is part of.
 
-It installs what is missing, at the versions of constraints.txt, and leaves alone what is there: torch, numpy and everything that the running
-notebook has imported keep their versions, since a package that changes under a running notebook breaks it. Standard library only.
-"""  # noqa: E501
+It installs what is missing or too old, at the versions of constraints.txt, and leaves alone what is there: torch, numpy
+and everything that the running notebook has imported keep their versions, since a package that changes under a running
+notebook breaks it. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +25,21 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def missing(requirements: list[str], installed: set[str], pins: dict[str, str]) -> list[str]:
-    """Return the tested versions of the required packages that are not installed."""
-    names = [normal(re.match(r"[\w.-]+", requirement)[0]) for requirement in requirements]
-    return [f"{name}=={pins[name]}" for name in names if name not in installed]
+def numbers(version: str) -> list[int]:
+    """Return the numbers of a release: 2.11.0+cu128 is [2, 11, 0]."""
+    return [int(part) for part in re.match(r"\d+(\.\d+)*", version)[0].split(".")]
+
+
+def missing(requirements: list[str], versions: dict[str, str], pins: dict[str, str]) -> list[str]:
+    """Return the tested versions of the required packages that are not installed, or are too old. `versions`: of what
+    is installed, by normal names."""
+    found = {}
+    for requirement in requirements:
+        name, least = re.match(r"([\w.-]+)(?:>=([\d.]+))?", requirement).groups()
+        name = normal(name)
+        if name not in versions or least and numbers(versions[name]) < numbers(least):
+            found[name] = f"{name}=={pins[name]}"
+    return [*found.values()]
 
 
 def constraints(versions: dict[str, str], imported: set[str]) -> list[str]:
@@ -48,14 +60,16 @@ def install(requirements: list[str], versions: dict[str, str]) -> None:
         result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
         reason = (result.stderr.strip() or "pip failed").splitlines()[-1]
-        sys.exit(f"The book's packages could not be installed: {reason}")
+        todo = "choose Runtime → Disconnect and delete runtime, and run this cell again"
+        sys.exit(f"The book's packages could not be installed ({reason}): {todo}.")
 
 
 def main() -> None:
     versions = {package.name: package.version for package in importlib.metadata.distributions() if package.name}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pins = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
-    requirements = missing(project["dependencies"], set(map(normal, versions)), pins)
+    needed = [*project["dependencies"], *project["optional-dependencies"]["chapters"]]
+    requirements = missing(needed, {normal(name): version for name, version in versions.items()}, pins)
     if requirements:
         install(requirements, versions)
     source = str(ROOT / "src")

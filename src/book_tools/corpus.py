@@ -35,6 +35,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import BOS
+from transformer_circuits.models.downloads import checksum, download
 from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import save_arrays, sha256
 from transformer_circuits.models.tokenizer import compact
@@ -99,31 +100,23 @@ def load_sources(table: str = "sources") -> list[dict]:
 
 def read_github(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
     """Return the files of a GitHub repository at one commit, fetched one by one, each checked."""
-    import pooch  # only needed for downloads
-
     name, folder = source["name"], cache / source["name"]
     listing = (HERE / "files" / f"{name}.sha256").read_text(encoding="utf8")
     digests = dict(reversed(line.split("  ", 1)) for line in listing.splitlines())
     base = f"https://raw.githubusercontent.com/{source['repository']}/{source['commit']}/"
     for path, digest in tqdm(digests.items(), desc=name, unit="file"):
-        file = pooch.retrieve(base + quote(path), known_hash=digest, path=folder, fname=digest)
-        yield path, Path(file).read_bytes()
+        yield path, download(base + quote(path), folder / digest, digest).read_bytes()
 
 
 def read_package(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
     """Return the files of a source package at one version, by their paths below its top folder. The archive is read,
     never built or run."""
     archive = cache / source["archive"]
-    if not archive.exists():
-        import pooch
-
+    if not archive.exists() or checksum(archive) != source["sha256"]:
         requirement = f"{source['package']}=={source['version']}"
         find = [sys.executable, "-m", "unearth", "--no-binary", "--link-only", requirement]
         link = subprocess.run(find, check=True, capture_output=True, text=True).stdout.split()[0]
-        url = link.partition("#")[0]
-        pooch.retrieve(url, known_hash=source["sha256"], path=cache, fname=archive.name, progressbar=True)
-    if (checksum := sha256(archive.read_bytes())) != source["sha256"]:
-        raise ValueError(f"{archive} must have SHA-256 {source['sha256']}, got {checksum}; delete it")
+        download(link.partition("#")[0], archive, source["sha256"])
     with tarfile.open(archive) as tar:
         for member in filter(tarfile.TarInfo.isfile, tar):
             yield member.name.partition("/")[2], tar.extractfile(member).read()
@@ -414,7 +407,7 @@ def measured(documents: pd.DataFrame) -> dict:
 def main(argv: list[str] | None = None) -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--out", type=Path, required=True, help="folder to write tokens, tokenizer and report to")
+    add("--out", type=Path, default=Path("corpus"), help="folder to write tokens, tokenizer and report to (corpus)")
     add("--folder", type=Path, help="train on the text files below this folder instead")
     add("--dataset", help="train on this Hugging Face dataset instead (its column `text`)")
     add("--characters", type=int, default=250_000_000, help="how much of --dataset to take")

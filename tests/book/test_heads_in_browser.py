@@ -1,12 +1,14 @@
 """The pages of heads, in tables that a browser searches: the head dump, and every head of two layers."""
 
-import pandas as pd
 import pytest
 from playwright.sync_api import expect
 from small_book import soup
 
-from book_build.pages.dump_pages import MODELS, N_SOURCES
+from book_build.pages.dump_pages import MODELS, N_SOURCES, K
 from book_build.pages.every_head import MODEL as TWO_LAYERS
+from transformer_circuits.circuits.bigrams import token_frequency
+from transformer_circuits.circuits.head_dump import head_dump
+from transformer_circuits.data import bigram_counts, vocabulary
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.models import load_model
 
@@ -14,11 +16,13 @@ MODEL, HEAD = MODELS[0], 4
 
 
 @pytest.fixture(scope="module")
-def sources(html):
-    """What the page of a head lists, from the file with all sources that the index links."""
-    link = soup(html / "book" / "head_dump.html").select_one(f"a.download[href$='/{MODEL}.parquet']")["href"]
-    dump = pd.read_parquet(html / "book" / link)
-    return dump[(dump["head"] == HEAD) & (dump["rank"] <= N_SOURCES)]
+def sources():
+    """What the page of a head lists, with the strings of its tokens."""
+    dump, names = head_dump(load_model(MODEL), token_frequency(bigram_counts()), N_SOURCES, K), vocabulary()
+    strings = {"source_token": dump["source"].map(lambda i: names[i])}
+    for kind in ("destination", "out"):
+        strings[f"{kind}_tokens"] = dump[f"{kind}s"].map(lambda ids: [names[i] for i in ids])
+    return dump.assign(**strings)[dump["head"] == HEAD]
 
 
 @pytest.fixture

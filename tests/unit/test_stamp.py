@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import types
@@ -68,9 +70,18 @@ def test_colab_takes_the_release_that_a_notebook_belongs_to(tmp_path, version, t
     assert again == f"{taken}\n", "a folder that is there is used"
 
 
+def test_colab_without_a_network_gets_one_sentence(tmp_path):
+    said = run_first_cell(tmp_path, (tmp_path / "nowhere").as_uri(), COLAB_RELEASE_TAG="1")
+    assert f"FileNotFoundError: {stamp.UNREACHED}" in said and said.count("Traceback") == 1
+
+
 def test_colab_keeps_what_is_in_use_and_installs_what_is_missing_as_tested(monkeypatch, capsys):
-    requirements, pins = ["torch>=2.6", "pandas>=2.2", "transformer-lens>=4"], {"transformer-lens": "4.3.0"}
-    assert colab.missing(requirements, {"torch", "pandas"}, pins) == ["transformer-lens==4.3.0"]
+    requirements = ["torch>=2.6", "pandas>=2.2", "tqdm>=4.66", "transformer-lens>=4", "soupsieve<3"]
+    versions = {"torch": "2.11.0+cu128", "pandas": "2.10", "tqdm": "4.9", "soupsieve": "2"}
+    pins = {"transformer-lens": "4.3.0", "tqdm": "4.70.1"}
+    assert colab.missing(requirements, versions, pins) == ["tqdm==4.70.1", "transformer-lens==4.3.0"], (
+        "missing, too old"
+    )
     versions = {"torch": "2.8", "Pandas": "2.2.2", "tqdm": "4.0"}
     assert colab.constraints(versions, {"pandas"}) == ["Pandas==2.2.2", "torch==2.8"]
 
@@ -82,7 +93,7 @@ def test_colab_keeps_what_is_in_use_and_installs_what_is_missing_as_tested(monke
     assert capsys.readouterr().out == f"The book is in {ROOT}; installed: nothing, all was there.\n"
     assert commands == [] and str(ROOT / "src") in sys.path
     monkeypatch.setattr(colab, "missing", lambda *_: ["simpleeval==1.0.8"])
-    with pytest.raises(SystemExit, match="could not be installed: ERROR: no such release"):
+    with pytest.raises(SystemExit, match="could not be installed .ERROR: no such release.: choose Runtime"):
         colab.main()
     assert commands[0][-1] == "simpleeval==1.0.8"
 
@@ -101,8 +112,25 @@ def test_running_and_saving_a_notebook_is_no_change_for_git():
     ran.cells[1].source = "3"
     assert stripped(nbformat.writes(ran)) != kept
     assert "*.ipynb filter=outputs" in (ROOT / ".gitattributes").read_text()
-    filtered = "git config filter.outputs.clean '.venv/bin/python .ci/strip_outputs.py'"
-    assert filtered in (ROOT / ".ci" / "venv").read_text()
+
+
+@pytest.mark.parametrize("venv", [True, False])
+def test_gits_filter_works_also_where_venv_is_gone(tmp_path, venv):
+    (filter,) = re.findall(r"git config filter.outputs.clean '(.*)'", (ROOT / ".ci" / "venv").read_text())
+    notebook = nbformat.writes(new_notebook(cells=[new_code_cell("2", outputs=[new_output("stream", text="2")])]))
+    for name in (".ci/strip_outputs.py", ".gitattributes"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    if venv:
+        (tmp_path / ".venv" / "bin").mkdir(parents=True)
+        (tmp_path / ".venv" / "bin" / "python3").symlink_to(sys.executable)
+    git = ["git", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "config", "filter.outputs.clean", filter], check=True)
+    (tmp_path / "a.ipynb").write_text(notebook)
+    done = subprocess.run([*git, "add", "a.ipynb"], capture_output=True, text=True)
+    kept = subprocess.run([*git, "show", ":a.ipynb"], capture_output=True, text=True, check=True)
+    assert (done.returncode, done.stderr, kept.stdout) == (0, "", stripped(notebook))
 
 
 def test_setup_says_something_only_where_a_release_differs(capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""The pages of the head dump: one for each head of the one-layer models, an index, everything as Parquet files."""
+"""The pages of the head dump: one for each head of the one-layer models, and an index."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -20,24 +20,10 @@ from transformer_circuits.measures.ablation import AblationEffects, recorded_eff
 from transformer_circuits.models import load_model
 
 MODELS = ("attn-only-1l", "attn-only-1l-32h")  # with one layer: a second one reads more than tokens
-N_SOURCES, K = 300, 10  # per page, and tokens per list; the Parquet file has all sources
+N_SOURCES, K = 300, 10  # per page, and tokens per list
 FIRST = 8  # sources shown for each head on the index page
-DIGITS = 3  # decimals in the Parquet file
 
 Akin = Sequence[Collection[int]]
-
-
-def write_parquet(dump: pd.DataFrame, names: Sequence[str], path: Path) -> None:
-    """Write the dump as a Parquet file, with the tokens' strings next to their ids, and rounded to DIGITS."""
-    columns = {
-        "source_token": [names[i] for i in dump["source"]],
-        "score": dump["score"].round(DIGITS).astype("float32"),
-    }
-    for column in ("destination", "out"):
-        columns[f"{column}_tokens"] = [[names[i] for i in ids] for ids in dump[f"{column}s"]]
-    for column in ("destination_scores", "out_boosts"):
-        columns[column] = np.array(dump[column].tolist()).round(DIGITS).tolist()
-    dump.assign(**columns).to_parquet(path, engine="pyarrow", compression="zstd", index=False)
 
 
 def tokens(ids: Sequence[int], names: Sequence[str], marked: Collection[int] = (), kind: str = "copy") -> str:
@@ -119,28 +105,25 @@ def write_pages(
     names: Sequence[str],
     listed: pd.DataFrame,
 ) -> None:
-    """Write the index page to `out`, and into the folder beside it the heads' pages and the Parquet files. `dumps`: by
-    model, with all source tokens; `ablated`: ablation effects by model; `listed`: for `paper_table`."""
+    """Write the index page to `out`, and into the folder beside it the heads' pages. `dumps`: by model;
+    `ablated`: ablation effects by model; `listed`: for `paper_table`."""
     folder, akin = out.with_suffix(""), variants_of(names)
-    shown = {model: dump[dump["rank"] <= N_SOURCES] for model, dump in dumps.items()}
     for model, dump in dumps.items():
         (folder / model).mkdir(parents=True, exist_ok=True)
-        for head, rows in shown[model].groupby("head"):
+        for head, rows in dump.groupby("head"):
             about = {"head": head, "model": model, "worth": ablated[model], "shown": len(rows), "d_vocab": len(names)}
             page = folder / model / f"0_{head}.md"
             page.write_text(render("head.md", **about), encoding="utf8")
             # Beside the page: Sphinx takes seconds to parse eleven million characters in all.
             page.with_suffix(".html").write_text(head_table(rows, names, akin), encoding="utf8")
-        write_parquet(dump, names, folder / f"{model}.parquet")
     index = render(
         "head_dump.md",
         models=list(dumps),
-        example=example(next(iter(shown.values())), names),
+        example=example(next(iter(dumps.values())), names),
         tokens=functools.partial(tokens, names=names),
-        overviews=[overview(model, shown[model], ablated[model], names, akin) for model in dumps],
+        overviews=[overview(model, dumps[model], ablated[model], names, akin) for model in dumps],
         listed=paper_table(listed),
         n_sources=N_SOURCES,
-        digits=DIGITS,
     )
     out.write_text(index, encoding="utf8")
 
@@ -148,7 +131,7 @@ def write_pages(
 def main(out: Path) -> None:
     names, frequency = vocabulary(), token_frequency(bigram_counts())
     models, ablated = ({name: of(name) for name in MODELS} for of in (load_model, recorded_effects))
-    dumps = {name: head_dump(model, frequency, n_sources=None, k=K) for name, model in models.items()}
+    dumps = {name: head_dump(model, frequency, n_sources=N_SOURCES, k=K) for name, model in models.items()}
     first, works = models[MODELS[0]], ablated[MODELS[0]].working[0]
     listed = paper_list(names, lambda text: first.tokenizer.encode(text, add_special_tokens=False))
     ways = ways_among(listed.forms, attested.load(first, working=works).paper)  # those that are right in the text

@@ -17,7 +17,6 @@ from typing import Annotated, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
-from simpleeval import simple_eval
 
 from transformer_circuits.paths import DATA
 
@@ -263,8 +262,8 @@ def names_in(expression: ast.AST) -> set[str]:
 
 
 def compute(expression: ast.expr, values: Mapping[str, float]) -> float:
-    """Evaluate comparisons, and/or, arithmetic, min, max and abs over named numbers."""
-    return simple_eval(ast.unparse(expression), names=dict(values), functions=FUNCTIONS)
+    """Evaluate a part of a criterion, which claims.yml alone decides: arithmetic and FUNCTIONS over named numbers."""
+    return eval(compile(ast.Expression(expression), "claims.yml", "eval"), {"__builtins__": FUNCTIONS}, dict(values))
 
 
 def unmet(criterion: str, values: Mapping[str, float]) -> list[ast.Compare]:
@@ -296,7 +295,12 @@ def claim_of(id: str) -> Claim:
 def measured(claim: Claim, given: Mapping[str, float]) -> dict[str, float]:
     """Return what was measured as finite numbers, in the order of claims.yml. Raises LedgerError for names and numbers
     that do not fit."""
-    numbers = {str(name): float(number) for name, number in given.items()}
+    try:
+        numbers = {str(name): float(number) for name, number in given.items()}
+    except (TypeError, ValueError):
+        raise LedgerError(
+            f"{claim.id} needs numbers, or pairs of a number and its standard error, got {given}"
+        ) from None
     if infinite := [name for name, number in numbers.items() if not math.isfinite(number)]:
         raise LedgerError(f"{claim.id}: {', '.join(infinite)} must be finite")
     if claim.kind == "identity":
@@ -351,7 +355,7 @@ def judge(
         values = {**value, **values}
     elif value is not None:
         values = {next(iter(claim.values), "error"): value}
-    pairs = {name: pair for name, pair in values.items() if isinstance(pair, tuple)}
+    pairs = {name: pair for name, pair in values.items() if isinstance(pair, tuple) and len(pair) == 2}
     values |= {name: estimate for name, (estimate, _) in pairs.items()}
     values |= {f"{name}_error": error for name, (_, error) in pairs.items()}
     numbers = measured(claim, values)

@@ -7,6 +7,7 @@ no code. TransformerLens's `convert_tl_checkpoint` names the tensors and their s
 
 import json
 import math
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,7 +87,7 @@ def read_settings(folder: Path, name: str) -> dict[str, Any]:
             settings = dict(json.loads(path.read_text(encoding="utf-8")))
             scale = math.sqrt(settings.get("d_head") or 0)
         except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
-            raise WeightsError(f"{path} is not a readable configuration: {error}") from error
+            raise WeightsError(f"{path} is not a readable configuration; fetch it again") from error
     if settings is None:
         raise WeightsError(
             f"{folder} has no config.json; write one with positional_embedding_type, normalization_type, and attn_only"
@@ -101,6 +102,15 @@ def read_settings(folder: Path, name: str) -> dict[str, Any]:
             supports = "the loader supports only causal attention-only Shortformer models with LN or none"
             raise WeightsError(f"{folder} has {name} = {settings[name]!r}; {supports}")
     return settings
+
+
+def is_nanogpt(file: Path) -> bool:
+    """Return whether a file is a checkpoint of nanoGPT, by names that it pickles; nothing of it is run."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        pickled = [archive.read(name) for name in archive.namelist() if name.endswith("data.pkl")]
+    return any(b"model_args" in text and b"transformer.wte.weight" in text for text in pickled)
 
 
 def state_dicts(folder: Path) -> list[Path]:

