@@ -191,7 +191,7 @@ def _dequantize(file: Path, out: Path, name: str) -> None:
 
 
 def _contents(file: Path, name: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings of a GGUF file, and the names of its tensors. Raises WeightsError if it is not a whole one."""
+    """Return the settings of a GGUF file, and the names of its tensors. Raises WeightsError if it is cut off."""
     import gguf
 
     try:
