@@ -1,0 +1,108 @@
+"""Is a one-layer model a set of skip-trigrams? Softmax denominators without competition (claim S9).
+
+A head adds sum_j exp(s_ij) v_j / D_i to the stream. Only D_i depends on all sources at once. Replaced by a table over
+the destination's token and its position, every source adds what it adds, whatever else the text contains.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformer_lens.utilities import get_act_name
+
+from transformer_circuits.measures import prediction
+
+RIDGE = 5.0  # observations by which a token's own numbers are pulled to those of all tokens
+BATCH, RATE, EPOCHS = 1024, 0.02, 2  # tokens a step of the fit to the loss
+
+
+class Heads(NamedTuple):
+    """What the heads of a one-layer model do at some places of text, one row for each place."""
+
+    tokens: Int[Tensor, " place"]
+    following: Int[Tensor, " place"]
+    positions: Int[Tensor, " place"]
+    log_D: Float[Tensor, "place head"]  # logarithm of the true denominators
+    z: Float[Tensor, "place head d_head"]  # with the true denominators
+
+
+@torch.no_grad()
+def at_places(model: Any, windows: Int[Tensor, "row pos+1"], every: int) -> Heads:
+    """Return what the heads do at every `every`-th position of windows of text, the start token left out."""
+    names = [get_act_name("attn_scores", 0), get_act_name("z", 0)]
+    at = torch.arange(1, windows.shape[1] - 1, every)
+    found: list[list[Tensor]] = [[], []]
+    for rows in windows.split(prediction.BATCH):
+        _, cache = model.run_with_cache(rows[:, :-1], names_filter=names, stop_at_layer=1)
+        found[0].append(cache[names[0]][:, :, at].logsumexp(dim=-1).transpose(1, 2))
+        found[1].append(cache[names[1]][:, at])
+    log_D, z = (torch.cat(parts).flatten(0, 1) for parts in found)
+    place = at.repeat(len(windows))
+    return Heads(windows[:, at].flatten(), windows[:, at + 1].flatten(), place, log_D, z)
+
+
+class Table(NamedTuple):
+    """Logarithms of denominators: a number for the token, one for the position, and the token's slope in its log."""
+
+    of_token: Float[Tensor, "d_vocab head"]
+    of_position: Float[Tensor, "pos head"]
+    slope: Float[Tensor, "d_vocab head"]
+
+    def __call__(self, tokens: Int[Tensor, " place"], positions: Int[Tensor, " place"]) -> Float[Tensor, "place head"]:
+        far = scale(positions, len(self.of_position))[:, None]
+        return self.of_position[positions] + self.of_token[tokens] + self.slope[tokens] * far
+
+
+def scale(positions: Tensor, n_ctx: int) -> Tensor:
+    """Return the logarithm of positions, about 0 in the middle of a window and 1 at its end."""
+    return torch.log((positions + 1.0) / (n_ctx / 2)) / torch.log(torch.tensor(2.0))
+
+
+def least_squares(heads: Heads, d_vocab: int, n_ctx: int, rounds: int = 8) -> Table:
+    """Return the table closest to the logarithms of the true denominators, tokens seldom seen pulled to the others."""
+    n_heads = heads.log_D.shape[1]
+    table = Table(*(torch.zeros(n, n_heads) for n in (d_vocab, n_ctx, d_vocab)))
+    far = scale(heads.positions, n_ctx)
+    ones = torch.stack([torch.ones_like(far), far, far * far], dim=1)
+    n, x, xx = torch.zeros(d_vocab, 3).index_add(0, heads.tokens, ones).T[..., None]
+    n, xx = n + RIDGE, xx + RIDGE
+    count = torch.bincount(heads.positions, minlength=n_ctx).clamp(min=1)[:, None]
+    for _ in range(rounds):
+        left = heads.log_D - table(heads.tokens, heads.positions) + table.of_position[heads.positions]
+        at_position = torch.zeros(n_ctx, n_heads).index_add(0, heads.positions, left) / count
+        rest = heads.log_D - at_position[heads.positions]
+        y = torch.zeros(d_vocab, n_heads).index_add(0, heads.tokens, rest)
+        xy = torch.zeros(d_vocab, n_heads).index_add(0, heads.tokens, rest * far[:, None])
+        slope = (n * xy - x * y) / (n * xx - x * x)
+        table = Table((y - slope * x) / n, at_position, slope)
+    return table
+
+
+def losses(model: Any, heads: Heads, log_D: Float[Tensor, "place head"] | None) -> Float[Tensor, " place"]:
+    """Return the loss at each place with these denominators; None: with each head's z at its mean over the places."""
+    found = []
+    for part in torch.arange(len(heads.tokens)).split(BATCH):
+        z = heads.z.mean(dim=0).expand(len(part), -1, -1)
+        if log_D is not None:
+            z = heads.z[part] * (heads.log_D[part] - log_D[part]).exp()[..., None]
+        stream = model.W_E[heads.tokens[part]] + torch.einsum("phd,hdm->pm", z, model.W_O[0])
+        found.append(cross_entropy(stream @ model.W_U, heads.following[part], reduction="none"))
+    return torch.cat(found)
+
+
+@torch.enable_grad()
+def fit_to_loss(model: Any, heads: Heads, table: Table) -> Table:
+    """Return a table like this one with a lower loss at these places."""
+    free = Table(*(part.clone().requires_grad_() for part in table))
+    optimizer = torch.optim.Adam(list(free), lr=RATE)
+    generator = torch.Generator().manual_seed(0)
+    orders = torch.cat([torch.randperm(len(heads.tokens), generator=generator) for _ in range(EPOCHS)]).split(BATCH)
+    for step, part in enumerate(orders):
+        some = Heads(*(values[part] for values in heads))
+        optimizer.param_groups[0]["lr"] = RATE * (1 - step / len(orders))
+        optimizer.zero_grad()
+        losses(model, some, free(some.tokens, some.positions)).mean().backward()
+        optimizer.step()
+    return Table(*(part.detach() for part in free))

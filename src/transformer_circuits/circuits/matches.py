@@ -1,0 +1,269 @@
+"""What an induction head computes: its scores as a sum over content and over paths (claims T16, T18 to T21).
+
+Every function takes a two-layer attention-only bridge, rows of tokens [row, pos], and a head of the second layer. The
+stream that this layer reads is a constant plus parts. `by_content` has a part for each number of tokens back,
+`by_path` one for each head of the first layer. A score is then a sum over pairs, one part in the query, one in the key.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.utilities import get_act_name
+
+from transformer_circuits.measures import prediction, repeats, weights
+
+REACH = 7  # content is split by how many tokens back it comes from: 0 to 6; what is older is one more part
+TWO_MATCHES = [(0, 1), (1, 2)]  # this token matches; the one before it matches too
+LONGEST = 3  # matching tokens that are told apart (claim T20)
+START = LONGEST + 1  # the start token, among the kinds of `match_lengths`
+
+
+class Parts(NamedTuple):
+    """What is added up in the queries and in the keys of one head. The last part is the constant."""
+
+    queries: Float[Tensor, "part row pos d_head"]
+    keys: Float[Tensor, "part row pos d_head"]
+
+
+def _sides(model: Any, head: int, parts: Sequence[Float[Tensor, "row pos d_model"]]) -> Parts:
+    rows = torch.stack([part.expand_as(parts[0]) for part in parts])
+    return Parts(rows @ model.W_Q[1, head], rows @ model.W_K[1, head])
+
+
+def by_content(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
+    """Return the parts that come from 0 to REACH - 1 tokens back, from further back, and the constant.
+
+    Content is a token's embedding less the mean over these rows, moved by all first-layer heads as they attend (and, 0
+    back, the embedding itself). The constant is the position and the mean embedding, which every head moves alike.
+    """
+    mean = model.W_E[tokens].mean(dim=(0, 1))
+    found: list[list[Tensor]] = [[] for _ in range(REACH + 1)]
+    for rows in tokens.split(prediction.BATCH):
+        A = first_patterns(model, rows)
+        own = model.W_E[rows] - mean
+        v = torch.einsum("rpm,hmd->rhpd", own, model.W_V[0])
+        older = A @ v
+        for back in range(REACH):
+            moved = torch.zeros_like(v)
+            moved[:, :, back:] = A.diagonal(-back, -2, -1)[..., None] * v[:, :, : v.shape[2] - back]
+            older = older - moved
+            found[back].append(torch.einsum("rhpd,hdm->rpm", moved, model.W_O[0]) + (own if back == 0 else 0))
+        found[REACH].append(torch.einsum("rhpd,hdm->rpm", older, model.W_O[0]))
+    moved_mean = mean + torch.einsum("m,hmd,hde->e", mean, model.W_V[0], model.W_O[0])
+    constant = model.W_pos[: tokens.shape[1]] + moved_mean
+    return _sides(model, head, [*(torch.cat(part) for part in found), constant])
+
+
+def by_path(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
+    """Return the token's own part, one for each first-layer head, and the constant: the position, and all means over
+    these rows and positions, which the other parts lack."""
+    embedding, z = [], []
+    for rows in tokens.split(prediction.BATCH):
+        A, v = first_patterns(model, rows), torch.einsum("rpm,hmd->rhpd", model.W_E[rows], model.W_V[0])
+        embedding.append(model.W_E[rows])
+        z.append(A @ v)
+    direct, written = torch.cat(embedding), torch.einsum("rhpd,hdm->hrpm", torch.cat(z), model.W_O[0])
+    means = [part.mean(dim=(0, 1)) for part in (direct, *written)]
+    constant = model.W_pos[: tokens.shape[1]] + torch.stack(means).sum(dim=0)
+    return _sides(model, head, [*(part - mean for part, mean in zip((direct, *written), means)), constant])
+
+
+def first_patterns(model: Any, rows: Int[Tensor, "row pos"]) -> Float[Tensor, "row head dest src"]:
+    """Return the attention patterns of the first layer."""
+    name = get_act_name("pattern", 0)
+    return model.run_with_cache(rows, names_filter=[name], stop_at_layer=1)[1][name]
+
+
+def keep(pairs: Iterable[tuple[int, int]], n_parts: int, constants: bool = True) -> Float[Tensor, "query key"]:
+    """Return a mask over pairs of parts (query, key): these pairs, and all pairs with the constant on a side."""
+    mask = torch.zeros(n_parts, n_parts)
+    if constants:
+        mask[-1], mask[:, -1] = 1.0, 1.0
+    for query, key in pairs:
+        mask[query, key] = 1.0
+    return mask
+
+
+def scores(
+    parts: Parts, mask: Float[Tensor, "query key"], row: int, at: Any = slice(None)
+) -> Float[Tensor, "dest src"]:
+    """Return the attention scores of one row, from these pairs of parts alone, at some destinations."""
+    keys = torch.einsum("ab,bsd->asd", mask.to(parts.keys), parts.keys[:, row])
+    return torch.einsum("aid,ajd->ij", parts.queries[:, row, at], keys) / parts.keys.shape[-1] ** 0.5
+
+
+def attend(scores: Float[Tensor, "*batch dest src"], first: int = 0) -> Float[Tensor, "*batch dest src"]:
+    """Return the softmax over sources up to each destination; `first` is the position of the first one."""
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1 + first)
+    return scores.masked_fill(later, -torch.inf).softmax(dim=-1)
+
+
+def second_copies(draws: Sequence[repeats.Repeated]) -> Iterable[tuple[int, int, int, int, int]]:
+    """Yield (draw, row among all, start, first position of the second copy, its end)."""
+    row = 0
+    for n, draw in enumerate(draws):
+        for start, length in zip(draw.start.tolist(), draw.length.tolist()):
+            yield n, row, start, start + length, start + 2 * length
+            row += 1
+
+
+def induction(
+    draws: Sequence[repeats.Repeated], score_of: Callable[[int, slice, int], Float[Tensor, "*batch dest src"]]
+) -> Float[Tensor, "*batch draw"]:
+    """Return a head's induction score on each draw. `score_of(row, destinations, end)` gives its scores there."""
+    total: list[Any] = [0.0 for _ in draws]
+    for n, row, start, first, end in second_copies(draws):
+        A = attend(score_of(row, slice(first, end), end), first)
+        total[n] = total[n] + A.diagonal(start + 1, -2, -1).sum(dim=-1)
+    return torch.stack([value / draw.length.sum() for value, draw in zip(total, draws)], dim=-1)
+
+
+def induction_with(parts: Parts, mask: Float[Tensor, "query key"], draws: Sequence[repeats.Repeated]) -> Tensor:
+    """Return the induction score on each draw if only these pairs of parts are compared."""
+    return induction(draws, lambda row, at, end: scores(parts, mask, row, at)[:, :end])
+
+
+def induction_without_each(parts: Parts, draws: Sequence[repeats.Repeated]) -> Float[Tensor, "query key draw"]:
+    """Return the induction score on each draw if one pair of parts is left out, for all pairs without a constant."""
+    n = len(parts.queries) - 1
+
+    def score_of(row: int, at: slice, end: int) -> Tensor:
+        q, k = parts.queries[:, row, at], parts.keys[:, row, :end] / parts.keys.shape[-1] ** 0.5
+        pairs = torch.einsum("aid,bjd->abij", q[:-1], k[:-1]).flatten(0, 1)
+        return (q.sum(dim=0) @ k.sum(dim=0).mT) - pairs
+
+    return induction(draws, score_of).unflatten(0, (n, n))
+
+
+class Text(NamedTuple):
+    """Windows of text on which a head's pattern can be replaced: its values, and the logits without what it writes."""
+
+    tokens: Int[Tensor, "row pos"]
+    following: Int[Tensor, "row pos"]
+    pattern: Float[Tensor, "row dest src"]
+    values: Float[Tensor, "row pos d_head"]
+    logits: Float[Tensor, "row pos d_vocab"]
+    writes: Float[Tensor, "d_head d_vocab"]
+
+    def losses(self, pattern: Float[Tensor, "row dest src"]) -> Float[Tensor, " row"]:
+        """Return each window's mean loss (nats) if the head attends like this."""
+        return torch.stack([self._loss(row, A @ self.values[row]) for row, A in enumerate(pattern)])
+
+    def losses_without(self) -> Float[Tensor, " row"]:
+        """Return each window's mean loss if the head's z is replaced by its mean over these windows and positions."""
+        mean = (self.pattern @ self.values).mean(dim=(0, 1), keepdim=True)[0]
+        return torch.stack([self._loss(row, mean) for row in range(len(self.tokens))])
+
+    def _loss(self, row: int, z: Float[Tensor, "pos d_head"]) -> Tensor:
+        return torch.nn.functional.cross_entropy(self.logits[row] + z @ self.writes, self.following[row])
+
+    def select(self, rows: slice) -> "Text":
+        return Text(*(part[rows] for part in self[:-1]), self.writes)
+
+
+@torch.no_grad()
+def on_text(model: Any, windows: Int[Tensor, "row pos+1"], head: int) -> Text:
+    """Return windows of text as one head of the second layer sees them."""
+    names = [get_act_name(name, 1) for name in ("pattern", "v", "resid_post")]
+    found = []
+    for rows in windows.split(prediction.BATCH):
+        _, cache = model.run_with_cache(rows[:, :-1], names_filter=names)
+        A, v, stream = (cache[name] for name in names)
+        A, v = A[:, head], v[:, :, head]
+        found.append((A, v, (stream - A @ v @ model.W_O[1, head]) @ model.W_U))
+    parts = [torch.cat(part) for part in zip(*found)]
+    return Text(windows[:, :-1], windows[:, 1:], *parts, model.W_O[1, head] @ model.W_U)
+
+
+def grow(
+    base: Float[Tensor, "dest src"],
+    terms: Float[Tensor, "term dest src"],
+    value: Callable[[Float[Tensor, "dest src"]], float],
+    size: int,
+) -> list[int]:
+    """Return `size` terms in the order in which a greedy search adds them to `base`: each time, the one after which
+    `value(scores)` is highest. Masked entries of `base` are -inf."""
+    chosen: list[int] = []
+    while len(chosen) < size:
+        left = [term for term in range(len(terms)) if term not in chosen]
+        best = max(left, key=lambda term: value(base + terms[term]))
+        base = base + terms[best]
+        chosen.append(best)
+    return chosen
+
+
+def path_circuits(model: Any, head: int) -> tuple[Float[Tensor, "query key"], Float[Tensor, "query key"]]:
+    """Return, for each path of `by_path`, its match by weights in units of score, and its composition ratio.
+
+    The match is the mean over tokens of the circuit's own entry less the mean of its row (claim T10). The ratio is the
+    circuit's norm over those of its factors, as a multiple of chance, with white embeddings (claim T3).
+    """
+    W_V, W_O, W_Q, W_K = model.W_V[0], model.W_O[0], model.W_Q[1, head], model.W_K[1, head]
+    embedded = [model.W_E, *(model.W_E @ V @ O for V, O in zip(W_V, W_O))]
+    q, k = (torch.stack([E @ W for E in embedded]) for W in (W_Q, W_K))
+    own = torch.einsum("avd,bvd->ab", q, k) / len(model.W_E)
+    match = (own - q.mean(dim=1) @ k.mean(dim=1).mT) / W_Q.shape[-1] ** 0.5
+    OV, _ = weights.white_circuits(model.OV[0], model.QK[0], model.W_E)
+    _, QK = weights.white_circuits(model.OV[1], model.QK[1], model.W_E)
+    movers = torch.stack([torch.eye(len(W_Q)).to(W_Q), *(OV.A @ OV.B)])
+    left, right = movers @ QK.A[head], movers @ QK.B[head].mT
+    norms = torch.einsum("amd,ame,bnd,bne->ab", left, left, right, right).clamp(min=0).sqrt()
+    size = torch.linalg.matrix_norm(movers)
+    whole = torch.linalg.matrix_norm(QK.A[head] @ QK.B[head])
+    return match, norms / (size[:, None] * size * whole) * len(W_Q)
+
+
+def overlaps(model: Any, tokens: Int[Tensor, "row pos"], reach: int = 64) -> Float[Tensor, "query key"]:
+    """Return, for each path, the sum over o of a(o) b(o + 1): `a` is the mean attention of the query's head to the
+    token o back, `b` that of the key's. The direct path has all of it at 0. The start token is left out."""
+    total = torch.zeros(model.cfg.n_heads, reach + 1)
+    for rows in tokens.split(prediction.BATCH):
+        A = first_patterns(model, rows)
+        means = [A.diagonal(-back, -2, -1)[..., 1:].mean(dim=-1).sum(dim=0) for back in range(reach + 1)]
+        total += torch.stack(means, dim=1).cpu()
+    direct = torch.zeros(1, reach + 1)
+    direct[0, 0] = 1.0
+    attention = torch.cat([direct, total / len(tokens)])
+    return attention[:, :-1] @ attention[:, 1:].mT
+
+
+def match_lengths(tokens: Int[Tensor, "row pos"]) -> Int[Tensor, "row dest src"]:
+    """Return how many tokens up to the one before a source equal the last ones up to the destination: 0 to LONGEST.
+    START marks the start token, which matches nothing."""
+    same = tokens[:, :, None] == tokens[:, None, :]
+    same[:, :, 0] = False
+    run, longer = same.long(), same
+    for _ in range(LONGEST - 1):
+        before = torch.zeros_like(longer)
+        before[:, 1:, 1:] = longer[:, :-1, :-1]
+        longer = same & before
+        run = run + longer
+    lengths = torch.zeros_like(run)
+    lengths[:, :, 1:] = run[:, :, :-1]
+    lengths = lengths.tril()
+    lengths[:, :, 0] = START
+    return lengths
+
+
+def pattern_of(kinds: Int[Tensor, "row dest src"], numbers: Float[Tensor, " n"]) -> Float[Tensor, "row dest src"]:
+    """Return the softmax of one number for each kind of source; kind 0 has the score 0."""
+    return attend(torch.cat([numbers.new_zeros(1), numbers])[kinds])
+
+
+@torch.enable_grad()
+def fit_numbers(text: Text, kinds: Int[Tensor, "row dest src"], steps: int = 20) -> Float[Tensor, " n"]:
+    """Return the numbers with which `pattern_of` gives the lowest loss on these windows (claim T20)."""
+    numbers = torch.full((int(kinds.max()),), 3.0, device=kinds.device, requires_grad=True)
+    optimizer = torch.optim.LBFGS([numbers], max_iter=steps, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = text.losses(pattern_of(kinds, numbers)).mean()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    return numbers.detach()
