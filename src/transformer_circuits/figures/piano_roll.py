@@ -22,22 +22,20 @@ def phrases(melodies: Melodies, row: int) -> list[tuple[int, int, int]]:
 
 
 def melody(melodies: Melodies, row: int) -> Axes:
-    """Plot one melody over time; below it an arc from each phrase to where it recurs, in its color."""
-    _, (above, below) = plt.subplots(2, 1, figsize=(6.4, 5.0), sharex=True, height_ratios=[3, 2])
-    notes, new = melodies.notes[row], melodies.source[row] < 0
-    above.plot(np.flatnonzero(new), notes[new], "o", color="0.55", ms=4, ls="none")
-    reach = 1.0
-    colors = ["C0", "C1", "C2", "C4", "C5"]  # C3 looks like the gray of new notes
-    for i, (start, end, place) in enumerate(phrases(melodies, row)):
-        marker, color = "os^Dv"[i % 5], colors[i % 5]
-        above.plot(np.arange(start, end), notes[start:end], marker, color=color, ls="none", ms=4)
-        half, wide = (start - place) / 2, end - start
-        radius, middle = half + wide / 2, place + half + (wide - 1) / 2
-        reach = max(reach, radius)
-        below.add_patch(Wedge((middle, 0), radius, 0, 180, width=wide, color=color, alpha=0.45, lw=0))
+    """Plot one melody over time in gray, and the longest phrase that returns, with an arc to where it does, in blue."""
+    _, (above, below) = plt.subplots(2, 1, figsize=(5.4, 4.0), sharex=True, height_ratios=[3, 1])
+    notes = melodies.notes[row]
+    start, end, place = max(phrases(melodies, row), key=lambda phrase: phrase[1] - phrase[0])
+    above.plot(notes, "o", color="other", ms=4, ls="none")
+    for first in (place, start):
+        at = np.arange(first, first + end - start)
+        above.plot(at, notes[at], "o", color="second", ms=5, ls="none")
+    radius, middle = (start - place + end - start) / 2, (place + end - 1) / 2
+    below.add_patch(Wedge((middle, 0), radius, 0, 180, width=end - start, color="second", alpha=0.4, lw=0))
     above.set(ylabel="key", ylim=(0, KEYS + 1))
-    below.set(xlabel="note", ylabel="returns", xlim=(-1, len(notes)), ylim=(0, 1.03 * reach), yticks=[])
+    below.set(xlabel="note", xlim=(-1, len(notes)), ylim=(0, 1.03 * radius), yticks=[])
     below.spines["left"].set_visible(False)
+    above.figure.suptitle("A phrase returns, note for note", x=0.01, ha="left")
     return above
 
 
