@@ -1,0 +1,79 @@
+"""One number for one thing: what stands on several pages has the same value and unit on all of them."""
+
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+
+QUANTITIES = yaml.safe_load(Path(__file__).with_name("quantities.yml").read_text(encoding="utf-8"))
+NUMBER = r"(?P<value>(?:\d[\d,]*)?\.?\d+)(?:(?: ± [\d.]+)? ?(?P<unit>%|nats|thousandths|times))?"
+
+
+class Mention(NamedTuple):
+    page: str
+    words: str
+    low: Decimal
+    high: Decimal
+    unit: str
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.words!r}"
+
+
+def mentions(said: list[str], pages: Mapping[str, str]) -> Iterator[Mention]:
+    """Yield the numbers in these sentences of the pages, as the interval of what rounds to them."""
+    for page, text in pages.items():
+        for pattern in said:
+            for match in re.finditer(rf"(?<![\w.]){pattern.replace('NUMBER', NUMBER)}", text, re.IGNORECASE):
+                scale = Decimal("0.01") if match["unit"] == "%" else Decimal(1)
+                value = Decimal(match["value"].replace(",", ""))
+                half = Decimal(5).scaleb(value.as_tuple().exponent - 1)
+                yield Mention(page, match[0], (value - half) * scale, (value + half) * scale, match["unit"] or "")
+
+
+def problems(quantity: Mapping[str, list[str]], pages: Mapping[str, str]) -> list[str]:
+    """Return mentions of a quantity that do not agree with another one, or have another unit."""
+    found = list(mentions(quantity["said"], pages))
+    wrong = [f"{one} is not in {' or '.join(quantity['units'])}" for one in found if one.unit not in quantity["units"]]
+    for i, one in enumerate(found):
+        apart = [other for other in found[:i] if one.low > other.high or other.low > one.high]
+        wrong += [f"{one}, but {apart[0]}"] if apart else []
+    return wrong
+
+
+@pytest.fixture(scope="module")
+def pages(html) -> dict[str, str]:
+    """The words of every page."""
+    found = {}
+    for path in sorted(html.rglob("*.html")):
+        if article := BeautifulSoup(path.read_text(encoding="utf-8"), "lxml").find("article"):
+            found[str(path.relative_to(html))] = " ".join(article.get_text(" ").split())
+    return found
+
+
+@pytest.mark.parametrize("name", QUANTITIES)
+def test_a_quantity_has_one_value_and_one_unit_on_all_pages(name, pages):
+    found = {mention.page for mention in mentions(QUANTITIES[name]["said"], pages)}
+    assert len(found) >= 2, f"{name} stands on fewer than two pages ({found}): are its patterns out of date?"
+    assert problems(QUANTITIES[name], pages) == []
+
+
+@pytest.mark.parametrize(("name", "sentences", "number"), [
+    ("cost of head 0.1", ["2L 0.1 614 1,939", "0.1, previous and copying, 0.666"], 1),
+    ("cost of head 0.1", ["head 0.1 costs 614 thousandths", "Head 0.1 costs 0.67 nats"], 2),
+    ("how strongly the keys of head 1.2 read head 0.1",
+     ["the keys of head 1.2 read head 0.1 most: 2.7 times", "K-composition of 1.2, highest ratio 2.4"], 1),
+    ("induction score of head 1.2",
+     ["head 1.2 puts 64% of its attention on the right token", "head 1.2: induction score 0.61"], 1),
+    ("induction score of head 1.2",
+     ["head 1.2 puts 64% of its attention on the right token", "head 1.2: induction score 0.644"], 0),
+])  # fmt: skip
+def test_two_values_or_units_are_found(name, sentences, number):
+    found = dict(enumerate(sentences))
+    assert len(list(mentions(QUANTITIES[name]["said"], found))) == len(sentences)
+    assert len(problems(QUANTITIES[name], found)) == number

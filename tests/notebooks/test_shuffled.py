@@ -1,0 +1,81 @@
+"""A reader may run a chapter's cells once more, in any order: each still works, and prints what it printed. So no name is used for two things.
+
+All chapters take ten minutes; `SHUFFLED=all` runs them all.
+"""
+
+import json
+import os
+import random
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from book_build import CHECKED, code_cells, forks, notebooks
+from transformer_circuits.paths import ROOT
+
+SOME = ("00", "02", "04", "07")  # the ones in which a name meant two things
+CHOSEN = [path for path in notebooks(ROOT) if os.environ.get("SHUFFLED") == "all" or path.stem[:2] in SOME]
+
+
+@pytest.mark.parametrize("path", CHOSEN, ids=lambda path: path.stem)
+def test_cells_work_once_more_in_any_order(path, tmp_path):
+    assert run_twice(path, tmp_path) == []
+
+
+def test_a_name_for_two_things_is_found(tmp_path):
+    cells = ["x = [1, 2]", "y = 3", "z = 0", "print(len(x))", "x = 5", "print(y)\ny = y + 1"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    for cell in notebook.cells:
+        cell.metadata["tags"] = [CHECKED]
+    nbformat.write(notebook, tmp_path / "a.ipynb")
+    length, changed = run_twice(tmp_path / "a.ipynb", tmp_path)
+    assert "print(len(x))" in length and "TypeError" in length
+    assert "y = y + 1" in changed and "prints '4' instead of '3'" in changed
+
+
+def run_twice(path: Path, folder: Path) -> list[str]:
+    """Return what went wrong in a chapter whose cells ran in order, and then once more in another order."""
+    variables = os.environ | {"MPLBACKEND": "agg"}
+    forks.start_server(variables)
+    out = folder / "problems.json"
+    forks.start(in_a_fork, str(path), str(out), variables).join()
+    return json.loads(out.read_text())
+
+
+def in_a_fork(path: str, out: str, variables: Mapping[str, str]) -> None:
+    forks.enter(variables, str(Path(path).parent))
+    try:
+        found = list(problems(Path(path)))
+    except BaseException:
+        found = [traceback.format_exc()]
+    Path(out).write_text(json.dumps(found))
+
+
+def problems(path: Path) -> Iterator[str]:
+    import matplotlib.pyplot as plt
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    shell = InteractiveShell.instance()
+    cells = [cell for cell in code_cells(nbformat.read(path, as_version=4)) if "remove-cell" not in tags(cell)]
+    again = random.Random(0).sample(cells, len(cells))
+    first = {}
+    for run, cell in [*((1, cell) for cell in cells), *((2, cell) for cell in again)]:
+        with capture_output() as printed:
+            result = shell.run_cell(cell.source, store_history=False)
+        plt.close("all")
+        name = f"{path.stem}/{cell.id}, run {run} ({cell.source.splitlines()[-1]})"
+        if error := result.error_before_exec or result.error_in_exec:
+            yield f"{name}: {type(error).__name__}: {error}"
+            continue
+        texts = [printed.stdout, *(output.data.get("text/plain", "") for output in printed.outputs)]
+        shown = "\n".join(texts).strip() if CHECKED in tags(cell) else ""
+        if first.setdefault(cell.id, shown) != shown:
+            yield f"{name} prints {shown!r} instead of {first[cell.id]!r}"
+
+
+def tags(cell: nbformat.NotebookNode) -> list[str]:
+    return cell.metadata.get("tags", [])
