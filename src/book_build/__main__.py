@@ -2,6 +2,6 @@
 
 import sys
 
-from book_build import main
+from book_build.build import main
 
 sys.exit(main())

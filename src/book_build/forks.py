@@ -26,13 +26,14 @@ def start_server(variables: Mapping[str, str]) -> None:
     """Start the process that all others are forked from, with these variables, which libraries read at import."""
     if CONTEXT.get_start_method() == "forkserver":
         CONTEXT.set_forkserver_preload(PRELOADED)
-        before = dict(os.environ)
+        before, options = dict(os.environ), list(sys.warnoptions)
         os.environ.update(variables)
         # Kernels are killed, and what they leave is tidied up without a word.
         sys.warnoptions.append("ignore:resource_tracker:UserWarning")
         multiprocessing.forkserver.ensure_running()
         os.environ.clear()
         os.environ.update(before)
+        sys.warnoptions[:] = options
 
 
 class Fork(CONTEXT.Process):

@@ -1,9 +1,10 @@
-"""What each notebook and each generated page gave, kept until something that it depends on changes.
+"""What each notebook and each generated page gave, kept until something that it can read changes.
 
     _build/results/NAME/: its files, and .made.json, written last, with its key and the seconds that it took
 
-The key of a notebook covers its code cells, the claims that they name, the library, the workbooks' judge, weights and
-data, Python, and the installed releases. That of a generated page covers all claims and `pages` instead of cells.
+The key of a notebook covers its code cells, the claims that they name, the library, weights and data, Python, and the
+installed releases; if they name the workbooks' judge, that too. That of a generated page covers the library, all
+claims, `pages`, weights and data. Notes (*.md) beside weights and data are for people.
 """
 
 import hashlib
@@ -12,7 +13,6 @@ import json
 import re
 import shutil
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -46,20 +46,30 @@ def digest(root: Path, places: Iterable[Path]) -> str:
     return sha256([(str(place), hashlib.sha256((root / place).read_bytes()).hexdigest()) for place in places])
 
 
+def data_in(root: Path) -> list[Path]:
+    """Return the files of a book's weights and data, without notes, by their places in `root`."""
+    return [place for place in files_in(root, "weights", "data") if place.suffix != ".md"]
+
+
+def read_by_results(root: Path) -> dict[Path, tuple[int, int]]:
+    """Return the date and the size of each file that a result may depend on."""
+    paths = [SOURCE / place for place in files_in(SOURCE, "transformer_circuits", "workbooks", "book_build/pages")]
+    paths += [root / place for place in data_in(root)]
+    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in paths}
+
+
 class Store:
     """The results of the book in `root`, as far as they are those of its present files."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.results, self.opened = root, root / "_build" / "results", time.time()
+        self.root, self.results, self.before = root, root / "_build" / "results", read_by_results(root)
         installed = sorted({f"{found.name}=={found.version}" for found in importlib.metadata.distributions()})
-        library = [place for place in files_in(SOURCE, "transformer_circuits", "workbooks") if place != CLAIMS]
-        pages = [*library, CLAIMS, *files_in(SOURCE, "book_build/pages")]
-        data = files_in(root, "weights", "data")
-        self.inputs = [SOURCE / place for place in pages] + [root / place for place in data]
+        library = [place for place in files_in(SOURCE, "transformer_circuits") if place != CLAIMS]
+        pages = [CLAIMS, *files_in(SOURCE, "book_build/pages")]
         self.environment = sha256(sys.version, installed)
-        inputs = sha256(self.environment, digest(root, data))
-        self.of_notebooks = sha256(inputs, digest(SOURCE, library))
-        self.of_pages = sha256(inputs, digest(SOURCE, pages))
+        self.inputs = sha256(self.environment, digest(SOURCE, library), digest(root, data_in(root)))
+        self.of_pages = sha256(self.inputs, digest(SOURCE, pages))
+        self.workbooks = digest(SOURCE, files_in(SOURCE, "workbooks"))
         sections = yaml.load((SOURCE / CLAIMS).read_text(encoding="utf-8"), yaml.CSafeLoader)["sections"]
         self.claims = {claim["id"]: claim for section in sections for claim in section["claims"]}
 
@@ -68,7 +78,8 @@ class Store:
         if source is None:
             return self.of_pages
         named = sorted(set(re.findall(r"\b[A-Z]\d+\b", source)) & self.claims.keys())
-        return sha256(self.of_notebooks, source, [self.claims[id] for id in named])
+        judge = self.workbooks if "workbooks" in source else ""
+        return sha256(self.inputs, source, [self.claims[id] for id in named], judge)
 
     def made(self, name: str) -> dict:
         """Return what is known of the last result of this name; an empty one if there is none."""
@@ -86,8 +97,9 @@ class Store:
         return self.results / name
 
     def keep(self, name: str, source: str | None = None, seconds: float = 0.0) -> None:
-        """Declare a result complete. Raises BuildError if a file that it needs has changed since the store opened."""
-        if changed := [path for path in self.inputs if not path.exists() or path.stat().st_mtime > self.opened]:
+        """Declare a result complete. Raises BuildError if a file that it can read changed since the store opened."""
+        now = read_by_results(self.root)
+        if changed := [path for path in self.before | now if self.before.get(path) != now.get(path)]:
             raise BuildError(f"{changed[0]} changed while the book was built: build again.")
         write_whole(self.results / name / ".made.json", json.dumps({"key": self.key(source), "seconds": seconds}))
 

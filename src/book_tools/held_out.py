@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-from book_build import TIMEOUT, code_cells, source_of
+from book_build.build import TIMEOUT, code_cells, source_of
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Record
 from transformer_circuits.paths import DATA, ROOT

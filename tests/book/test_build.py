@@ -12,8 +12,7 @@ import pytest
 from nbclient import NotebookClient
 from small_book import CLAIM, COUNT, list_pages, make_book, runs, write
 
-import book_build as build
-from book_build import store
+from book_build import build, store
 
 SHOWN = "1.0e\N{MINUS SIGN}7"
 
@@ -113,8 +112,12 @@ def test_a_place_where_it_cannot_work_gets_one_sentence(book, capfd):
 
 
 @pytest.mark.parametrize(("file", "changed"), [
-    ("package/transformer_circuits/new.py", ["notebook", "page"]),
-    ("book/weights/w.safetensors", ["notebook", "page"]),
+    ("package/transformer_circuits/new.py", ["notebook", "workbook", "page"]),
+    ("book/weights/w.safetensors", ["notebook", "workbook", "page"]),
+    ("book/data/tokens.npz", ["notebook", "workbook", "page"]),
+    ("book/data/README.md", []),
+    ("package/workbooks/check.py", ["workbook"]),
+    ("package/book_tools/corpus.py", []),
     ("package/book_build/pages/a.md", ["page"]),
     ("package/book_build/a.py", []),
 ])  # fmt: skip
@@ -148,9 +151,24 @@ def test_a_notebook_depends_on_the_claims_that_it_names_and_on_the_installed_rel
 
 
 def keys(book: Path) -> dict[str, str]:
-    """Return the key of a notebook that names claim O1, and that of pages."""
+    """Return the key of a notebook that names claim O1, of one that names the workbooks' judge, and that of pages."""
     results = store.Store(book)
-    return {"notebook": results.key("judge('O1', 0)"), "page": results.key(None)}
+    sources = {"notebook": "judge('O1', 0)", "workbook": "from workbooks import check", "page": None}
+    return {name: results.key(source) for name, source in sources.items()}
+
+
+def test_dates_in_the_future_are_no_change_and_a_change_in_the_meantime_is_one(tmp_path):
+    weights = tmp_path / "weights" / "w.safetensors"
+    write_text(weights, "1")
+    os.utime(weights, (4e9, 4e9))  # a clock that was wrong; the year 2096
+    results = store.Store(tmp_path)
+    for made in ("one", "two"):
+        results.new(made)
+        results.keep(made)
+    write_text(weights, "2")
+    results.new("three")
+    with pytest.raises(store.BuildError, match="w.safetensors changed while the book was built: build again"):
+        results.keep("three")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -158,10 +176,27 @@ def write_text(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+def test_nothing_of_the_readers_own_configuration_changes_an_output(book, tmp_path, monkeypatch):
+    write_text(tmp_path / "ipython" / "profile_default" / "startup" / "a.py", "print('mine')\ndiv = lambda x: 0")
+    settings = "c.InteractiveShell.ast_node_interactivity = 'all'"
+    write_text(tmp_path / "ipython" / "profile_default" / "ipython_kernel_config.py", f"c = get_config()\n{settings}")
+    write_text(tmp_path / "matplotlibrc", "figure.dpi: 33")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path / "matplotlibrc"))
+    path, before = book / "notebooks" / "01_one.ipynb", list(sys.warnoptions)
+    write(
+        path,
+        "import matplotlib as mpl\n1\n'div' in globals(), mpl.rcParams['figure.dpi'] == mpl.rcParamsDefault['figure.dpi']",
+    )
+    (cell,) = build.code_cells(build.executed(build.run(book, [path]), path))
+    assert [output.data["text/plain"] for output in cell.outputs] == ["(False, True)"]
+    assert sys.warnoptions == before
+
+
 def test_a_kernel_begins_like_a_new_interpreter(book):
     cells = (
         "import os, sys, threading, torch, numpy as np\nprint(__name__, os.getcwd())",
-        "print('book_build' in sys.modules, torch.ones(999).sum().item())",
+        "print('book_build.build' in sys.modules, torch.ones(999).sum().item())",
         "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()",
     )
     path = book / "notebooks" / "01_one.ipynb"

@@ -6,7 +6,7 @@ import re
 import pytest
 from small_book import soup
 
-from book_build import Store, all_executed, records
+from book_build.build import Store, all_executed, records
 from transformer_circuits.claims import Verdict, ledger, show
 from transformer_circuits.paths import ROOT
 

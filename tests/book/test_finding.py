@@ -6,7 +6,7 @@ import re
 import pytest
 from small_book import soup
 
-from book_build import GENERATED, files
+from book_build.build import GENERATED, files
 from transformer_circuits import circuits, measures, models
 from transformer_circuits.paths import ROOT
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urldefrag
 import lxml.html
 import pytest
 
-from book_build import files, notebooks
+from book_build.build import files, notebooks
 from transformer_circuits.paths import ROOT
 
 # What a reader must never see: unfinished maths, roles and directives, an object's name in place of the thing, a traceback.

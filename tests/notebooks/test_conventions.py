@@ -8,7 +8,7 @@ import yaml
 from conventions import notebooks, problems, stubs
 from found import entries, unfounded, unfounded_on_the_page_of_failures
 
-import book_build as build
+from book_build import build
 from book_build.pages import paper_figures
 from transformer_circuits.claims import Verdict
 from transformer_circuits.claims.ledger import load_claims

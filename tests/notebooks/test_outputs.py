@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbval.plugin import IPyNbFile
 
-import book_build as build
+from book_build import build
 from transformer_circuits.paths import ROOT
 
 
