@@ -174,5 +174,5 @@ function forwardPass(memory, take, { n_layers, n_heads: H, d_head, d_model: D, d
     write(l, part.z, onto, to, all, first);
   }
 
-  return { layers, U, V8, pack, place, placed, read, write, unembed, attend, softmax, layer };
+  return { layers, U, P, V8, pack, place, placed, project, read, write, unembed, attend, softmax, layer };
 }

@@ -1,5 +1,5 @@
-// The model of the page "Play" (book_build/pages/play.py): tokenizer, removal of heads, what each adds. It draws nothing:
-// play.js runs these functions in a worker, with those of forward.js.
+// The models of the stage (book_build/pages/play.py): tokenizer, removal of heads and connections, and what everything
+// adds. It draws nothing: stage.js runs these functions in a worker, with those of forward.js.
 
 // ---- a byte-level BPE, as tokenizers (Python) does it ------------------------------------------------------------------------
 
@@ -18,7 +18,8 @@ function playTokenizer({ vocabulary, merges, start }) {
   }
   // \s of JavaScript is not that of Unicode: it has U+FEFF and lacks U+0085.
   const S = "\\t-\\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
-  const word = new RegExp(`'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^${S}\\p{L}\\p{N}]+|[${S}]+(?![^${S}])|[${S}]+`, "gu");
+  const others = `[^${S}\\p{L}\\p{N}]`, spaces = `[${S}]+(?![^${S}])|[${S}]+`;
+  const word = new RegExp(`'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?${others}+|${spaces}`, "gu");
   const utf8 = new TextEncoder(); // half of a surrogate pair becomes U+FFFD
   const known = new Map();
 
@@ -86,7 +87,8 @@ function playTokenizer({ vocabulary, merges, start }) {
     try {
       text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
     } catch {
-      return Array.from(bytes, (b) => (b > 32 && b < 127 ? String.fromCharCode(b) : `<${b.toString(16).toUpperCase().padStart(2, "0")}>`)).join("");
+      const hex = (b) => `<${b.toString(16).toUpperCase().padStart(2, "0")}>`;
+      return Array.from(bytes, (b) => (b > 32 && b < 127 ? String.fromCharCode(b) : hex(b))).join("");
     }
     return Array.from(text, (c) => {
       const code = c.codePointAt(0);
@@ -99,17 +101,20 @@ function playTokenizer({ vocabulary, merges, start }) {
   return { encode, show };
 }
 
-// ---- the model ---------------------------------------------------------------------------------------------------------------
+// ---- the model ---------------------------------------------------------------------------------------------------
 
-// A two-layer attention-only transformer. `bytes`: its weights in half precision, W_E, then W_Q W_K W_V W_O of each layer, then W_U, all as
-// [in, out]; `means`: what each head mixes on average [layer][head][d_head].
+// An attention-only transformer with one or two layers. `bytes`: its weights in half precision, W_E, then W_Q W_K W_V
+// W_O of each layer, then W_U, all as [in, out]; `means`: what each head mixes on average [layer][head][d_head].
 function playEngine({ config, means }, bytes) {
-  const { d_model: D, n_heads: H, d_head, d_vocab: V, n_ctx } = config, W = H * d_head, N = 8 * Math.ceil(n_ctx / 8);
-  const memory = {}, { take, used } = forwardPlaces(), pass = forwardPass(memory, take, { ...config, n_layers: 2 }), { V8 } = pass;
+  const { d_model: D, n_heads: H, d_head, d_vocab: V, n_ctx, n_layers: L } = config, W = H * d_head;
+  const N = 8 * Math.ceil(n_ctx / 8), memory = {}, { take, used } = forwardPlaces();
+  const pass = forwardPass(memory, take, config), { V8 } = pass;
   const W_E = take(V * D), meanU = take(D), E = take(N * D), stream = take(N * D), kept = take(N * W);
-  const full = take(N * D), hidden = take(N * D); // what is there after layer 0: all of it, and without the heads that are off
+  const full = take(N * D), hidden = take(N * D); // after layer 0: all of it, and without the heads that are off
+  const gone = take(N * D), goneSide = take(N * W); // what a cut connection carried, and what a side makes of it
   const part = () => ({ Q: take(N * W), K: take(N * W), V: take(N * W), z: take(N * W) });
-  const first = part(), intact = part(), now = part(), intactLogits = take(N * V8), nowLogits = take(N * V8);
+  const first = part(), intact = L > 1 ? part() : first, now = part();
+  const intactLogits = take(N * V8), nowLogits = take(N * V8);
   Object.assign(memory, forwardMemory(used()));
   const { F } = memory;
   load();
@@ -117,40 +122,42 @@ function playEngine({ config, means }, bytes) {
   function load() {
     const table = new Float32Array(65536); // of each number in half precision
     for (let i = 0; i < 65536; i++) {
-      const exponent = (i >> 10) & 31, fraction = i & 1023;
-      table[i] = (i >> 15 ? -1 : 1) * (exponent ? (exponent === 31 ? NaN : 2 ** (exponent - 15) * (1 + fraction / 1024)) : 2 ** -24 * fraction);
+      const exponent = (i >> 10) & 31, fraction = i & 1023, sign = i >> 15 ? -1 : 1;
+      const size = exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction;
+      table[i] = exponent === 31 ? NaN : sign * size;
     }
-    const stored = new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2), half = new Float32Array(stored.length);
+    const stored = new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2);
+    const half = new Float32Array(stored.length);
     for (let i = 0; i < half.length; i++) half[i] = table[stored[i]];
     let from = V * D;
     const pack = (to, k, m) => (pass.pack(to, half, from, k, m, m, 1), (from += k * m));
     F.set(half.subarray(0, from), W_E);
     for (const { Q, K, V: values, O } of pass.layers) pack(Q, D, W), pack(K, D, W), pack(values, D, W), pack(O, W, D);
-    for (let row = 0; row < D; row++) F[meanU + row] = half.subarray(from + row * V, from + (row + 1) * V).reduce((a, b) => a + b, 0) / V;
+    for (let row = 0; row < D; row++) {
+      F[meanU + row] = half.subarray(from + row * V, from + (row + 1) * V).reduce((a, b) => a + b, 0) / V;
+    }
     pack(pass.U, D, V);
     pass.place();
-  }
-
-  // Length of each head's value at each position, [head, position].
-  function lengths(values, n) {
-    const found = new Float32Array(H * n);
-    for (let j = 0; j < n; j++) {
-      for (let h = 0; h < H; h++) {
-        let square = 0;
-        for (let d = 0; d < d_head; d++) square += F[values + j * W + h * d_head + d] ** 2;
-        found[h * n + j] = Math.sqrt(square);
-      }
-    }
-    return found;
   }
 
   // A copy of z without the heads in `off`: in their place zero, or their mean.
   function without(off, layer, z, mean, n) {
     F.copyWithin(kept, z, z + n * W);
-    for (const h of off) {
-      for (let i = 0; i < n; i++) for (let d = 0; d < d_head; d++) F[kept + i * W + h * d_head + d] = mean ? means[layer][h][d] : 0;
+    for (const h of off) for (let i = 0; i < n; i++) for (let d = 0; d < d_head; d++) {
+      F[kept + i * W + h * d_head + d] = mean ? means[layer][h][d] : 0;
     }
     return kept;
+  }
+
+  // What `heads` of layer 0 wrote, less its mean over the text, at `gone`.
+  function varying(heads, { n, padded }) {
+    F.fill(0, kept, kept + padded * W);
+    for (const h of heads) for (let w = h * d_head; w < (h + 1) * d_head; w++) {
+      let mean = 0;
+      for (let i = 0; i < n; i++) mean += F[first.z + i * W + w] / n;
+      for (let i = 0; i < n; i++) F[kept + i * W + w] = F[first.z + i * W + w] - mean;
+    }
+    pass.project(kept, W, pass.layers[0].O, gone, D, padded);
   }
 
   function losses(logits, ids, old = []) {
@@ -167,140 +174,202 @@ function playEngine({ config, means }, bytes) {
     return most + Math.log(total);
   }
 
-  let text = null; // what was computed of the intact model, for one text; and what `now` holds of layer 1, by what it was made from
-  let held = {};
+  let text = null; // what was computed of the intact model, for one text
+  let held = {}; // what `now` holds of layer 1, by what it was made from
 
   // A token does not see those after it: what begins as the text before did is not computed again.
   function read(ids) {
-    const n = ids.length, old = text ?? { ids: [], n: 0 };
-    const same = ids.findIndex((id, i) => id !== old.ids[i]), common = same < 0 ? n : same, start = Math.floor(common / 4) * 4;
-    const earlier = (patterns) => ({ patterns, n: old.n }), all = (place) => ({ Q: place, K: place, V: place });
+    const n = ids.length, old = text ?? { ids: [], n: 0, patterns: [] };
+    const same = ids.findIndex((id, i) => id !== old.ids[i]), common = same < 0 ? n : same;
+    const start = Math.floor(common / 4) * 4, all = (place) => ({ Q: place, K: place, V: place });
     F.fill(0, E + start * D, E + 4 * Math.ceil(n / 4) * D);
     for (let i = start; i < n; i++) F.copyWithin(E + i * D, W_E + ids[i] * D, W_E + (ids[i] + 1) * D);
-    text = { ids, n, padded: 4 * Math.ceil(n / 4), patterns0: new Float32Array(H * n * n), patterns1: new Float32Array(H * n * n) };
+    text = { ids, n, padded: 4 * Math.ceil(n / 4), patterns: Array.from({ length: L }, () => new Float32Array(H * n * n)) };
     held = {};
-    pass.layer(0, all(E), first, E, full, n, { first: start, patterns: text.patterns0, old: earlier(old.patterns0) });
-    pass.layer(1, all(full), intact, full, stream, n, { first: start, patterns: text.patterns1, old: earlier(old.patterns1) });
-    pass.unembed(stream, intactLogits, text.padded, start);
-    text.lengths0 = lengths(first.V, n), text.lengths1 = lengths(intact.V, n);
+    const options = (l) => ({ first: start, patterns: text.patterns[l], old: { patterns: old.patterns[l], n: old.n } });
+    pass.layer(0, all(E), first, E, full, n, options(0));
+    if (L > 1) pass.layer(1, all(full), intact, full, stream, n, options(1));
+    pass.unembed(L > 1 ? stream : full, intactLogits, text.padded, start);
     text.losses = losses(intactLogits, ids, old.losses?.subarray(0, Math.max(0, common - 1)));
   }
 
-  // `edits`: off [[layer, head]], mean (a head that is off adds its mean), from ("" or a side: heads of layer 0 that are off are missing
-  // there alone), cut (sides of layer 1 that read the embedding alone), frozen (patterns of the intact model).
-  function run(ids, { off = [], mean = false, from = "", cut = "", frozen = false } = {}) {
+  // Connections that are cut for a side of layer 1, as [[its heads, heads of layer 0 that they do not read]].
+  function groups(cut, side, off) {
+    const writers = Array.from({ length: H }, (_, reader) => {
+      const mine = cut.filter(([r, s]) => s === side && (r < 0 || r === reader)).map(([, , writer]) => writer);
+      const all = mine.includes(-1) ? Array.from({ length: H }, (_, g) => g) : mine;
+      return [...new Set(all)].filter((g) => !off.includes(g)).sort((a, b) => a - b).join();
+    });
+    const readers = (of) => Array.from(writers.keys()).filter((reader) => writers[reader] === of);
+    return [...new Set(writers)].filter(Boolean).map((of) => [readers(of), of.split(",").map(Number)]);
+  }
+
+  // `edits`: off [[layer, head]], mean (a head that is off adds its mean), cut [[reader, side, writer]] (what a head of
+  // layer 1 reads there of one of layer 0 is the mean over the text; -1: of all), frozen (patterns of the intact model).
+  function run(ids, { off = [], mean = false, cut = [], frozen = false } = {}) {
     if (!text || ids.length !== text.n || ids.some((id, i) => id !== text.ids[i])) read(ids);
     const { n, padded } = text, offIn = (layer) => off.filter(([l]) => l === layer).map(([, h]) => h).sort((a, b) => a - b);
-    const [off0, off1] = [offIn(0), offIn(1)], touched = off0.length > 0;
-    const removal = `${off0}${mean}`;
+    const [off0, off1] = [offIn(0), offIn(1)], touched = off0.length > 0, removal = touched ? `${off0}${mean}` : "all";
     if (touched && held.hidden !== removal) {
       pass.write(0, without(off0, 0, first.z, mean, n), E, hidden, padded);
       held = { hidden: removal };
     }
-    const at = {}; // where queries, keys and values of layer 1 are
-    const made = {}; // and what they are made from
-    for (const side of "QKV") {
-      made[side] = cut.includes(side) ? "embedding" : touched && (!from || from === side) ? removal : "all";
-      if (made[side] === "all") at[side] = intact[side];
-      else {
+    const before = touched ? hidden : full, patterns = [...text.patterns];
+    let z = first.z, changed = touched, after = before;
+    if (L > 1) {
+      const at = { ...intact }, made = {}; // where queries, keys and values of layer 1 are, and what they are made from
+      for (const side of "QKV") {
+        const cuts = groups(cut, side, off0);
+        made[side] = `${removal}${JSON.stringify(cuts)}`;
+        if (made[side] === "all[]") continue;
         at[side] = now[side];
-        if (held[side] !== made[side]) {
-          pass.read(1, side, made[side] === "embedding" ? E : hidden, now[side], padded);
-          held[side] = made[side];
+        if (held[side] === made[side]) continue;
+        held[side] = made[side];
+        if (touched) pass.read(1, side, hidden, now[side], padded);
+        else F.copyWithin(now[side], intact[side], intact[side] + padded * W);
+        for (const [readers, writers] of cuts) {
+          varying(writers, text);
+          pass.project(gone, D, pass.layers[1][side], goneSide, W, padded);
+          for (const h of readers) for (let i = 0; i < n; i++) for (let w = h * d_head; w < (h + 1) * d_head; w++) {
+            F[now[side] + i * W + w] -= F[goneSide + i * W + w];
+          }
         }
       }
-    }
-    const looking = frozen || (made.Q === "all" && made.K === "all") ? "all" : `${made.Q}|${made.K}`, mixing = `${looking}|${made.V}`;
-    let z = intact.z;
-    if (mixing !== "all|all") {
-      z = now.z;
-      if (held.mixing !== mixing) {
-        const given = looking === "all";
-        held.patterns = given ? text.patterns1 : new Float32Array(H * n * n);
-        pass.attend({ ...at, z }, n, { patterns: held.patterns, given });
-        held.mixing = mixing;
+      const looking = frozen || (made.Q === "all[]" && made.K === "all[]") ? "all" : `${made.Q}|${made.K}`;
+      const mixing = `${looking}|${made.V}`;
+      z = intact.z;
+      if (mixing !== "all|all[]") {
+        z = now.z;
+        if (held.mixing !== mixing) {
+          const given = looking === "all";
+          held.patterns = given ? text.patterns[1] : new Float32Array(H * n * n);
+          pass.attend({ ...at, z }, n, { patterns: held.patterns, given });
+          held.mixing = mixing;
+        }
       }
+      if (looking !== "all") patterns[1] = held.patterns;
+      text.last = { at };
+      changed = mixing !== "all|all[]" || off1.length > 0 || touched;
+      if (changed) pass.write(1, off1.length ? without(off1, 1, z, mean, n) : z, before, stream, padded);
+      after = stream;
     }
-    const patterns1 = looking === "all" ? text.patterns1 : held.patterns;
-    const before = touched && !from ? hidden : full;
-    const changed = mixing !== "all|all" || off1.length || before === hidden;
-    if (changed) {
-      pass.write(1, off1.length ? without(off1, 1, z, mean, n) : z, before, stream, padded);
-      pass.unembed(stream, nowLogits, padded);
-    }
-    text.last = { off0, off1, mean, from, z, logits: changed ? nowLogits : intactLogits };
-    return {
-      n, patterns: [text.patterns0, patterns1], intactPatterns: text.patterns1,
-      lengths: [text.lengths0, made.V === "all" ? text.lengths1 : lengths(at.V, n)], intactLengths: text.lengths1,
-      losses: changed ? losses(nowLogits, ids) : text.losses, intactLosses: text.losses,
-    };
+    if (changed) pass.unembed(after, nowLogits, padded);
+    text.last = { ...text.last, off0, off1, mean, cut, z, patterns, logits: changed ? nowLogits : intactLogits };
+    return { n, patterns, losses: changed ? losses(nowLogits, ids) : text.losses };
   }
 
   const rowOf = (logits, i) => F.slice(logits + i * V8, logits + i * V8 + V);
-  const allLogits = () => [text.last.logits, intactLogits].map((logits) => {
+  function allLogits() {
     const found = new Float32Array(text.n * V);
-    for (let i = 0; i < text.n; i++) found.set(rowOf(logits, i), i * V);
+    for (let i = 0; i < text.n; i++) found.set(rowOf(text.last.logits, i), i * V);
     return found;
-  });
-
-  // What is predicted after a position, now and by the intact model, and what each part adds to the logit of `target` (by default the
-  // token that comes next, at the end the best one), above the mean over the vocabulary, which softmax does not see.
-  function look(i, target, k = 8) {
-    const probabilities = [text.last.logits, intactLogits].map((logits) => {
-      const lse = normalizer(logits, i);
-      return rowOf(logits, i).map((x) => Math.exp(x - lse));
-    });
-    const best = (p) => Array.from(p.keys()).sort((a, b) => p[b] - p[a]);
-    const order = best(probabilities[0]), wanted = i + 1 < text.n ? text.ids[i + 1] : order[0];
-    const listed = [...new Set([...order.slice(0, k), ...best(probabilities[1]).slice(0, k), wanted, ...(target === undefined ? [] : [target])])];
-    const rows = listed.map((id) => ({ id, rank: order.indexOf(id) + 1, now: probabilities[0][id], intact: probabilities[1][id] }));
-    const chosen = target ?? wanted, up = new Float32Array(D);
-    for (let d = 0; d < D; d++) up[d] = F[pass.U + (chosen >> 3) * 8 * D + d * 8 + (chosen & 7)] - F[meanU + d];
-    const { off0, off1, mean, from, z } = text.last;
-    const adds = [[first.z, from ? [] : off0], [z, off1]].map(([source, off], layer) =>
-      Array.from({ length: H }, (_, h) => {
-        let total = 0;
-        for (let w = h * d_head; w < (h + 1) * d_head; w++) {
-          const amount = !off.includes(h) ? F[source + i * W + w] : mean ? means[layer][h][w - h * d_head] : 0;
-          let onward = 0;
-          for (let d = 0; d < D; d++) onward += F[pass.layers[layer].O + (d >> 3) * 8 * W + w * 8 + (d & 7)] * up[d];
-          total += amount * onward;
-        }
-        return total;
-      }));
-    let direct = 0;
-    for (let d = 0; d < D; d++) direct += F[E + i * D + d] * up[d];
-    return { i, target: chosen, next: i + 1 < text.n ? wanted : null, rows: rows.sort((a, b) => a.rank - b.rank), adds, direct };
   }
 
-  return { run, look, allLogits, numbers: used() };
+  // The vector `up` of the stream as columns of a packed matrix [in, out] see it: for each column, its product with it.
+  function onto(matrix, k, from, to, up) {
+    return Float32Array.from({ length: to - from }, (_, c) => {
+      let total = 0;
+      for (let d = 0; d < k; d++) total += F[matrix + ((from + c) >> 3) * 8 * k + d * 8 + ((from + c) & 7)] * up[d];
+      return total;
+    });
+  }
+  // For each row of a packed matrix [W, D]: its product with `up`, [W].
+  function through(matrix, up) {
+    const found = new Float32Array(W);
+    for (let d = 0; d < D; d++) {
+      const column = matrix + (d >> 3) * 8 * W + (d & 7), x = up[d];
+      for (let w = 0; w < W; w++) found[w] += F[column + 8 * w] * x;
+    }
+    return found;
+  }
+  // The combination of rows `from` to `to` of columns: what a head's weights [D, d_head] make of a vector [d_head].
+  function spread(matrix, h, vector) {
+    const found = new Float32Array(D);
+    for (let c = 0; c < d_head; c++) {
+      const w = h * d_head + c, column = matrix + (w >> 3) * 8 * D + (w & 7);
+      for (let d = 0; d < D; d++) found[d] += F[column + 8 * d] * vector[c];
+    }
+    return found;
+  }
+  const dot = (place, vector, from = 0, size = vector.length) => {
+    let total = 0;
+    for (let d = 0; d < size; d++) total += F[place + d] * vector[from + d];
+    return total;
+  };
+
+  // What head g of layer 0 wrote at each token, seen by `up` [W] (through W_O): as it is, off, or cut for a reader.
+  function written(g, up, reader = -1, side = "") {
+    const { off0, mean, cut } = text.last, from = g * d_head;
+    let values = Array.from({ length: text.n }, (_, j) => dot(first.z + j * W + from, up, from, d_head));
+    if (off0.includes(g)) {
+      const left = mean ? means[0][g].reduce((sum, x, d) => sum + x * up[from + d], 0) : 0;
+      values = values.fill(left);
+    }
+    const isCut = cut.some(([r, s, w]) => s === side && (r < 0 || r === reader) && (w < 0 || w === g));
+    return isCut ? values.fill(values.reduce((a, b) => a + b, 0) / text.n) : values;
+  }
+
+  // What is predicted after token i, with `target` in the list; what each head adds to the target's logit above the
+  // mean over the vocabulary, which softmax does not see; and the scores of all keys for the query of `head` there,
+  // split into what they are made of.
+  function explain(i, head, target, k = 8) {
+    const { off0, off1, mean, z, at, logits, cut, patterns } = text.last, lse = normalizer(logits, i);
+    const p = rowOf(logits, i).map((x) => Math.exp(x - lse)), best = Array.from(p.keys()).sort((a, b) => p[b] - p[a]);
+    const listed = best.slice(0, k).map((id) => [id, p[id]]), chosen = target < 0 ? best[0] : target;
+    if (!listed.some(([id]) => id === chosen)) listed.push([chosen, p[chosen]]);
+    const up = Float32Array.from({ length: D }, (_, d) => F[pass.U + (chosen >> 3) * 8 * D + d * 8 + (chosen & 7)] - F[meanU + d]);
+    const ups = pass.layers.map(({ O }) => through(O, up)), zs = L > 1 ? [first.z, z] : [first.z], offs = [off0, off1];
+    const adds = zs.map((from, l) => Array.from({ length: H }, (_, h) => {
+      if (!offs[l].includes(h)) return dot(from + i * W + h * d_head, ups[l], h * d_head, d_head);
+      return mean ? means[l][h].reduce((sum, x, d) => sum + x * ups[l][h * d_head + d], 0) : 0;
+    }));
+    const found = { next: listed, adds, direct: dot(E + i * D, up), target: chosen };
+    if (L === 1) return found;
+
+    // The same of second-layer heads, by what they moved: of the token itself, or of what a first-layer head wrote.
+    found.moved = Array.from({ length: H }, (_, h) => {
+      if (off1.includes(h)) return null;
+      const reads = spread(pass.layers[1].V, h, ups[1].subarray(h * d_head, (h + 1) * d_head));
+      const row = patterns[1].subarray((h * text.n + i) * text.n, (h * text.n + i + 1) * text.n);
+      const mixed = (values) => values.reduce((sum, x, j) => sum + row[j] * x, 0), wrote = through(pass.layers[0].O, reads);
+      const own = mixed(Array.from({ length: text.n }, (_, j) => dot(E + j * D, reads)));
+      return [own, ...Array.from({ length: H }, (_, g) => mixed(written(g, wrote, h, "V")))];
+    });
+    const query = F.slice(at.Q + i * W + head * d_head, at.Q + i * W + (head + 1) * d_head).map((x) => x / Math.sqrt(d_head));
+    const asks = spread(pass.layers[1].K, head, query), wrote = through(pass.layers[0].O, asks);
+    const tokens = Array.from({ length: i + 1 }, (_, j) => dot(E + j * D, asks));
+    const places = tokens.map((_, j) => dot(pass.P + j * D, asks));
+    const notes = Array.from({ length: H }, (_, g) => written(g, wrote, head, "K").slice(0, i + 1));
+    return { ...found, parts: { tokens, places, notes } };
+  }
+
+  return { run, explain, allLogits, numbers: used() };
 }
 
-// ---- what the worker does ----------------------------------------------------------------------------------------------------
+// ---- what the worker does ----------------------------------------------------------------------------------------
 
-// Answers questions: "load" with the script's data, then "run" and "look".
+// Answers questions: "load" with the script's data of a model, "run", and "encode".
 function playServer() {
-  let tokenizer, engine, config, held; // `held`: the text and edits that the engine ran last
-  const kinds = {
-    load({ model, bytes }) {
-      ({ config } = model);
-      tokenizer = playTokenizer(model.tokenizer);
-      engine = playEngine(model, bytes);
-      return { bytes: 4 * engine.numbers };
+  const engines = {};
+  let tokenizer;
+  return {
+    load({ name, model, bytes }) {
+      tokenizer ??= playTokenizer(model.tokenizer);
+      engines[name] = { config: model.config, ...playEngine(model, bytes) };
+      return { bytes: 4 * engines[name].numbers };
     },
-    run({ text, edits, logits = false }) {
-      const began = performance.now(), { ids, cut } = tokenizer.encode(text, config.n_ctx), found = engine.run(ids, edits);
-      held = JSON.stringify([text, edits]);
-      const copy = { ...found, patterns: found.patterns.map((p) => p.slice()), intactPatterns: found.intactPatterns.slice() };
-      return { ...copy, ids, names: ids.map(tokenizer.show), cut, logits: logits && engine.allLogits(), milliseconds: performance.now() - began };
-    },
-    look({ text, edits, at, target }) {
-      if (held !== JSON.stringify([text, edits])) kinds.run({ text, edits });
-      const found = engine.look(at, target);
-      for (const row of found.rows) row.name = tokenizer.show(row.id);
-      return { ...found, name: tokenizer.show(found.target) };
+    // The text with these edits, and what is to be said of the token `at` (the last one, if there are fewer).
+    run({ name, text, edits, at, head, logits = false }) {
+      const began = performance.now(), { run, explain, allLogits, config } = engines[name];
+      const { ids, cut } = tokenizer.encode(text, config.n_ctx), i = Math.min(at ?? Infinity, ids.length - 1);
+      const followed = i ? ids.lastIndexOf(ids[i], i - 1) + 1 || -1 : -1; // what followed token i last time
+      const found = run(ids, edits), patterns = found.patterns.map((p) => p.slice());
+      const said = head === undefined ? {} : explain(i, head, ids[followed] ?? ids[i + 1] ?? -1);
+      const next = said.next?.map(([id, p]) => [tokenizer.show(id), p]);
+      const answer = said.next && tokenizer.show(said.target), names = ids.map(tokenizer.show);
+      const all = logits && allLogits(), milliseconds = performance.now() - began;
+      return { ...found, ...said, patterns, ids, names, overlong: cut, at: i, followed, next, answer, logits: all, milliseconds };
     },
     encode: ({ texts }) => ({ ids: texts.map((text) => tokenizer.encode(text, Infinity).ids) }),
   };
-  return kinds;
 }

@@ -1,6 +1,6 @@
 """The page "Follow a name": one example from its tokens to the prediction, through two heads.
 
-The picture is `book/_static/follow/follow.js`. This module writes its numbers, from runs of the shipped models: the
+The picture is `book/_static/follow/`. This module writes its numbers, from runs of the shipped models: the
 two-layer model as it is (`intact`); with the keys of the induction head cut from what the previous-token head wrote
 (`cut`: its mean is left); and the one-layer model. Scores say which heads.
 """
@@ -19,6 +19,7 @@ from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import Head, Hook, head_name
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.figures.tokens import show_token
+from transformer_circuits.measures import ablation
 from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.models import load_model
 from transformer_circuits.training.evaluation import decimals
@@ -30,16 +31,16 @@ TEXTS = {  # all names are made up
     "Code": "self.flimber = flimber or self.fl",
     "Found, but outvoted": "He called it the Quiblen, and so the Quib",
 }
-TOP = 5  # tokens of a list
-STRANDS = 9  # paths that are drawn one by one
+TOP = 6  # tokens of a list
+SEEN = 0.15  # of the attention of a head, from which on its notes are said to hold a token
+STRANDS = 6  # paths that are drawn one by one
 
 
 class Circuit(NamedTuple):
-    """The best induction head, the previous-token head, and the other first-layer head that the keys read most."""
+    """The best induction head, and the best previous-token head."""
 
     induction: Head
     previous: Head
-    also: Head
 
 
 def centered(logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
@@ -52,10 +53,7 @@ def circuit(model: TransformerBridge) -> Circuit:
     scores = heads.measured_induction(model).mean[1]
     windows = held_out_windows(16, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
     back = heads.previous_token_scores(model, windows)[0]
-    induction, previous = int(scores.argmax()), int(back.argmax())
-    reads = (model.OV[0].AB @ model.W_K[1, induction]).norm(dim=(-2, -1)) / model.OV[0].norm()
-    reads[previous] = 0
-    return Circuit((1, induction), (0, previous), (0, int(reads.argmax())))
+    return Circuit((1, int(scores.argmax())), (0, int(back.argmax())))
 
 
 def keys_without(model: TransformerBridge, head: Head, written: Float[Tensor, "pos d_model"]) -> list[Hook]:
@@ -102,54 +100,85 @@ def paths(model: TransformerBridge, cache: Any, answer: int) -> list[tuple[str, 
     return sorted(parts.items(), key=lambda part: -abs(part[1]))
 
 
+def shown(model: TransformerBridge, likely: Tensor) -> list[str]:
+    """Return tokens as a page writes them."""
+    return [show_token(token) for token in model.to_str_tokens(likely)]
+
+
+def predicted(model: TransformerBridge, result: dict[str, Tensor], answer: int) -> list[list[Any]]:
+    """Return the likeliest next tokens and the answer, with their probabilities."""
+    best = result["probabilities"].topk(TOP).indices.tolist()
+    listed = torch.tensor(best if answer in best else [*best, answer])
+    chances = decimals(result["probabilities"][listed], 4)
+    return [[name, chance] for name, chance in zip(shown(model, listed), chances)]
+
+
+def split(model: TransformerBridge, cache: Any, which: Circuit, cut: bool) -> dict[str, Float[Tensor, " pos"]]:
+    """Return what each part of the stream adds to the keys' scores for the last query: the token, its place, and what
+    each first-layer head wrote. Scores are linear in the keys, and keys in the stream."""
+    layer, index = which.induction
+    query = cache["q", layer][0, -1, index] / model.cfg.d_head**0.5
+    wrote = torch.einsum("phd,hdm->hpm", cache["z", 0][0], model.W_O[0])
+    if cut:
+        wrote[which.previous[1]] = wrote[which.previous[1]].mean(dim=0)
+    streams = {"token": cache["embed"][0], "place": model.W_pos[: len(wrote[0])]}
+    streams |= {head_name((0, head)): written for head, written in enumerate(wrote)}
+    return {name: stream @ model.W_K[layer, index] @ query for name, stream in streams.items()}
+
+
+def split_of_target(parts: dict[str, Tensor], previous: str, target: int) -> dict[str, Any]:
+    """Return the split of every key's score: the note, the token, the other head that says most at the target, and the
+    rest."""
+    at_target = {name: abs(float(part[target] - part.mean())) for name, part in parts.items() if name[0] == "0"}
+    at_target.pop(previous)
+    also = max(at_target, key=at_target.get)
+    chosen = {"note": parts[previous], "token": parts["token"], "also": parts[also]}
+    chosen["rest"] = sum(parts.values()) - sum(chosen.values())
+    return {"also": also, "parts": {name: decimals(part, 3) for name, part in chosen.items()}}
+
+
 def sentence(two: TransformerBridge, one: TransformerBridge, which: Circuit, text: str) -> dict[str, Any]:
-    """Return all numbers of the picture for one text, which ends with a token that occurred before."""
+    """Return what the picture shows of one text, which ends with a token that occurred before, in three runs."""
     ids = two.to_tokens(text)
     last, target = ids.shape[1] - 1, int(last_target(ids[0])[-1])
-    answer, (layer, index) = int(ids[0, target]), which.induction
+    answer = int(ids[0, target])
     intact, cache = run(two, ids, which.induction)
-    wrote = torch.einsum("phd,hdm->hpm", cache["z", 0][0], two.W_O[0])
-    cut, _ = run(two, ids, which.induction, keys_without(two, which.induction, wrote[which.previous[1]]))
+    wrote = torch.einsum("phd,hdm->hpm", cache["z", 0][0], two.W_O[0])[which.previous[1]]
+    cut, cut_cache = run(two, ids, which.induction, keys_without(two, which.induction, wrote))
     nearest = (0, int(heads.patterns(one, ids)[0, 0, :, last, target].argmax()))
     plain, _ = run(one, ids, nearest)
-    runs = {"intact": intact, "cut": cut, "one": plain}
-
-    # Scores are linear in the keys, and so in what each first-layer head wrote.
-    query = cache["q", layer][0, last, index] / two.cfg.d_head**0.5
-    contents = {"token": cache["embed"][0], "previous": wrote[which.previous[1]], "also": wrote[which.also[1]]}
-    contents["rest"] = wrote.sum(dim=0) - contents["previous"] - contents["also"] + two.W_pos[: last + 1]
-    parts = {source: content @ two.W_K[layer, index] @ query for source, content in contents.items()}
-
-    moves = centered(cache["v", layer][0, :, index] @ two.W_O[layer, index] @ two.W_U)  # [source, d_vocab]
-    best = [x["probabilities"].topk(TOP).indices for x in runs.values()]
-    likely = torch.cat([*best, torch.tensor([answer])]).unique()
-    every = paths(two, cache, answer)
-
-    def names(tokens: Tensor) -> list[str]:
-        return [show_token(token) for token in two.to_str_tokens(tokens)]
-
-    return {
-        "text": text,
-        "tokens": ["start", *names(ids[0, 1:])],
-        "answer": names(ids[0, [target]])[0],
-        "target": target,
-        "look_back": decimals(cache["pattern", 0][0, which.previous[1]], 2),
-        "parts": {source: decimals(part, 3) for source, part in parts.items()},
-        "moves": [[names(row.topk(TOP).indices), decimals(row.topk(TOP).values, 2)] for row in moves],
-        "likely": names(likely),
-        "one": head_name(nearest),
-        "paths": [[name, round(value, 3)] for name, value in every[:STRANDS]],
-        "others": [len(every) - STRANDS, round(sum(value for _, value in every[STRANDS:]), 3)],
-        "runs": {
-            name: {
-                "scores": decimals(x["scores"], 3),
-                "pattern": decimals(x["pattern"], 3),
-                "adds": round(float(x["adds"][answer]), 3),
-                "probabilities": decimals(x["probabilities"][likely], 4),
-            }
-            for name, x in runs.items()
-        },
+    previous, induction = head_name(which.previous), head_name(which.induction)
+    common = {
+        "names": ["start", *shown(two, ids[0, 1:])],
+        "at": last,
+        "followed": target,
+        "answer": shown(two, ids[0, [target]])[0],
+        "low": previous,
     }
+
+    def view(result: dict[str, Tensor], model: TransformerBridge, head: str) -> dict[str, Any]:
+        return {
+            **common,
+            "high": head,
+            "row": decimals(result["pattern"][last], 3),
+            "adds": round(float(result["adds"][answer]), 3),
+            "next": predicted(model, result, answer),
+        }
+
+    runs = {}
+    for name, result, of in (("intact", intact, cache), ("cut", cut, cut_cache)):
+        parts = split_of_target(split(two, of, which, name == "cut"), previous, target)
+        every = paths(two, of, answer)
+        sees = of["pattern", 0][0, int(parts["also"][2:]), target]
+        best = [int(i) for i in sees.argsort(descending=True)[:3] if sees[i] >= SEEN]
+        runs[name] = view(result, two, induction) | parts | {
+            "alsoSees": [common["names"][i] for i in sorted(best)],
+            "back": decimals(of["pattern", 0][0, which.previous[1]], 2),
+            "paths": [[path, round(value, 3)] for path, value in every[:STRANDS]],
+            "others": [len(every) - STRANDS, round(sum(value for _, value in every[STRANDS:]), 3)],
+        }
+    runs["one"] = view(plain, one, head_name(nearest))
+    return {"text": text, "runs": runs}
 
 
 @torch.no_grad()
@@ -165,4 +194,4 @@ def main(out: Path) -> None:
     folder = out.parent / "_static" / "follow"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "data.js").write_text(f"pageData({json.dumps(content)});\n", encoding="utf-8")
-    out.write_text(render("follow.md", heads=content["heads"]), encoding="utf-8")
+    out.write_text(render("follow.md", heads=content["heads"], works=ablation.WORKS), encoding="utf-8")
