@@ -1,9 +1,10 @@
-// What the scripts of all pages share: an element of HTML or of SVG with its properties and children, in one call; numbers as words; steps that are
-// played; a worker that answers questions; and the data of a page.
+// What the scripts of all pages share: an element of HTML or of SVG with its properties and children, in one call;
+// numbers as words; steps that are played; a worker that answers questions; and the data of a page.
 const dom = (() => {
   /**
    * @template {keyof HTMLElementTagNameMap} K
-   * @typedef {{ [P in Exclude<keyof HTMLElementTagNameMap[K], "style" | "children">]?: string extends HTMLElementTagNameMap[K][P] ? string | number : HTMLElementTagNameMap[K][P] }} Own
+   * @typedef {{ [P in Exclude<keyof HTMLElementTagNameMap[K], "style" | "children">]?:
+   *   string extends HTMLElementTagNameMap[K][P] ? string | number : HTMLElementTagNameMap[K][P] }} Own
    */
   /**
    * @template {keyof HTMLElementTagNameMap} K
@@ -18,7 +19,10 @@ const dom = (() => {
    */
   const make = (name, properties = /** @type {Properties<K>} */ ({}), ...children) => {
     const { data = {}, ...rest } = /** @type {any} */ (properties), element = document.createElement(name);
-    for (const [key, value] of Object.entries(rest)) key in element && key !== "role" ? (element[key] = value) : element.setAttribute(key, value);
+    for (const [key, value] of Object.entries(rest)) {
+      if (key in element && key !== "role") element[key] = value;
+      else element.setAttribute(key, value);
+    }
     Object.assign(element.dataset, data);
     element.append(...children);
     return element;
@@ -40,28 +44,35 @@ const dom = (() => {
   const clamp = (x, low = 0, high = 1) => Math.min(high, Math.max(low, x));
   const fixed = (x, digits = 2) => (Math.abs(x) < 0.5 * 10 ** -digits ? 0 : x).toFixed(digits).replace("-", "−");
   const signed = (x, digits = 1) => (x > 0.05 ? "+" : "") + fixed(x, digits);
-  const percent = (p) => (Number.isNaN(p) ? "–" : p > 0 && p < 0.001 ? "<0.1%" : `${(100 * p).toFixed((p > 0 && p < 0.0995) || (p > 0.99 && p < 0.9995) ? 1 : 0)}%`);
+  function percent(p) {
+    if (Number.isNaN(p)) return "–";
+    const near = (p > 0 && p < 0.0995) || (p > 0.99 && p < 0.9995); // to 0 or 1: a digit more
+    return p > 0 && p < 0.001 ? "<0.1%" : `${(100 * p).toFixed(near ? 1 : 0)}%`;
+  }
 
-  // Goes through steps 0 to `last()`, of which `at()` is shown: a button that plays, with `pace()` milliseconds for each, and pauses; and keys.
+  // Goes through steps 0 to `last()`, of which `at()` is shown: a button that plays, with `pace()` milliseconds for each,
+  // and pauses; and keys.
   function stepper({ at, last, go, pace, className = "" }) {
     let timer = 0;
     const button = make("button", { type: "button", className, onclick: () => (timer ? stop() : play()) });
     const label = () => (button.textContent = timer ? "❚❚ Pause" : "▶ Play");
     function stop() {
-      clearInterval(timer);
+      clearTimeout(timer);
       timer = 0;
       label();
     }
     function play() {
       if (at() === last()) go(0);
-      timer = setInterval(() => {
+      const next = () => {
         go(at() + 1);
-        if (at() === last()) stop();
-      }, pace());
+        at() === last() ? stop() : (timer = setTimeout(next, pace()));
+      };
+      timer = setTimeout(next, pace());
       label();
     }
     function keyed(event) {
-      const to = { ArrowLeft: at() - 1, ArrowDown: at() - 1, ArrowRight: at() + 1, ArrowUp: at() + 1, PageDown: at() - 5, PageUp: at() + 5, Home: 0, End: last() }[event.key];
+      const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -5, PageUp: 5 }[event.key];
+      const to = by ? at() + by : { Home: 0, End: last() }[event.key];
       if (to === undefined) return;
       event.preventDefault();
       stop();
@@ -80,41 +91,64 @@ const dom = (() => {
     }
   };
 
-  // Returns `ask(kind, rest)`, which promises the answer of `server()[kind](rest)`, in a worker made from the source text of `functions`: a page opened
-  // from disk may not load one from a file.
+  // An error in a sentence, if this browser is too old for the pages.
+  function modern() {
+    const lacks = [["DecompressionStream", window.DecompressionStream], ["Array.at", [].at]].find(([, there]) => !there);
+    if (lacks) throw new Error(`This page needs a newer browser, of 2023 or later: this one has no ${lacks[0]}.`);
+  }
+
+  // Returns `ask(kind, rest)`, which promises the answer of `server()[kind](rest)`, in a worker made from the source text
+  // of `functions`: a page opened from disk may not load one from a file.
   function worker(functions, server) {
+    modern();
     const after = `const answer = ${answer}, kinds = ${server.name}(); onmessage = (e) => postMessage(answer(kinds, e.data));`;
-    const thread = new Worker(URL.createObjectURL(new Blob([[...functions, server, after].join("\n")], { type: "text/javascript" })));
-    const waiting = new Map();
-    thread.onmessage = ({ data }) => {
-      const { resolve, reject } = waiting.get(data.id);
-      waiting.delete(data.id);
-      data.error ? reject(new Error(data.error)) : resolve(data);
-    };
-    let asked = 0;
+    const source = new Blob([[...functions, server, after].join("\n")], { type: "text/javascript" }), waiting = new Map();
+    let asked = 0, answered = false, broken = null, thread;
+    function fail(event = {}) { // a server's policy may forbid workers, at once or a moment later
+      broken = new Error(answered ? `The worker stopped (${event.message ?? "no reason given"}).`
+        : "The model cannot run here: this browser, or the server of the page, does not let the page start a worker.");
+      for (const { reject } of waiting.values()) reject(broken);
+      waiting.clear();
+    }
+    try {
+      thread = new Worker(URL.createObjectURL(source));
+      thread.onerror = thread.onmessageerror = (event) => { event.preventDefault(), fail(event); };
+      thread.onmessage = ({ data }) => {
+        const { resolve, reject } = waiting.get(data.id);
+        answered = true;
+        waiting.delete(data.id);
+        data.error ? reject(new Error(data.error)) : resolve(data);
+      };
+    } catch {
+      fail();
+    }
     return (kind, rest = {}) => new Promise((resolve, reject) => {
+      if (broken) return reject(broken);
       waiting.set(++asked, { resolve, reject });
       thread.postMessage({ id: asked, kind, ...rest });
     });
   }
 
-  // Loads what the build wrote for a page: a script, since a page opened from disk may load nothing else, that calls `pageData(facts, data)`. `data`:
-  // none, or bytes, gzipped, which checks their sum, in base64. Returns { facts, bytes }; an error says in a sentence what is wrong.
+  // Loads what the build wrote for a page: a script, since a page opened from disk may load nothing else, that calls
+  // `pageData(facts, data)`. `data`: none, or bytes, gzipped, which checks their sum, in base64. Returns { facts, bytes };
+  // an error says in a sentence what is wrong.
   const waiting = new Map(); // by address: what to do with the data
   window.pageData = (...given) => waiting.get(document.currentScript.src)(given);
   async function load(file, folder) {
     const again = "build the book again (make book)", src = new URL(file, folder).href;
     const [facts, data] = await new Promise((resolve, reject) => {
       waiting.set(src, resolve);
-      const missing = () => reject(new Error(`The file ${file} is missing or damaged; ${again}.`)); // of no effect if the data has arrived
+      // Of no effect if the data has arrived.
+      const missing = () => reject(new Error(`The file ${file} is missing or damaged; ${again}.`));
       document.head.append(make("script", { src, onerror: missing, onload: missing }));
     });
     if (data === undefined) return { facts };
-    if (!window.DecompressionStream) throw new Error("This page needs a newer browser, of 2023 or later: this one cannot unpack its data (it has no DecompressionStream).");
+    modern();
     try {
       const letters = atob(data), packed = new Uint8Array(letters.length);
       for (let i = 0; i < letters.length; i++) packed[i] = letters.charCodeAt(i);
-      const bytes = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+      const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+      const bytes = await new Response(unpacked).arrayBuffer();
       return { facts, bytes };
     } catch {
       throw new Error(`The file ${file} is damaged; ${again}.`);

@@ -19,24 +19,24 @@ for (const summary of document.querySelectorAll("nav summary")) summary.setAttri
   document.head.append(script);
 })();
 
-// "Follow a name" (follow/follow.js) and pictures that answer (live.js): their scripts are loaded only on pages that have them.
+// The stage (follow/stage.js) and pictures that answer (live.js): their scripts are loaded only on pages that have them.
 (() => {
-  const base = new URL(".", document.currentScript.src), STEPS = { "01_": 3, "03_": 7, "06_": 3, "07_": 4 }; // of chapters: the step at which it waits
-  const front = location.pathname.endsWith("intro.html"); // where it plays once
-  const add = (name, properties) => new Promise((resolve) => document.head.append(Object.assign(document.createElement(name), properties, { onload: resolve })));
+  const base = new URL(".", document.currentScript.src);
+  const STEPS = { "01_": 3, "03_": 7, "06_": 3, "07_": 4 }; // of chapters: the step at which it waits
+  const add = (name, properties) =>
+    new Promise((resolve) => document.head.append(Object.assign(document.createElement(name), properties, { onload: resolve })));
   const load = (name) => add("script", { src: new URL(name, base) });
   const style = (name) => add("link", { rel: "stylesheet", href: new URL(name, base) });
   document.addEventListener("DOMContentLoaded", async () => {
-    const still = document.querySelector('img[src*="follow_a_name"]');
-    const host = document.querySelector(".tc-follow-here") ?? (still && document.createElement("div"));
-    const answers = document.querySelector(".tc-live, details[data-answer]");
-    if (!host && !answers) return;
+    const still = document.querySelector('img[src*="follow_a_name"]'), answers = document.querySelector(".tc-live, details[data-answer]");
+    if (!still && !answers) return;
     if (!document.querySelector('script[src*="dom.js"]')) await load("dom.js").then(() => load("heads.js"));
     if (answers) style("live.css"), load("live.js");
-    if (!host) return;
-    const [{ facts }] = await Promise.all([dom.load("follow/data.js", base), style("follow/follow.css"), load("follow/follow.js")]);
-    if (still) (still.closest("p") ?? still).replaceWith(host);
-    const step = STEPS[location.pathname.split("/").pop().slice(0, 3)] ?? 1;
-    follow.start(host, facts, { step, play: front, whole: Boolean(host.dataset.whole) });
+    if (!still) return;
+    const [{ facts }] = await Promise.all([dom.load("follow/data.js", base), style("follow/follow.css"), load("follow/picture.js")]);
+    await load("follow/stage.js");
+    const host = document.createElement("div"), step = STEPS[location.pathname.split("/").pop().slice(0, 3)] ?? 0;
+    (still.closest("figure, p") ?? still).replaceWith(host);
+    stage.start(host, facts, { step, steps: !document.querySelector(".tc-doors") });
   });
 })();

@@ -49,7 +49,7 @@ class OnAPhone:
         self.use(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         small = page.evaluate(  # in one go: a page may draw them anew between two calls
-            """() => [...document.querySelectorAll('[class$=-app] :is(button, input, select)')].filter(b => b.checkVisibility()
+            """() => [...document.querySelectorAll(':is([class$=-app], .tc-page) :is(button, input, select)')].filter(b => b.checkVisibility()
                 && Math.max(b.offsetHeight, b.closest('label')?.offsetHeight ?? 0) < 22).map(b => b.outerHTML)"""
         )
         assert not small, small

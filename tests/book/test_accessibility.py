@@ -5,10 +5,10 @@ from importlib.resources import files
 import pytest
 
 PAGES = (
-    "book/intro book/scoreboard book/not_reproduced book/play book/watch book/grow "
+    "book/intro book/scoreboard book/not_reproduced book/follow book/watch book/grow "
     "notebooks/04_skip_trigrams notebooks/05_copying notebooks/07_induction_heads notebooks/a2_low_rank"
 ).split()
-LIVE = ("play", "watch", "grow")
+LIVE = ("follow", "watch", "grow")
 RUN = """async () => {
   const rules = { "label-content-name-mismatch": { enabled: true } }; // experimental, and right: speech names what is seen
   const { violations } = await axe.run(document, { resultTypes: ["violations"], preload: false, rules });

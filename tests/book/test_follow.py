@@ -1,7 +1,6 @@
-"""The page "Follow a name" in a browser, from disk: what it shows are the numbers of the model, by keyboard and pointer, and tokens appear literally."""
+"""The stage as the front page and the chapters show it, from disk: what it says are the numbers of the models, by keyboard and pointer."""
 
 import json
-import re
 import shutil
 
 import pytest
@@ -23,16 +22,15 @@ def numbers():
 
 
 def make(root, numbers):
-    """Write the page with these numbers, without the theme around it, and return it."""
+    """Write a page that shows these numbers, without the theme around it, and return it."""
     static = root / "_static"
     shutil.copytree(STATIC / "follow", static / "follow")
-    for name in ("dom.js", "heads.js", "widgets.js"):
+    for name in ("dom.js", "heads.js", "widgets.js", "palette.css"):
         shutil.copy(STATIC / name, static)
     (static / "follow" / "data.js").write_text(f"pageData({json.dumps(numbers)});", encoding="utf-8")
-    page = root / "follow.html"
-    style = "<style>.bd-article { max-width: 1000px }</style>"
-    body = '<div class="tc-follow-here" data-whole="1"></div><script src="_static/widgets.js"></script>'
-    page.write_text(f'{HEAD}{style}<body class="bd-article">{body}')
+    page = root / "intro.html"
+    still = '<link rel="stylesheet" href="_static/palette.css"><p><img src="_static/follow_a_name.png" alt=""></p>'
+    page.write_text(f'{HEAD}<body>{still}<script src="_static/widgets.js"></script>')
     return page
 
 
@@ -45,7 +43,8 @@ def site(tmp_path_factory, numbers):
 def page(reused, site):
     reused.page.emulate_media(reduced_motion="reduce")
     reused.page.goto(site.as_uri())
-    reused.page.wait_for_selector(".tc-follow svg text")
+    reused.page.wait_for_selector(".tc-say b")
+    reused.complaints.clear()  # the still picture, which is not copied
     return reused.page
 
 
@@ -54,11 +53,13 @@ def percent(share):
 
 
 def chance(data, run):
-    return percent(data["runs"][run]["probabilities"][data["likely"].index(data["answer"])])
+    view = data["runs"][run]
+    return percent(dict(view["next"])[view["answer"]])
 
 
 def attention(data, run):
-    return percent(data["runs"][run]["pattern"][-1][data["target"]])
+    view = data["runs"][run]
+    return percent(view["row"][view["followed"]])
 
 
 def test_the_numbers_are_those_of_a_run_with_hooks_of_our_own(numbers):
@@ -80,71 +81,73 @@ def test_the_numbers_are_those_of_a_run_with_hooks_of_our_own(numbers):
     with torch.no_grad(), model.hooks(fwd_hooks=hooks):
         _, cache = model.run_with_cache(ids)
     expected = cache["pattern", layer][0, head, -1]
-    torch.testing.assert_close(torch.tensor(data["runs"]["cut"]["pattern"][-1]), expected, atol=2e-3, rtol=0)
-    logits = model(ids)[0, -1]
-    total = sum(value for _, value in data["paths"]) + data["others"][1]
-    answer = ids[0, data["target"]]
-    assert total == pytest.approx(float(logits[answer] - logits.mean()), abs=0.01)
-    score = data["runs"]["intact"]["scores"][data["target"]]
-    assert sum(part[data["target"]] for part in data["parts"].values()) == pytest.approx(score, abs=0.01)
+    torch.testing.assert_close(torch.tensor(data["runs"]["cut"]["row"]), expected, atol=2e-3, rtol=0)
+    intact = data["runs"]["intact"]
+    with torch.no_grad():
+        logits, cache = model.run_with_cache(ids)
+    total = sum(value for _, value in intact["paths"]) + intact["others"][1]
+    answer = ids[0, intact["followed"]]
+    assert total == pytest.approx(float(logits[0, -1, answer] - logits[0, -1].mean()), abs=0.01)
+    scores = torch.tensor(list(intact["parts"].values())).sum(dim=0)
+    torch.testing.assert_close(scores, cache["attn_scores", layer][0, head, -1], atol=0.01, rtol=0)
 
 
-def test_arrow_keys_walk_through_the_steps_and_the_switches_change_the_numbers(page, numbers):
-    data, say = numbers["sentences"]["A name"], page.locator(".tc-follow-say")
-    page.get_by_label("Next step").focus()
-    for _ in range(4):
+def test_three_buttons_change_the_picture_the_prediction_and_the_sentence(page, numbers):
+    data, say, guesses = numbers["sentences"]["A name"], page.locator(".tc-say"), page.locator(".tc-next")
+    for button, run in (("Intact", "intact"), ("Cut the notes", "cut"), ("One layer", "one")):
+        page.get_by_role("button", name=button).click()
+        expect(page.get_by_role("button", name=button)).to_have_attribute("aria-pressed", "true")
+        expect(say).to_contain_text(f"{attention(data, run)}")
+        expect(guesses.locator(".answer")).to_contain_text(f"{data['runs'][run]['answer']}{chance(data, run)}")
+        first = max(data["runs"][run]["next"], key=lambda pair: pair[1])[0]
+        expect(guesses.locator("li").first).to_contain_text(first)
+        expect(page.get_by_role("img")).to_contain_text(attention(data, run))
+
+
+def test_arrow_keys_walk_through_the_steps(page, numbers):
+    data, story = numbers["sentences"]["A name"], page.locator(".tc-story")
+    view = data["runs"]["intact"]
+    page.get_by_role("button", name="Explain in eight steps").press("Enter")
+    expect(page.get_by_role("button", name="Next")).to_be_focused()
+    for _ in range(3):
         page.keyboard.press("ArrowRight")
-    expect(say).to_contain_text(f"{attention(data, 'intact')} of the attention is on {data['answer']}")
+    expect(story).to_contain_text("Step 4 of 8")
+    note = view["parts"]["note"]
+    above = note[view["followed"]] - sum(note) / len(note)
+    expect(story.locator(".tc-bars li").first).to_contain_text(f"+{above:.1f}")
     page.keyboard.press("ArrowRight")
+    expect(story).to_contain_text(f"{view['answer']} gets {attention(data, 'intact')}")
     page.keyboard.press("ArrowRight")
-    expect(say).to_contain_text(f"{data['answer']} {chance(data, 'intact')}")
+    own = dict(view["paths"])[f"{view['high']}·{view['low']}"]
+    expect(story).to_contain_text(f"({own:.1f}): head {view['low']} says where, not what".replace("-", "−"))
+    page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")  # the last step cuts
-    expect(page.get_by_role("switch", name=re.compile("cut the notes"))).to_be_checked()
-    expect(say).to_contain_text(f"falls from {attention(data, 'intact')} to {attention(data, 'cut')}")
-    expect(say).to_contain_text(f"its chance from {chance(data, 'intact')} to {chance(data, 'cut')}")
-    expect(page.locator(".tc-follow svg").first).to_contain_text(attention(data, "cut"))
-    page.get_by_role("switch", name="one layer").check()
-    page.get_by_label("Previous step").click()
-    expect(say).to_contain_text(f"{data['answer']} has {chance(data, 'one')}")
-    page.get_by_role("switch", name="one layer").uncheck()
-    expect(say).to_contain_text(chance(data, "intact"))  # going back from the last step undid the cut
-    slider = page.get_by_label("Step", exact=True)
-    slider.focus()
-    page.keyboard.press("ArrowLeft")
-    expect(slider).to_have_value("6")
-
-
-def test_each_sentence_shows_its_own_numbers_and_both_lenses_can_be_moved(page, numbers):
-    for label, data in numbers["sentences"].items():
-        page.get_by_label("Sentence").select_option(label)
-        source = page.get_by_role("listbox", name="The token that is attended to")
-        source.get_by_role("option").nth(data["target"]).click()
-        page.keyboard.press("ArrowLeft")
-        names, values = data["moves"][data["target"] - 1]
-        expect(page.locator(".tc-follow-lenses li").first).to_have_text(re.compile(re.escape(names[0])))
-        asks = page.get_by_role("listbox", name="The token that asks").get_by_role("option")
-        expect(asks.nth(data["target"])).to_contain_text(attention(data, "intact"))
-        expect(page.locator(".tc-follow-below")).to_contain_text(f"{data['others'][0]} other paths")
+    expect(page.get_by_role("button", name="Cut the notes")).to_have_attribute("aria-pressed", "true")
+    expect(story).to_contain_text(f"falls from {attention(data, 'intact')} to {attention(data, 'cut')}")
+    expect(story).to_contain_text(f"its chance from {chance(data, 'intact')} to {chance(data, 'cut')}")
+    page.keyboard.press("ArrowLeft")  # going back from it undoes that
+    expect(story).to_contain_text(f"give {view['answer']} {chance(data, 'intact')}")
 
 
 def test_hostile_tokens_are_shown_literally(reused, numbers, tmp_path):
     hostile = json.loads(json.dumps(numbers).replace('"ram"', '"<b>&amp;"'))
     page = reused.page
     page.goto(make(tmp_path, hostile).as_uri())
-    expect(page.locator(".tc-follow svg").first).to_contain_text("<b>&amp;")
-    page.locator(".tc-follow-line li").nth(3).click()
-    expect(page.locator(".tc-follow-say code").first).to_have_text("<b>&amp;")
+    expect(page.locator(".tc-tokens")).to_contain_text("<b>&amp;")
+    expect(page.locator(".tc-say code").first).to_have_text("<b>&amp;")
+    reused.complaints.clear()
 
 
 @pytest.mark.parametrize("width", [400, 1300])
 def test_nothing_is_wider_than_the_screen(page, width):
     page.set_viewport_size({"width": width, "height": 800})
-    page.locator(".tc-follow-line input").fill("8")
-    page.wait_for_timeout(300)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    outside = """() => [...document.querySelectorAll('.tc-follow svg text')].filter((text) => {
-        const picture = text.closest('svg').getBoundingClientRect(), box = text.getBoundingClientRect();
-        const seen = text.textContent && text.getAttribute('opacity') !== '0';
-        return seen && (box.left < picture.left - 1 || box.right > picture.right + 1);
+    outside = """() => [...document.querySelectorAll('.tc-arcs text, .tc-label')].filter((text) => {
+        const picture = text.closest('.tc-scene').getBoundingClientRect(), box = text.getBoundingClientRect();
+        return text.textContent && (box.left < picture.left - 1 || box.right > picture.right + 1);
     }).map((text) => text.textContent)"""
-    assert page.evaluate(outside) == []
+    page.get_by_role("button", name="Explain in eight steps").click()
+    for _ in range(8):
+        page.wait_for_timeout(200)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(outside) == []
+        page.get_by_role("button", name="Next").or_(page.get_by_role("button", name="Done")).click()

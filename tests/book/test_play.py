@@ -1,13 +1,17 @@
-"""The live model of the page "Play" in a browser, from disk, without network: equal to TransformerLens, and usable by all."""
+"""The stage on its own page, from disk, without network: its models equal TransformerLens, and all can use it."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float
 from live_page import LivePage, follow, make_site, opened
 from playwright.sync_api import expect
+from torch import Tensor
 
+from book_build.pages import follow as stage
 from book_build.pages import play
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import held_out_documents, held_out_windows
@@ -24,7 +28,7 @@ CALL = """async ([text, edits, last]) => {
   const { ids, n, logits, patterns, losses } = await play.run(text, edits);
   const kept = (all, width) => Array.from({ length: all.length / n / width },
     (_, i) => all.slice(((i + 1) * n - Math.min(n, last)) * width, (i + 1) * n * width));
-  return { ids, logits: kept(logits[0], logits[0].length / n), patterns: patterns.map((layer) => kept(layer, n)), losses };
+  return { ids, logits: kept(logits, logits.length / n), patterns: patterns.map((layer) => kept(layer, n)), losses };
 }"""
 
 
@@ -40,19 +44,42 @@ def means(two):
 
 @pytest.fixture(scope="module")
 def site(html, tmp_path_factory):
-    return make_site(tmp_path_factory.mktemp("site"), "play", "forward.js")
+    files = ("engine.js", *play.MODELS.values())
+    more = [f"play/{file}" for file in files]
+    return make_site(tmp_path_factory.mktemp("site"), "follow", "forward.js", "palette.css", *more)
 
 
-def reference(two, tokens, means, off=(), mean=False, cut="", frozen=False, **rest):
+def severed(two, side: str, cuts: list[tuple[int, int]]):
+    """Hooks that give readers of the second layer the mean over the text of what writers of the first wrote."""
+    written = {}
+
+    def keep(z: Float[Tensor, "row pos head d_head"], hook: Any) -> None:
+        written["by"] = torch.einsum("bphd,hdm->hbpm", z, two.W_O[0])
+
+    def cut(x: Float[Tensor, "row pos head d_head"], hook: Any) -> Tensor:
+        x = x.clone()
+        for reader, writer in cuts:
+            gone = written["by"][writer] - written["by"][writer].mean(dim=1, keepdim=True)
+            x[:, :, reader] -= gone @ getattr(two, f"W_{side}")[1, reader]
+        return x
+
+    return [("blocks.0.attn.hook_z", keep), (f"blocks.1.attn.hook_{side.lower()}", cut)]
+
+
+def reference(two, tokens, means, off=(), mean=False, cut=(), frozen=False):
     """Logits and patterns of TransformerLens's hooks for the edits of engine.js."""
-    off, side, hooks = [tuple(head) for head in off], rest.get("from", ""), []
-    means = means if mean else None
-    everywhere = [head for head in off if not side or head[0] == 1]
-    hooks += heads.without_heads(everywhere, means)
-    if side and side not in cut and any(layer == 0 for layer, _ in off):
-        hooks += play.hidden_from(two, side, off, means)
-    for each in cut:
-        hooks += play.hidden_from(two, each)
+    off, hooks, H = [tuple(head) for head in off], [], range(two.cfg.n_heads)
+    hooks += heads.without_heads(off, means if mean else None)
+    for side in "QKV":
+        pairs = {
+            (r, w)
+            for reader, at, writer in cut
+            for r in ([reader] if reader >= 0 else H)
+            for w in ([writer] if writer >= 0 else H)
+            if at == side and (0, w) not in off
+        }
+        if pairs:
+            hooks += severed(two, side, sorted(pairs))
     if frozen:
         hooks += heads.freeze(two.run_with_cache(tokens)[1])
     return two.run_with_hooks(tokens, fwd_hooks=hooks)[0], heads.patterns(two, tokens, hooks)[:, 0]
@@ -63,12 +90,14 @@ def edits(two):
     looks_back = heads.previous_token_scores(two, held_out_windows(4, 128)[:, :-1])
     first, second = [0, int(looks_back[0].argmax())], [1, int(looks_back[1].argmax())]
     others = [[layer, (head + 1) % two.cfg.n_heads] for layer, head in (first, second)]
+    f, s = first[1], second[1]
     return [
         {}, {"off": [first]}, {"off": [second]}, {"off": [first, second, *others], "mean": True},
-        {"cut": "K"}, {"cut": "Q"}, {"cut": "V"}, {"cut": "QKV"},
-        {"off": [first], "frozen": True}, {"off": [first], "from": "K"}, {"off": [first, second], "from": "Q"},
-        {"off": [first, others[0]], "from": "V", "mean": True},
-        {"off": [second], "cut": "K"}, {"cut": "V", "frozen": True}, {"off": [[0, h] for h in range(two.cfg.n_heads)]},
+        {"cut": [[s, "K", f]]}, {"cut": [[s, "Q", f], [s, "V", f]]}, {"cut": [[-1, "K", -1]]}, {"cut": [[-1, "Q", f], [s, "K", -1]]},
+        {"off": [first], "frozen": True}, {"off": [first], "cut": [[-1, "K", f], [s, "K", others[0][1]]]},
+        {"off": [first, others[0]], "cut": [[-1, "V", -1]], "mean": True},
+        {"off": [second], "cut": [[s, "K", f]]}, {"cut": [[s, "V", f]], "frozen": True},
+        {"off": [[0, h] for h in range(two.cfg.n_heads)]},
     ]  # fmt: skip
 
 
@@ -109,104 +138,154 @@ def test_logits_and_patterns_are_those_of_transformer_lens(page, two, means):
         assert max(apart) < 1e-3, (text[:60], edit, apart)
 
 
+def test_the_one_layer_model_is_that_of_transformer_lens(page, two):
+    one, text = load_model("attn-only-1l", device="cpu"), "Zorblax met Zorb"
+    page.get_by_role("button", name="One layer").click()
+    expect(page.locator(".tc-say")).to_contain_text("With one layer")
+    tokens = torch.tensor([two.tokenizer.encode(text)])
+    for off in ([], [[0, 3], [0, 5]]):
+        call = CALL.replace("play.run(text, edits)", "play.run(text, edits, 'one')")
+        found = page.evaluate(call, [text, {"off": off}, LAST])
+        wanted = one.run_with_hooks(tokens, fwd_hooks=heads.without_heads([tuple(head) for head in off]))[0, -LAST:]
+        assert difference(found["logits"], wanted) < 1e-3 * float(wanted.abs().max())
+
+
+def test_the_model_says_of_the_prepared_sentences_what_the_build_says(page):
+    numbers = page.evaluate(
+        "() => dom.load('follow/data.js', new URL('../_static/', location.href)).then(d => d.facts)"
+    )
+    for sentence in numbers["sentences"].values():
+        type_in(page, sentence["text"])
+        for run, button in (("intact", "Intact"), ("cut", "Cut the notes"), ("one", "One layer")):
+            page.get_by_role("button", name=button).click()
+            view = sentence["runs"][run]
+            expect(page.locator(".tc-next .answer")).to_contain_text(
+                f"{view['answer']}{share(dict(view['next'])[view['answer']])}"
+            )
+            expect(page.locator(".tc-say")).to_contain_text(share(view["row"][view["followed"]]))
+        page.get_by_role("button", name="Intact").click()
+
+
+def share(p):
+    return "<0.1%" if p < 0.001 else f"{p:.1%}" if p > 0.99 or p < 0.0995 else f"{p:.0%}"
+
+
 def type_in(page, text):
-    before = int(page.locator("#play").get_attribute("data-runs"))
+    before = int(page.locator("#stage").get_attribute("data-runs"))
     page.get_by_label("Your text").fill(text)
-    page.wait_for_function("(before) => document.getElementById('play').dataset.runs > before", arg=before)
-
-
-def test_the_twin_can_be_loaded_instead_and_the_text_stays(page, site):
-    twin, text = load_model("attn-only-2l-planted", device="cpu"), "Zorblax met Zorblax"
-    type_in(page, text)
-    page.get_by_role("link", name="its twin").click()
-    page.wait_for_selector("#play[data-ready=yes]")
-    expect(page.get_by_label("Your text")).to_have_value(text)
-    tokens = torch.tensor([twin.tokenizer.encode(text)])
-    found = page.evaluate(CALL, [text, {}, LAST])
-    assert difference(found["logits"], twin(tokens)[0, -LAST:]) < 1e-3 * float(twin(tokens).abs().max())
-    expect(page.locator("button[data-do]")).to_have_count(0)
-    opened(page, site.as_uri())
+    page.wait_for_function("(before) => document.getElementById('stage').dataset.runs > before", arg=before)
 
 
 def test_what_is_typed_is_shown_literally_and_predicted(page, two):
     text = "Zorb </script><b>x</b> $y$ Zorb"
     type_in(page, text)
-    names = page.locator(".play-token").all_text_contents()
-    assert "".join(names).replace("·", " ") == "<|start|>" + text
+    names = page.locator(".tc-tokens text").all_text_contents()
+    assert "".join(names[1:]).replace("·", " ") == text
     logits = two(two.to_tokens(text))[0, -1].softmax(-1)
     best = two.tokenizer.decode([int(logits.argmax())]).replace(" ", "·").replace("\n", "↵")
-    expect(page.locator(".play-next tbody tr").first).to_contain_text(best)
-    shown = page.locator(".play-next tbody td:nth-child(3)").first.text_content()
+    expect(page.locator(".tc-next li").first).to_contain_text(best)
+    shown = page.locator(".tc-next em").first.evaluate("e => e.firstChild.textContent")
     assert abs(float(shown.strip("%")) - 100 * float(logits.max())) <= 0.5
-    assert page.locator(".play b").count() == 0
+
+
+def test_a_repeat_in_other_tokens_is_said_to_be_one_and_a_text_that_aligns_is_offered(page):
+    type_in(page, "Peter met Blorptang, and Blorp")
+    aside = page.locator(".tc-aside")
+    expect(aside).to_contain_text("came before, but in other tokens")
+    offer = aside.get_by_role("button")
+    offer.click()
+    expect(aside).to_be_empty()
+    expect(page.locator(".tc-say")).to_contain_text("the token whose note says")
+
+
+def test_a_new_last_token_has_no_answer_and_the_page_says_so(page):
+    type_in(page, "Nobody ever saw a giraffe")
+    expect(page.locator(".tc-say")).to_contain_text("is new in this text, so there is nothing to look up")
+    expect(page.get_by_role("button", name="Explain in eight steps")).to_be_hidden()
+    type_in(page, "")
+    expect(page.locator(".tc-say")).to_contain_text("The text begins here")
 
 
 def test_a_text_longer_than_the_context_is_cut_and_said_to_be(page, two):
     type_in(page, "word " * 600)
-    expect(page.locator("#play-cut")).to_be_visible()
-    expect(page.locator(".play-token")).to_have_count(two.cfg.n_ctx)
+    expect(page.locator("#tc-long")).to_be_visible()
+    expect(page.locator(".tc-tokens [role=option]")).to_have_count(two.cfg.n_ctx)
     type_in(page, "")
-    expect(page.locator("#play-cut")).to_be_hidden()
-    expect(page.locator(".play-token")).to_have_count(1)
+    expect(page.locator("#tc-long")).to_be_hidden()
 
 
-def test_a_head_is_chosen_and_removed_by_keyboard(page):
-    page.locator(".play-pick").first.click()
-    page.keyboard.press("ArrowDown")
-    expect(page.get_by_role("radio", checked=True)).to_contain_text("1.0")
+def test_a_token_a_head_and_a_connection_are_chosen_and_cut_by_keyboard(page):
+    page.get_by_role("listbox", name="Tokens").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".tc-tokens [aria-selected=true]")).to_have_text("·G")
+    page.locator(".tc-door summary").press("Enter")
+    page.get_by_role("radio", name=re.compile(r"^1\.2")).focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("radio", name=re.compile(r"^1\.3"))).to_be_focused()
     page.keyboard.press("x")
-    expect(page.locator(".play-edits")).to_have_text("off: 1.0")
+    expect(page.locator(".tc-say")).to_contain_text("With head 1.3 off")
     page.keyboard.press("Tab")
-    expect(page.get_by_role("button", name="Head 1.0 off", exact=True)).to_be_focused()
-    page.get_by_role("button", name="Reset").click()
-    expect(page.locator(".play-edits")).to_have_text("all heads on")
+    expect(page.get_by_role("button", name="Head 1.3 off", exact=True)).to_be_focused()
+    page.get_by_label("keys", exact=True).press("Space")
+    expect(page.locator(".tc-say")).to_contain_text("head 1.3 without head 0.1 in its keys")
+    page.get_by_role("button", name="Put everything back").click()
+    expect(page.get_by_role("button", name="Intact")).to_have_attribute("aria-pressed", "true")
 
 
-def test_the_steps_and_prepared_texts_do_what_they_say(page):
-    n, where = play.SEGMENT, page.locator(".play-where")
-    for step in page.locator("li:has(button[data-do])").all():
-        said = re.findall(r"<?[\d.]+%", step.locator("span").text_content())
-        for number, button in enumerate(step.get_by_role("button").all()):
-            page.get_by_role("button", name="Python").click()
-            button.click()
-            # The first step says what it is in the intact model first.
-            wanted = said[number + (step.get_by_role("button").first.get_attribute("data-step") == "1")]
-            expect(where).to_contain_text(f"followed last time: {wanted}")
-        expect(page.locator(".play-edits")).not_to_have_text("all heads on")
-        assert page.get_by_label("Your text").input_value() == play.EXAMPLE
-    for button in page.get_by_role("group", name="Prepared texts").get_by_role("button").all():
-        button.click()
-        expect(page.locator(".play-note")).not_to_be_empty()
-        expect(page.locator(".play-edits")).to_have_text("all heads on")
-    page.get_by_role("button", name="Random tokens, twice").click()
-    words = page.get_by_label("Your text").input_value().split()
-    assert len(words) == 2 * n and words[:n] == words[n:] and len(set(words)) == n
-    expect(page.locator(".play-token")).to_have_count(2 * n + 1)
-    expect(page.locator(".play-lasttime")).to_have_count(1)
-
-
-def test_a_link_brings_back_what_was_there(page):
-    type_in(page, "a & b = c\n#1")
-    page.locator(".play-power").nth(3).click()
-    page.get_by_label("keys", exact=True).uncheck()
+def test_a_link_brings_back_text_cuts_and_step(page, site):
+    type_in(page, "a & b = c\n#1 a & b")
+    page.locator(".tc-door summary").click()
+    page.get_by_role("button", name="Head 0.3 on", exact=True).click()
+    page.get_by_label("values", exact=True).uncheck()
     page.get_by_role("button", name="Link to this").click()
     opened(page, page.url)
-    assert page.get_by_label("Your text").input_value() == "a & b = c\n#1"
-    edits = "off: 0.3; keys of the second layer read the embedding alone"
-    expect(page.locator(".play-edits")).to_have_text(edits)
+    assert page.get_by_label("Your text").input_value() == "a & b = c\n#1 a & b"
+    expect(page.locator(".tc-say")).to_contain_text("With head 0.3 off, head 1.2 without head 0.1 in its values")
+    opened(page, f"{site.as_uri()}#step=4")
+    expect(page.locator(".tc-story")).to_contain_text("Step 4 of 8")
 
 
 def test_a_hostile_link_is_text(page):
     follow(page, "text=<img src=x onerror=alert(1)>&head=9.9&at=x&off=__proto__&cut=<b>")
     expect(page.get_by_label("Your text")).to_have_value("<img src=x onerror=alert(1)>")
-    expect(page.locator(".play-edits")).to_have_text("all heads on")
-    assert page.locator(".play-app img, .play-app b").count() == 0
+    assert page.locator("#stage img").count() == 0
+
+
+def test_an_edit_is_answered_at_once(page):
+    times = []
+    page.locator(".tc-door summary").click()
+    for head in range(7):
+        page.locator(".tc-power").nth(head).click()
+        before = page.locator("#stage").get_attribute("data-runs")
+        page.wait_for_timeout(400)
+        times.append(int(page.locator("#stage").get_attribute("data-milliseconds")))
+        assert page.locator("#stage").get_attribute("data-runs") >= before
+    assert sorted(times)[3] < 300, times  # 150 on two quiet cores
+
+
+def test_a_server_that_forbids_workers_is_told_and_the_sentences_stay(site, watched):
+    page = watched.page
+    page.add_init_script("window.Worker = function () { throw new Error('refused'); }")
+    page.goto(site.as_uri())
+    expect(page.locator(".tc-status")).to_contain_text("does not let the page start a worker")
+    page.get_by_role("button", name="Cut the notes").click()
+    expect(page.locator(".tc-say")).to_contain_text("Without the notes")
+
+
+def test_texts_are_those_of_the_module(page):
+    page.locator(".tc-door summary").click()
+    labels = page.get_by_role("group", name="Other texts").get_by_role("button").all_text_contents()
+    assert labels[: len(stage.TEXTS)] == list(stage.TEXTS)
+    page.get_by_role("button", name="Random tokens, twice").click()
+    words = page.get_by_label("Your text").input_value().split()
+    n = play.SEGMENT
+    assert len(words) == 2 * n and words[:n] == words[n:] and len(set(words)) == n
 
 
 class TestPlay(LivePage):
-    data, says = "play/model.js", r"^The file model.js is .*damaged; build the book again \(make book\)\.$"
+    data, says = "play/model.js", r"^The file play/model.js is .*damaged; build the book again \(make book\)\."
 
     def use(self, page):
+        page.locator(".tc-door summary").click()
         page.get_by_role("button", name="Python").click()
-        page.locator("button[data-do]").first.click()
-        expect(page.locator(".play-edits")).not_to_have_text("all heads on")
+        page.get_by_role("button", name="Cut the notes").click()

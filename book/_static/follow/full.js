@@ -3,7 +3,7 @@
 (() => {
   "use strict";
   const root = document.getElementById("stage"), base = new URL("..", document.currentScript.src);
-  const { make, signed, percent, clamp } = dom, { say, code } = picture, SIDES = { Q: "queries", K: "keys", V: "values" };
+  const { make, signed, clamp } = dom, { say, code } = picture, SIDES = { Q: "queries", K: "keys", V: "values" };
   /** @type {Record<string, any>} */
   const ui = Object.fromEntries(Array.from(root.querySelectorAll("[data-ui]"), (element) => [element.dataset.ui, element]));
   const none = () => ({ off: [], cut: [], mean: false, frozen: false });
@@ -104,7 +104,7 @@
     const { text } = state, tail = WORD.exec(text)?.[0] ?? "", found = tail ? text.lastIndexOf(tail, text.length - tail.length - 1) : -1;
     ui.aside.replaceChildren();
     if (at < n - 1 || at === 0) return;
-    if (/\s$/.test(text)) return ui.aside.replaceChildren("The text ends with a space, which is a token here. Without it, the last word is looked up.");
+    if (/\s$/.test(text)) return ui.aside.replaceChildren("The text ends with a space or a line break, which is a token here. Without it, the last word is looked up.");
     if (found < 0 || (found && /[\p{L}\p{N}_]/u.test(text[found - 1]))) return;
     const word = FROM.exec(text.slice(found))[0], start = text.slice(0, -tail.length);
     const lengths = Array.from({ length: word.length - 1 }, (_, k) => k + 1).sort((a, b) => Math.abs(a - tail.length) - Math.abs(b - tail.length) || b - a);

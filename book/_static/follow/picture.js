@@ -58,7 +58,7 @@ const picture = (() => {
   function geometry(names, width) {
     const sizes = names.map((name) => [...name].length), n = names.length;
     if (width < WIDE) {
-      const gap = 19.5, longest = Math.min(14, Math.max(...sizes)), left = 66, right = left + 12 + 8 * longest;
+      const gap = 19.5, longest = Math.min(14, Math.max(...sizes)), left = 72, right = left + 12 + 8 * longest;
       const y = (i) => 14 + gap * i, place = (i, depth) => [depth > 0 ? right + depth : left + depth, y(i)];
       return { wide: false, width, height: gap * n + 8, place, room: width - right - 70, below: 30, start: 6, font: 13,
         token: (i) => [right, y(i) + 4], box: (i) => ({ x: left, y: y(i) - gap / 2, width: right - left + 4, height: gap }) };
@@ -165,9 +165,9 @@ const picture = (() => {
       const shown = !noting ? [] : names.map((_, i) => i).filter((i) => every || (step > 3 && i === hot));
       const crowded = G.wide && shown.length > 1 && names.some((_, i) => 7 * [...note(view, i)].length + 10 > G.slot(i));
       for (const i of shown) {
-        const text = note(view, i), size = 7 * [...text].length + 10;
+        const text = note(view, i), size = (G.wide ? 7 : 6.7) * [...text].length + 8;
         if (!text) continue;
-        const [x, y] = G.place(i, -(G.wide ? 58 + (crowded && i % 2 ? 17 : 0) : 34)), left = G.wide ? x - size / 2 : x - size;
+        const [x, y] = G.place(i, -(G.wide ? 58 + (crowded && i % 2 ? 17 : 0) : 34)), left = G.wide ? x - size / 2 : Math.max(1, x - size);
         const chip = element(chips, `chip ${i}`, "g", {});
         chip.replaceChildren(svg("rect", { x: left, y: y - 9, width: size, height: 17, rx: 8 }), svg("text", { x: left + size / 2, y: y + 4 }, text));
         chip.setAttribute("class", `${i === hot ? "hot" : ""} ${view.cut ? "cut" : ""}`), (chip.style.opacity = "1");
@@ -216,6 +216,9 @@ const picture = (() => {
       } else high.querySelector(".moving")?.remove();
       tell(view, step, words, hot, depth);
       list.replaceChildren(...next(view, before));
+      const [x, y] = G.place(at, 0), seen = `${drawn}${at}`; // the token that asks comes into view
+      if (scroll.dataset.seen !== seen) scroll.scrollTo({ left: x - 0.8 * scroll.clientWidth, top: G.wide ? 0 : y - 0.8 * scroll.clientHeight });
+      scroll.dataset.seen = seen;
       panel.classList.toggle("tc-lit", step === 7);
     }
 
@@ -223,12 +226,12 @@ const picture = (() => {
     function tell(view, step, words, hot, depth) {
       const names = (end) => Array.from({ length: end + 1 }, (_, k) => k);
       const mid = (i, k, d) => [0, 1].map((axis) => (G.place(i, d)[axis] + G.place(k, d)[axis]) / 2), { at } = view;
-      const put = (kind, [x, y], text, what, off) => {
+      const put = (kind, [x, y], text, what, off, into = labels) => {
         const box = make("div", { className: `tc-label tc-label-${kind}` }, ...text);
         if (cut && what) box.append(make("button", { type: "button", className: "tc-cut", onclick: () => cut(what), ariaPressed: String(Boolean(off)),
           ariaLabel: off ? `Put head ${view[what]} back` : `Cut head ${view[what]} out`, title: off ? "Put it back" : "Cut it out" }, off ? "↺" : "✂"));
         box.style.left = `${clamp(x, 0, G.width)}px`, box.style.top = `${y}px`;
-        labels.append(box);
+        into.append(box);
         const half = box.offsetWidth / 2; // inside the picture
         if (G.wide) box.style.left = `${clamp(x, half + 2, G.width - half - 2)}px`;
       };
@@ -238,8 +241,11 @@ const picture = (() => {
       const x = step === 4 ? G.width : mid(at, target, 0)[0], low = step === 3 || step === 8 ? 276 : step > 3 ? 260 : 246;
       if (words.high && G.wide) put("high", [x, Math.max(0, top)], words.high, "high", view.highOff);
       if (words.low && G.wide) put("low", [hot === null ? G.width / 2 : mid(hot, Math.max(0, hot - 1), 0)[0], low], words.low, "low", view.lowOff);
-      if (!G.wide) labels.append(make("div", { className: "tc-label-phone" }, ...(words.high ? [make("p", { className: "tc-label-high" }, ...words.high)] : []),
-        ...(words.low ? [make("p", { className: "tc-label-low" }, ...words.low)] : [])));
+      if (G.wide) return;
+      const corner = make("div", { className: "tc-label-phone" });
+      labels.append(corner);
+      if (words.high) put("high", [0, 0], words.high, "high", view.highOff, corner);
+      if (words.low) put("low", [0, 0], words.low, "low", view.lowOff, corner);
     }
 
     const describe = ({ names, at, followed, high: head, low: back, row, answer, next: guesses }) =>

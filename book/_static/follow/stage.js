@@ -3,7 +3,7 @@
 // page, where the model runs. `data` is what pages/follow.py wrote.
 const stage = (() => {
   "use strict";
-  const { make, clamp, signed, percent } = dom, { say, bars, note, score, above, alone } = picture;
+  const { make, clamp, signed, percent } = dom, { say, bars, score, above, alone } = picture;
   const LAST = 8, RUNS = { intact: "Intact", cut: "✂ Cut the notes", one: "One layer" };
 
   // ---- words -----------------------------------------------------------------------------------------------------

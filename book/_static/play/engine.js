@@ -265,14 +265,6 @@ function playEngine({ config, means }, bytes) {
     return found;
   }
 
-  // The vector `up` of the stream as columns of a packed matrix [in, out] see it: for each column, its product with it.
-  function onto(matrix, k, from, to, up) {
-    return Float32Array.from({ length: to - from }, (_, c) => {
-      let total = 0;
-      for (let d = 0; d < k; d++) total += F[matrix + ((from + c) >> 3) * 8 * k + d * 8 + ((from + c) & 7)] * up[d];
-      return total;
-    });
-  }
   // For each row of a packed matrix [W, D]: its product with `up`, [W].
   function through(matrix, up) {
     const found = new Float32Array(W);
@@ -313,7 +305,7 @@ function playEngine({ config, means }, bytes) {
   // mean over the vocabulary, which softmax does not see; and the scores of all keys for the query of `head` there,
   // split into what they are made of.
   function explain(i, head, target, k = 8) {
-    const { off0, off1, mean, z, at, logits, cut, patterns } = text.last, lse = normalizer(logits, i);
+    const { off0, off1, mean, z, at, logits, patterns } = text.last, lse = normalizer(logits, i);
     const p = rowOf(logits, i).map((x) => Math.exp(x - lse)), best = Array.from(p.keys()).sort((a, b) => p[b] - p[a]);
     const listed = best.slice(0, k).map((id) => [id, p[id]]), chosen = target < 0 ? best[0] : target;
     if (!listed.some(([id]) => id === chosen)) listed.push([chosen, p[chosen]]);

@@ -109,7 +109,7 @@ def predicted(model: TransformerBridge, result: dict[str, Tensor], answer: int) 
     """Return the likeliest next tokens and the answer, with their probabilities."""
     best = result["probabilities"].topk(TOP).indices.tolist()
     listed = torch.tensor(best if answer in best else [*best, answer])
-    chances = decimals(result["probabilities"][listed], 4)
+    chances = decimals(result["probabilities"][listed], 6)
     return [[name, chance] for name, chance in zip(shown(model, listed), chances)]
 
 
@@ -160,7 +160,7 @@ def sentence(two: TransformerBridge, one: TransformerBridge, which: Circuit, tex
         return {
             **common,
             "high": head,
-            "row": decimals(result["pattern"][last], 3),
+            "row": decimals(result["pattern"][last], 5),
             "adds": round(float(result["adds"][answer]), 3),
             "next": predicted(model, result, answer),
         }
@@ -171,12 +171,16 @@ def sentence(two: TransformerBridge, one: TransformerBridge, which: Circuit, tex
         every = paths(two, of, answer)
         sees = of["pattern", 0][0, int(parts["also"][2:]), target]
         best = [int(i) for i in sees.argsort(descending=True)[:3] if sees[i] >= SEEN]
-        runs[name] = view(result, two, induction) | parts | {
-            "alsoSees": [common["names"][i] for i in sorted(best)],
-            "back": decimals(of["pattern", 0][0, which.previous[1]], 2),
-            "paths": [[path, round(value, 3)] for path, value in every[:STRANDS]],
-            "others": [len(every) - STRANDS, round(sum(value for _, value in every[STRANDS:]), 3)],
-        }
+        runs[name] = (
+            view(result, two, induction)
+            | parts
+            | {
+                "alsoSees": [common["names"][i] for i in sorted(best)],
+                "back": decimals(of["pattern", 0][0, which.previous[1]], 2),
+                "paths": [[path, round(value, 3)] for path, value in every[:STRANDS]],
+                "others": [len(every) - STRANDS, round(sum(value for _, value in every[STRANDS:]), 3)],
+            }
+        )
     runs["one"] = view(plain, one, head_name(nearest))
     return {"text": text, "runs": runs}
 

@@ -68,7 +68,7 @@ def texts(model: TransformerBridge) -> list[dict[str, Any]]:
     return [
         {"label": "Random tokens, twice", "words": words, "length": SEGMENT},
         {"label": "A sentence of Candide", "text": passage("candide").split(". ")[0] + "."},
-        {"label": "Python", "text": "\n".join(passage(CODE[0]).splitlines()[: CODE[1]])},
+        {"label": "Python", "text": "\n".join(passage(CODE[0]).splitlines()[: CODE[1]]).rstrip()},
     ]
 
 
