@@ -19,7 +19,7 @@ pdf: ready       ## the book as one file, _build/book.pdf, printed by the browse
 	$(RUN) .ci/pdf.py
 
 public: ready    ## fetch two public models once (331 MB), and measure what chapter 18 reads: some minutes
-	$(RUN) -m transformer_circuits.real.public_records $(ARGS)
+	$(RUN) -m book_tools.public $(ARGS)
 
 lab: ready       ## the notebooks in JupyterLab, from chapter 0 on
 	PYTHONWARNINGS='ignore:IProgress not found' $(RUN) -m jupyterlab --ServerApp.root_dir=. notebooks/00_how_to_read.ipynb $(ARGS)  # tqdm asks for ipywidgets, which nothing needs

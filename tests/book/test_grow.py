@@ -10,8 +10,9 @@ from live_page import OnAPhone, make_site, opened
 from playwright.sync_api import expect
 from torch.nn.functional import cross_entropy
 
+from transformer_circuits.measures import weights
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.training.evaluation import composition, head_matrices
+from transformer_circuits.training.evaluation import view_of
 from transformer_circuits.training.train import TrainingConfig, optimizers_for
 
 SHAPES = {"2 layers": dict(layers=2, heads=4, d_head=16), "1 layer": dict(layers=1, heads=2, d_head=16)}
@@ -87,7 +88,8 @@ def test_loss_gradients_and_updates_are_those_of_pytorch(page, shape, cut):
     check = "async given => JSON.stringify(await grow.check(JSON.parse(given)))"
     found = json.loads(page.evaluate(check, json.dumps(asked | {"removed": removed})))
     if shape["layers"] == 2:
-        ratios = composition(head_matrices(model)).flatten(1)  # [side, reader and writer]
+        view = view_of(model)
+        ratios = weights.composition_ratios(view.OV[0], view.QK[1], view.OV[1]).flatten(1).detach()
         assert np.abs(np.array(found["composition"]) - ratios.numpy()).max() < 1e-4
     loss = cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
     loss.backward()

@@ -7,7 +7,7 @@ from random_models import build, differs, same
 from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits import heads
-from transformer_circuits.measures import attention, cache, estimates, prediction, weights
+from transformer_circuits.measures import attention, cache, estimates, weights
 from transformer_circuits.measures.repeats import repeated_random_tokens, repeated_text
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
 from transformer_circuits.models.bridge import from_matrices, matrices, set_reading, wrap
@@ -130,12 +130,11 @@ def test_losses_and_first_guesses_are_the_plain_modules(case):
     tokens = REPEATED.tokens
     expected = F.cross_entropy(case.plain(tokens[:, :-1]).mT, tokens[:, 1:], reduction="none")
     same(heads.losses(case.model, tokens), expected)
-    same(prediction.losses(case.plain, tokens), expected)
     guesses = case.plain(tokens[:, :-1]).argmax(dim=-1)
     right = guesses == tokens[:, 1:]
-    assert torch.equal(prediction.losses_and_guesses(case.plain, tokens)[1], right)
+    assert torch.equal(heads.losses_and_guesses(case.model, tokens)[1], right)
     # Without what comes after the second copies, in another order: what is before stays.
-    both = prediction.losses_and_guesses(case.plain, tokens, ends=REPEATED.ends)
+    both = heads.losses_and_guesses(case.model, tokens, ends=REPEATED.ends)
     for found, whole in zip(both, (expected, right)):
         assert found.shape == whole.shape
         same(REPEATED.by_copy(found.double()), REPEATED.by_copy(whole.double()))

@@ -6,9 +6,10 @@ import pytest
 import torch
 import transformers
 
-from transformer_circuits.circuits import copying, heads, survey
+from transformer_circuits.circuits import heads
 from transformer_circuits.measures import weights
 from transformer_circuits.models import load_model
+from transformer_circuits.models.view import View
 from transformer_circuits.real import real_models
 
 SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48)
@@ -45,18 +46,33 @@ def normalized(model, cache, layer):
     return stream / (stream.square().mean(dim=-1, keepdim=True) + eps).sqrt()
 
 
+def rotations(model, tokens, layer):
+    """Return the matrix with which a layer turns queries and keys (as rows) at each position."""
+    names = [f"blocks.{layer}.attn.hook_{part}" for part in ("cos", "sin")]
+    cos, sin = (x[0].double() for x in View(model).activations(tokens, names).values())  # [pos, d_head]
+    half = cos.shape[-1] // 2
+    one = torch.eye(2 * half, dtype=cos.dtype, device=cos.device)
+    turned = torch.cat([-one[:, half:], one[:, :half]], dim=1)  # x -> (-x2, x1)
+    return one * cos[:, None] + turned * sin[:, None]
+
+
+def QK_at(W, turn, head):
+    """Return W_QK of a head for one distance: W_Q R W_K^T, with R the rotation from the key's place to the query's."""
+    return W.QK.A[head].double() @ turn @ W.QK.B[head].double()
+
+
 @pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
 @torch.no_grad()
 def test_a_score_is_an_entry_of_the_QK_circuit_of_its_distance_times_a_number_of_either_token(make, tokens, kind):
     model, layer, distance = make(kind), 1, 5
-    W, (_, cache) = survey.read_weights(model), model.run_with_cache(tokens)
-    turns = real_models.rotations(model, tokens, layer)
+    W, (_, cache) = View(model), model.run_with_cache(tokens)
+    turns = rotations(model, tokens, layer)
     x = normalized(model, cache, layer)
     n = tokens.shape[1]
     for head in range(4):
         scores = cache["attn_scores", layer][0, head].double()
         expected = torch.stack([
-            torch.stack([x[i] @ real_models.QK_at(W, turns[i - j], (layer, head)) @ x[j] for j in range(i + 1)] + [x.new_zeros(())] * (n - 1 - i))
+            torch.stack([x[i] @ QK_at(W, turns[i - j], (layer, head)) @ x[j] for j in range(i + 1)] + [x.new_zeros(())] * (n - 1 - i))
             for i in range(n)
         ]) / 16**0.5  # fmt: skip
         if kind == "Qwen3":  # the length of each query and each key
@@ -68,21 +84,21 @@ def test_a_score_is_an_entry_of_the_QK_circuit_of_its_distance_times_a_number_of
             expected = expected / query[:, None] / key
         assert heads.relative_error(scores.tril(), expected) < 1e-4
         # A circuit without the distance would be wrong.
-        flat = x @ real_models.QK_at(W, turns[0], (layer, head)) @ x.mT
+        flat = x @ QK_at(W, turns[0], (layer, head)) @ x.mT
         assert (flat.diagonal(-distance) / 4 - expected.diagonal(-distance)).abs().max() > 1e-2
 
 
 @torch.no_grad()
 def test_rotations_of_two_places_differ_by_the_rotation_of_their_distance(make, tokens):
-    turns = real_models.rotations(make("Llama"), tokens, 0)
+    turns = rotations(make("Llama"), tokens, 0)
     assert heads.relative_error(turns[9] @ turns[4].mT, turns[5]) < 1e-6
 
 
 @torch.no_grad()
 def test_heads_that_share_keys_look_at_the_same_directions_of_a_source(make, tokens):
     model = make("Llama")
-    W, turns = survey.read_weights(model), real_models.rotations(model, tokens, 0)
-    circuits = [real_models.QK_at(W, turns[0], (0, head)) for head in range(4)]
+    W, turns = View(model), rotations(model, tokens, 0)
+    circuits = [QK_at(W, turns[0], (0, head)) for head in range(4)]
     ranks = [int(torch.linalg.matrix_rank(torch.cat(circuits[:n]), rtol=1e-6)) for n in (1, 2, 3)]
     assert ranks == [16, 16, 32]  # heads 0 and 1 share keys, head 2 has others
 
@@ -91,37 +107,15 @@ def test_heads_that_share_keys_look_at_the_same_directions_of_a_source(make, tok
 
 
 @torch.no_grad()
-def test_leading_sets_are_those_of_chapter_5(make):
-    model = make("Llama")
-    W = survey.read_weights(model)
-    E, U = weights.centered(W.W_E, W.W_U)
-    found = real_models.leading_sets(E, U, real_models.grams(E, U), W.OV.A[1, 2], W.OV.B[1, 2], n=3)
-    circuit = E @ W.OV[1, 2] @ U
-    vectors = copying.leading_eigenvectors(circuit, n=3)[1]
-    sets = torch.cat([vectors.topk(10).indices, (-vectors).topk(10).indices])
-    assert {tuple(sorted(x)) for x in found.tokens.tolist()} == {tuple(sorted(x)) for x in sets.tolist()}
-    boosts = copying.boost_within(circuit, found.tokens)
-    assert heads.relative_error(found.boost, boosts) < 1e-3
-
-
-@torch.no_grad()
 def test_the_match_of_a_head_is_that_of_chapter_7(make):
     model = make("Llama")
-    W = survey.read_weights(model)
+    W = View(model)
     previous = torch.zeros(2, 4)
     previous[0, 3] = 0.9  # the only previous-token head
-    positivity, match, first = real_models.corner(model, W, real_models.grams(W.W_E, W.W_U), previous)
+    positivity, match, first = real_models.matches(W, previous)
     circuit = W.W_E @ W.QK[1] @ W.OV[0, 3].T @ W.W_E.mT
     table = circuit.AB
     own, mean = table.diagonal(dim1=1, dim2=2).mean(dim=-1), table.mean(dim=(1, 2))
     assert first == 1 and positivity[0].isnan().all()
     assert heads.relative_error(match[1], (own - mean) / 16**0.5) < 1e-4
     assert heads.relative_error(positivity[1], weights.positivity(circuit.eigenvalues)) < 1e-3
-
-
-def test_spectra():
-    x = torch.randn(4096, 384, generator=torch.Generator().manual_seed(0))
-    assert real_models.random_spectrum(4096, 384) == pytest.approx(real_models.spectrum(x.mT @ x), abs=0.005)
-    E = torch.diag(torch.tensor([4.0, 1.0, 0.0]))
-    U = torch.diag(torch.tensor([4.0, 0.0, 1.0]))
-    assert real_models.joint_components(E, U) == pytest.approx((2 / 3, 1 / 3))

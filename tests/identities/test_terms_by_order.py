@@ -8,9 +8,8 @@ from random_models import BROKEN, EXACT, PLAIN_CASES, cases, identity, path_sum,
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
-from transformer_circuits.circuits.term_importance import losses_by_ablation, losses_by_terms
-from transformer_circuits.training import evaluation
-from workbooks.solutions import losses_by_order
+from transformer_circuits.circuits.term_importance import losses_by_ablation, losses_by_order, losses_by_terms
+from workbooks import solutions
 
 TWO_LAYERS = [case for case in PLAIN_CASES if case.model.cfg.n_layers == 2]
 
@@ -27,8 +26,8 @@ def texts(**layers):
 @identity(texts())
 def test_t11_the_papers_algorithm_and_the_trainers_are_the_path_sum_at_every_order(case):
     shorter, targets = dataclasses.replace(case, tokens=case.tokens[:, :-1]), case.tokens[:, 1:]
-    trainers = evaluation.losses_by_order(case.plain, case.tokens)  # in single precision
-    for order, loss in enumerate(losses_by_order(case.model, case.tokens)):
+    trainers = losses_by_order(case.model, case.tokens)  # in single precision
+    for order, loss in enumerate(solutions.losses_by_order(case.model, case.tokens)):
         assert abs(loss - nats(path_sum(shorter, lambda path: len(path) <= order), targets)) < EXACT
         assert trainers[order] == pytest.approx(float(loss), abs=1e-4)
     assert order == case.model.cfg.n_layers and abs(loss - nats(shorter.logits, targets)) < EXACT

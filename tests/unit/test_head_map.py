@@ -1,8 +1,9 @@
-"""Ablation effects: the same for the plain module and for the hooked model. The map of all heads: names where they are known, passages, one
+"""Ablation effects: those of a hook on the plain module. The map of all heads: names where they are known, passages, one
 sentence for bad input."""
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from transformer_circuits.circuits import head_map, heads, survey
 from transformer_circuits.circuits.term_importance import losses_by_terms
@@ -27,8 +28,20 @@ def windows(small):
     return held_out_windows(4, small.cfg.n_ctx, small.cfg.d_vocab)
 
 
-def costs(model, rows, layers, n_heads=3):
-    return ablate_heads(model, [block.attn.o for block in layers], n_heads, rows).mean(dim=-1)
+def losses_of(plain, rows):
+    return F.cross_entropy(plain(rows[:, :-1]).mT, rows[:, 1:], reduction="none")
+
+
+def losses_without(plain, rows, layer, head):
+    """By a hook of PyTorch on the plain module: W_O reads the head's mean in place of its output."""
+    output, kept = plain.layers[layer].attn.o, []
+    with output.register_forward_pre_hook(lambda module, inputs: kept.append(inputs[0])):
+        plain(rows[:, :-1])
+    (z,), mine = kept, slice(8 * head, 8 * head + 8)
+    z = z.clone()
+    z[..., mine] = z[..., mine].mean(dim=(0, 1))
+    with output.register_forward_pre_hook(lambda module, inputs: (z,)):
+        return losses_of(plain, rows)
 
 
 @torch.no_grad()
@@ -40,15 +53,11 @@ def test_costs_are_those_of_hooks_and_a_head_that_is_switched_off_is_without_eff
     plain.head.weight.mul_(20)
     plain.layers[0].attn.o.weight[:, 8:16] = 0  # head 0.1
     rows, hooked = torch.randint(40, (6, 17)), wrap(plain)
-    found = costs(plain, rows, plain.layers)
-    torch.testing.assert_close(found, costs(hooked, rows, hooked.blocks))
-    intact = heads.losses(hooked, rows).mean(dim=-1)
+    found, intact = ablate_heads(hooked, rows), losses_of(plain, rows)
     for layer, head in ((0, 2), (1, 0)):
-        means = {layer: heads.mean_z(hooked, rows[:, :-1], layer)}
-        without = heads.losses(hooked, rows, heads.without_heads([(layer, head)], means)).mean(dim=-1)
-        torch.testing.assert_close(found[layer, head], without - intact)
-    assert found[0, 1].abs().max() == 0 and not effects(found).working[0, 1]
-    assert not any(block.attn.o._forward_pre_hooks for block in plain.layers), "nothing stays on the model"
+        torch.testing.assert_close(found[layer, head], losses_without(plain, rows, layer, head) - intact)
+    assert found[0, 1].abs().max() == 0 and not effects(found.mean(dim=-1)).working[0, 1]
+    assert not any(point.has_hooks() for point in hooked.hook_dict.values()), "nothing stays on the model"
 
 
 def test_a_head_works_if_its_cost_is_large_enough_and_certain_enough():
@@ -62,7 +71,7 @@ def test_an_induction_circuit_that_was_built_by_hand_gets_its_names():
     all_work = AblationEffects(torch.ones(2, 1), torch.zeros(2, 1))
     found = head_map.head_map(model, survey.text(model), all_work)
     assert "previous" in found["names"]["0.0"] and "induction" not in found["names"]["0.0"]
-    assert {"induction", "copying"} <= set(found["names"]["1.0"]) and found["copies"]["1.0"] > 0.95
+    assert {"induction", "copying"} <= set(found["names"]["1.0"])
     idle = head_map.head_map(model, survey.text(model), AblationEffects(torch.zeros(2, 1), torch.zeros(2, 1)))
     assert idle["names"].tolist() == [[], []], "only working heads have names"
 

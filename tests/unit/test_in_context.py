@@ -5,7 +5,7 @@ import torch
 
 from transformer_circuits.circuits.in_context import in_context_scores, kind_of_next
 from transformer_circuits.data import held_out_windows
-from transformer_circuits.measures.prediction import IN_CONTEXT_WINDOWS, in_context_places, in_context_score, losses
+from transformer_circuits.measures.prediction import IN_CONTEXT_WINDOWS, in_context_places
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import wrap
@@ -23,8 +23,9 @@ def test_next_tokens_are_grouped_as_a_slow_loop_groups_them() -> None:
 def test_in_context_scores_are_those_of_the_losses_at_all_positions() -> None:
     model = wrap(Transformer(ModelConfig(2, d_model=16, n_heads=2, d_head=8, d_vocab=50, n_ctx=64)).eval())
     windows = torch.randint(0, 50, (5, 65), generator=torch.Generator().manual_seed(0))
-    expected = [in_context_score(row[None]) for row in losses(model, windows)]
-    assert in_context_scores(model, windows).tolist() == pytest.approx(expected, abs=1e-5)
+    losses = -model(windows[:, :-1]).log_softmax(dim=-1).gather(-1, windows[:, 1:, None])[..., 0]
+    expected = losses[:, 61:63].mean(dim=1) - losses[:, 5:7].mean(dim=1)
+    assert in_context_scores(model, windows).tolist() == pytest.approx(expected.tolist(), abs=1e-5)
     early, late = in_context_places(512)
     assert (early.tolist(), late.tolist()) == (list(range(40, 60)), list(range(490, 510)))
 

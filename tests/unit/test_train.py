@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from transformer_circuits.models import load_model, shards
 from transformer_circuits.models.registry import training_film
 from transformer_circuits.training import train
-from transformer_circuits.training.evaluation import attention_patterns
+from transformer_circuits.training.evaluation import view_of
 from transformer_circuits.training.loss import linear_cross_entropy
 from transformer_circuits.training.muon import HeadMuon
 from transformer_circuits.training.train import TrainingConfig, read_config
@@ -162,7 +162,7 @@ def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one_with_the_same_fil
     assert log[-1].keys() >= {"rest", "copies", "first_guess", "orders", "pair"}
     model, _ = shards.read_model(data / "killed" / "model")  # in half precision
     tokens = torch.from_numpy(arrays["text_1"].astype(np.int64))[None]
-    expected = attention_patterns(model, tokens)[:, 0][..., torch.ones(41, 41).tril().bool()]
+    expected = view_of(model).patterns(tokens).detach()[:, 0][..., torch.ones(41, 41).tril().bool()]
     assert np.abs(arrays["pattern_1"][-1] / 255 - expected.numpy()).max() < 0.02  # half a shade
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits.factored import entries, ranks
-from transformer_circuits.measures.weights import centered, copying_threshold, positivity
+from transformer_circuits.measures.weights import centered
+from transformer_circuits.measures.weights import copying as copying  # for chapters
 
 # Random heads, and sets of them: the correlations that 1% of sets exceed are known within 0.03 (claim E4).
 RANDOM_CIRCUITS, RANDOM_SETS = 60, 1000
@@ -22,12 +23,6 @@ def centered_circuits(model: Any) -> FactoredMatrix:
     """Return the OV circuits [layer, head, source token, out token] between the centered embedding and unembedding."""
     W_E, W_U = centered(model.W_E, model.W_U)
     return W_E @ model.OV @ W_U
-
-
-def copying(model: Any) -> tuple[Float[Tensor, "layer head"], float]:
-    """Return the positivity of each head's centered circuit, on the CPU, and its threshold (claim E1)."""
-    threshold = copying_threshold(*centered(model.W_E, model.W_U), model.cfg.d_head)
-    return positivity(centered_circuits(model).eigenvalues).cpu(), threshold
 
 
 class SelfBoost(NamedTuple):

@@ -6,21 +6,22 @@ describe the direct path.
 """
 
 import itertools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens import FactoredMatrix
+from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits import heads, survey
-from transformer_circuits.circuits.heads import Head, head_name
+from transformer_circuits.circuits.heads import Model, head_name
 from transformer_circuits.data import held_out_documents, load_tokenizer
-from transformer_circuits.measures import ablation, attention, prediction, repeats, weights
+from transformer_circuits.measures import ablation, attention, repeats, weights
 from transformer_circuits.measures.cache import cached
-from transformer_circuits.models import architecture, bridge
+from transformer_circuits.models import architecture, bridge, view
 from transformer_circuits.models.architecture import BOS
+from transformer_circuits.models.view import BATCH, Head, View
 
 # Windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take two
 # minutes.
@@ -34,7 +35,7 @@ SEQUENCES = (
 )  # fmt: skip
 
 
-def windows_of(model: Any) -> Int[Tensor, "row pos"]:
+def windows_of(model: TransformerBridge) -> Int[Tensor, "row pos"]:
     """Return the text of the map: two windows of 256 tokens of each of the KINDS of held-out text, in order; for a
     model with a shorter context, or another vocabulary than the book's, ten windows of `survey.text`."""
     ours = bridge.reading(model).reads_text and model.tokenizer.get_vocab() == load_tokenizer().get_vocab()
@@ -47,40 +48,45 @@ def windows_of(model: Any) -> Int[Tensor, "row pos"]:
     return torch.nn.functional.pad(torch.stack(rows), (1, 0), value=BOS).to(model.W_E.device)
 
 
-def rises(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head row pos-1"]:
+def rises(model: TransformerBridge, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head row pos-1"]:
     """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these windows,
     at least two."""
     if len(windows) < 2:
         raise ValueError(f"there must be at least 2 windows, got {len(windows)}; a head's mean is taken over windows")
 
     def measure() -> list[Tensor]:
-        return [ablation.ablate_heads(model, [block.attn.o for block in model.blocks], model.cfg.n_heads, windows)]
+        return [ablation.ablate_heads(model, windows)]
 
-    return cached(model, measure, (ablation, architecture, bridge, prediction), windows)[0].cpu()
+    return cached(model, measure, (ablation, architecture, bridge, view), windows)[0].cpu()
 
 
-def _attended(model: Any, text: Int[Tensor, "row pos"]) -> Float[Tensor, "place=5 head"]:
-    """Return the mean attention to the start token, the current token, the previous one, earlier occurrences of the
-    current token, and the tokens after these; the last two over destinations whose token has occurred before."""
-    sums, seen = 0.0, 0
-    for rows in text.split(prediction.BATCH):
-        before = torch.tril(rows[:, :, None] == rows[:, None, :], -1)
-        places = (before[:, None], repeats.after_earlier(rows)[:, None])
-        again = before.any(dim=-1)
+PLACES = ("start", "current", "previous", "same", "after")
+
+
+def attended(model: Model, text: Int[Tensor, "row pos"]) -> dict[str, Float[Tensor, "layer head"]]:
+    """Return the mean attention to PLACES: the start token, the current token, the previous one, earlier occurrences of
+    the current token, and the tokens after these; the last two over destinations whose token has occurred before."""
+    sums, recurring = 0.0, 0
+    for rows in text.split(BATCH):
+        same = torch.tril(rows[:, :, None] == rows[:, None, :], -1)
+        after = repeats.after_earlier(rows)
 
         def score(pattern: Float[Tensor, "row head dest src"]) -> Float[Tensor, "place head"]:
-            current = pattern.diagonal(dim1=-2, dim2=-1)[..., 1:].mean(dim=-1)
-            by_row = [attention.start_token_score(pattern), current, attention.previous_token_score(pattern)]
-            on = [(pattern * place).sum(dim=-1).transpose(0, 1)[:, again].sum(dim=-1) for place in places]
-            return torch.stack([*(score.sum(dim=0) for score in by_row), *on])
+            by_row = [
+                attention.start_token_score(pattern),
+                attention.current_token_score(pattern),
+                attention.previous_token_score(pattern),
+            ]
+            on = [(pattern * place[:, None]).sum(dim=(-2, -1)) for place in (same, after)]  # no other row has any
+            return torch.stack([*by_row, *on]).sum(dim=1)
 
-        sums = sums + heads.pattern_scores(model, rows, score).transpose(0, 1).flatten(1)  # [place, layer and head]
-        seen += int(again.sum())
-    over = torch.tensor([len(text)] * 3 + [max(1, seen)] * 2, device=sums.device)
-    return sums / over[:, None]
+        sums = sums + View.of(model).pattern_scores(rows, score).transpose(0, 1)
+        recurring += int(same.any(dim=-1).sum())
+    over = [len(text)] * 3 + [max(1, recurring)] * 2
+    return {place: total / n for place, total, n in zip(PLACES, sums, over)}
 
 
-def successors(model: Any) -> list[tuple[int, int, list[int]]]:
+def successors(model: TransformerBridge) -> list[tuple[int, int, list[int]]]:
     """Return (token, its successor, the other tokens of its sequence) for the digits, letters, and words of SEQUENCES
     that are single tokens."""
     found = []
@@ -93,61 +99,43 @@ def successors(model: Any) -> list[tuple[int, int, list[int]]]:
     return found
 
 
-def _succeeds(model: Any, E: Tensor, OV: FactoredMatrix, U: Tensor) -> Float[Tensor, "layer head"]:
+def _succeeds(view: View, E: Tensor, U: Tensor) -> Float[Tensor, "layer head"]:
     """Return the fraction of `successors` that each head's OV circuit raises more than any other token of the sequence
     but the token itself; NaN without such tokens."""
-    hits = []
-    for one, two, others in successors(model):
+    hits, OV = [], view.OV
+    for one, two, others in successors(view.model):
         boost = (E[[one]] @ OV.A @ OV.B @ U[:, others])[..., 0, :]
         hits.append(boost.argmax(dim=-1) == others.index(two))
     return torch.stack(hits).float().mean(dim=0) if hits else torch.full(OV.A.shape[:-2], torch.nan)
 
 
-def _copies(model: Any, W: survey.Weights) -> Float[Tensor, "layer head"]:
-    """Return how often a head raises the token that it attends to most above all other tokens of its row, in the second
-    copies of random tokens."""
-    draw = heads.measured_draws(model)[0].select(torch.arange(prediction.BATCH))
-    _, cache = model.run_with_cache(draw.tokens, names_filter=lambda name: name.endswith(("hook_z", "hook_pattern")))
-    found = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
-    for layer, row in itertools.product(range(model.cfg.n_layers), range(prediction.BATCH)):
-        tokens, place = draw.tokens[row], draw.destinations[draw.rows == row]
-        attended = tokens[cache["pattern", layer][row][:, place].argmax(dim=-1)]  # [head, dest]
-        z = cache["z", layer][row][place].float().transpose(0, 1)  # [head, dest, d_head]
-        raised = tokens[(z @ W.OV.B[layer] @ W.W_U[:, tokens]).argmax(dim=-1)]
-        found[layer] += (raised == attended).float().mean(dim=-1).cpu() / prediction.BATCH
-    return found
-
-
 def _written(
-    model: Any, windows: Int[Tensor, "row pos"], W: survey.Weights
-) -> tuple[Float[Tensor, "measure=2 layer head"], list[list[int]]]:
-    """Return what each head adds to the logit of the next token, with what it writes everywhere left out; the fraction
-    of the variance of its z that is between windows; and for each head the five tokens that it raises most often above
-    all others."""
-    layers, W_U = model.cfg.n_layers, W.W_U - W.W_U.mean(dim=1, keepdim=True)
+    view: View, windows: Int[Tensor, "row pos"], U: Float[Tensor, "d_model d_vocab"]
+) -> tuple[dict[str, Float[Tensor, "layer head"]], list[list[int]]]:
+    """Return "attribution", what each head adds to the logit of the next token, with what it writes everywhere left
+    out, and "by window", the fraction of the variance of its z that is between windows; and for each head the five
+    tokens that it raises most often above all others. `U`: the unembedding, centered."""
     wanted, caches = ("hook_z", "ln_final.hook_scale"), []
-    for rows in windows[:, :-1].split(prediction.BATCH):
-        caches.append(model.run_with_cache(rows, names_filter=lambda name: name.endswith(wanted))[1])
-    right = W_U.T[windows[:, 1:]]
+    for rows in windows[:, :-1].split(BATCH):
+        caches.append(view.model.run_with_cache(rows, names_filter=lambda name: name.endswith(wanted))[1])
+    right = U.T[windows[:, 1:]]
     if "ln_final.hook_scale" in caches[0]:
         right = right / torch.cat([cache["ln_final.hook_scale"] for cache in caches]).float()
-    measures, raised = [], []
-    for layer in range(layers):
+    added, between, raised = [], [], []
+    for layer, W_O in enumerate(view.OV.B):
         z = torch.cat([cache["z", layer] for cache in caches]).float()
         z = z - z.mean(dim=(0, 1))
-        added = (z * torch.einsum("rpe,hde->rphd", right, W.OV.B[layer])).sum(dim=-1).mean(dim=(0, 1))
-        between = z.mean(dim=1).square().mean(dim=(0, 2)) / z.square().mean(dim=(0, 1, 3))
-        measures.append(torch.stack([added, between]))
+        added.append((z * torch.einsum("rpe,hde->rphd", right, W_O)).sum(dim=-1).mean(dim=(0, 1)))
+        between.append(z.mean(dim=1).square().mean(dim=(0, 2)) / z.square().mean(dim=(0, 1, 3)))
         some = z.flatten(0, 1)[:: max(1, z[..., 0, 0].numel() // SAMPLE)].transpose(0, 1)  # [head, some, d_head]
-        for mine, O in zip(some, W.OV.B[layer]):
-            tokens, times = (mine @ O @ W_U).argmax(dim=-1).unique(return_counts=True)
+        for mine, O in zip(some, W_O):
+            tokens, times = (mine @ O @ U).argmax(dim=-1).unique(return_counts=True)
             raised.append(tokens[times.argsort(descending=True, stable=True)[:5]].tolist())
-    return torch.stack(measures, dim=1).cpu(), raised
+    return {"attribution": torch.stack(added), "by window": torch.stack(between)}, raised
 
 
-def _names(found: pd.DataFrame) -> list[list[str]]:
-    """Return the names of each working head of a map. What chance gives is in chapter 16."""
-    threshold = found.attrs["copying threshold"]
+def _names(found: pd.DataFrame, threshold: float) -> list[list[str]]:
+    """Return the names of each working head of a map. `threshold`: for copying. What chance gives is in chapter 16."""
     holds = {
         "previous": found["previous"] >= attention.PREVIOUS_TOKEN_HEAD,
         "current": found["current"] >= attention.CURRENT_TOKEN_HEAD,
@@ -163,38 +151,35 @@ def _names(found: pd.DataFrame) -> list[list[str]]:
 
 
 def head_map(
-    model: Any,
+    model: TransformerBridge,
     windows: Int[Tensor, "row pos"] | None = None,
     ablated: ablation.AblationEffects | None = None,
     induction: Float[Tensor, "layer head"] | None = None,
 ) -> pd.DataFrame:
-    """Return a row for each head, named as in "1.2": cost, error, works, start, current, previous, same, after,
-    induction, copies, attribution, by window, positivity, successor, raises (token ids), names.
+    """Return a row for each head, named as in "1.2": cost, error, works, PLACES, induction, attribution, by window,
+    positivity, successor, raises (token ids), names.
 
     `windows`: `windows_of(model)` if None. `ablated`: the effect of removing each head (`recorded_effects`); measured
     on the first TOKENS tokens of ROWS windows if None. `induction`: their induction scores, measured if None. Raises
     WeightsError for models that `survey.check` does not accept, ValueError for fewer than two windows.
     """
     survey.check(model)
+    seen = View(model)
     windows = windows_of(model) if windows is None else windows
     if ablated is None:
         ablated = ablation.effects(rises(model, windows[:ROWS, : TOKENS + 1]).mean(dim=-1))
-    W = survey.read_weights(model)
-    E, U = weights.centered(W.W_E, W.W_U)
-    measures, raised = _written(model, windows, W)
-    places = _attended(model, windows[:, :-1])
-    induction = heads.measured_induction(model).mean if induction is None else induction
+    E, U = weights.centered(seen.W_E, seen.W_U)
+    written, raised = _written(seen, windows, U)
     columns = {"cost": ablated.cost, "error": ablated.error, "works": ablated.working}
-    columns |= dict(zip(("start", "current", "previous", "same", "after"), places))
-    columns |= {"induction": induction, "copies": _copies(model, W)}
-    columns |= {"attribution": measures[0], "by window": measures[1]}
-    columns["positivity"] = weights.factored_positivity(U @ E @ W.OV.A, W.OV.B)
-    columns["successor"] = _succeeds(model, E, W.OV, U)
+    columns |= attended(seen, windows[:, :-1])
+    columns["induction"] = heads.measured_induction(model).mean if induction is None else induction
+    columns |= written
+    columns["positivity"], threshold = weights.copying(seen)
+    columns["successor"] = _succeeds(seen, E, U)
     index = [head_name(head) for head in itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads))]
     found = pd.DataFrame({name: column.flatten().cpu() for name, column in columns.items()}, index)
-    found["raises"] = raised
-    found.attrs["copying threshold"] = weights.copying_threshold(E, U, model.cfg.d_head)
-    found["names"] = _names(found)
+    found["raises"], found["names"] = raised, _names(found, threshold)
+    found.attrs["copying threshold"] = threshold
     return found
 
 
@@ -208,7 +193,11 @@ class Passage(NamedTuple):
 
 
 def passages(
-    model: Any, windows: Int[Tensor, "row pos"], rise: Float[Tensor, "layer head row pos-1"], head: Head, n: int = 2
+    model: TransformerBridge,
+    windows: Int[Tensor, "row pos"],
+    rise: Float[Tensor, "layer head row pos-1"],
+    head: Head,
+    n: int = 2,
 ) -> list[Passage]:
     """Return the n windows in which one token's loss rises most without a head, and the head's attention there. `rise`:
     of these windows, from `rises`."""

@@ -1,6 +1,6 @@
-"""What several chapters measure on a hooked model: scores of its heads, losses, and hooks that freeze or remove.
+"""What several chapters measure on a model, by name: scores of its heads, losses, and hooks that freeze or remove.
 
-Every function takes a TransformerBridge (`load_model`). `hooks` is a list as for `run_with_hooks`.
+Every function takes a hooked model (`load_model`) or a `View` of one. `hooks` is a list as for `run_with_hooks`.
 """
 
 import sys
@@ -9,18 +9,21 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
+from transformer_lens import ActivationCache
+from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.exceptions import StopAtLayerException
 from transformer_lens.utilities import get_act_name
 
-from transformer_circuits.measures import attention, estimates, prediction, repeats
+from transformer_circuits.measures import attention, estimates, repeats
 from transformer_circuits.measures.cache import cached
-from transformer_circuits.models import architecture, bridge
+from transformer_circuits.models import architecture, bridge, view
+from transformer_circuits.models.view import BATCH, Head, Hook, View
+from transformer_circuits.models.view import without_heads as without_heads  # for chapters
 
-Head = tuple[int, int]
-Hook = tuple[str, Callable[..., Any]]  # a hook point's name, and what is done to the activation there
+Model = View | TransformerBridge
 
 
 def head_name(head: Head) -> str:
@@ -37,54 +40,45 @@ def relative_error(measured: Tensor, expected: Tensor) -> float:
 
 
 def patterns(
-    model: Any, tokens: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
+    model: Model, tokens: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
 ) -> Float[Tensor, "layer row head dest src"]:
     """Return the attention patterns of all heads, with these hooks. For a few rows: each takes 12 MB a layer."""
-    return pattern_scores(model, tokens, lambda pattern: pattern, hooks)
+    return View.of(model).patterns(tokens, hooks)
 
 
-def losses(model: Any, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "row pos-1"]:
+def losses(model: Model, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "row pos-1"]:
     """Return the loss (nats) at each token of a window after its first, with these hooks in place."""
-    with model.hooks(fwd_hooks=list(hooks)):
-        return prediction.losses(model, windows)
+    return View.of(model).losses(windows, hooks)
+
+
+def losses_and_guesses(
+    model: Model, rows: Int[Tensor, "row pos"], ends: Int[Tensor, " row"] | None = None
+) -> tuple[Float[Tensor, "row pos-1"], Bool[Tensor, "row pos-1"]]:
+    """Return the loss (nats) at each token after the first, and whether it is the first guess. `ends`: how many tokens
+    of each row matter (`View.losses_and_guesses`)."""
+    return View.of(model).losses_and_guesses(rows, ends)
 
 
 def pattern_scores(
-    model: Any,
-    tokens: Int[Tensor, "row pos"],
-    score: Callable[[Tensor], Tensor],
-    hooks: Iterable[Hook] = (),
-    n_layers: int | None = None,
+    model: Model, tokens: Int[Tensor, "row pos"], score: Callable[[Tensor], Tensor], hooks: Iterable[Hook] = ()
 ) -> Float[Tensor, "layer ..."]:
-    """Return `score(pattern)` for every layer (the first `n_layers`), at least in single precision."""
-    names = [get_act_name("pattern", layer) for layer in range(model.cfg.n_layers if n_layers is None else n_layers)]
-    if not names:
-        raise ValueError(f"the model must have at least one layer with attention heads, got {model.cfg.n_layers}")
-    found = {}
-
-    def read(pattern: Float[Tensor, "row head dest src"], hook: Any) -> None:
-        found[hook.name] = score(pattern.float() if pattern.dtype.itemsize == 2 else pattern)
-        if hook.name == names[-1]:
-            # Ends the run. With `stop_at_layer` the last layer would be run to its logits.
-            raise StopAtLayerException(pattern)
-
-    model.run_with_hooks(tokens, fwd_hooks=[*hooks, *((name, read) for name in names)])
-    return torch.stack([found[name] for name in names])
+    """Return `score(pattern)` for every layer, with these hooks."""
+    return View.of(model).pattern_scores(tokens, score, hooks)
 
 
 def induction_scores(
-    model: Any, repeated: repeats.Repeated, hooks: Iterable[Hook] = (), n_layers: int | None = None
+    model: Model, repeated: repeats.Repeated, hooks: Iterable[Hook] = (), n_layers: int | None = None
 ) -> Float[Tensor, "layer head"]:
     """Return the induction score of every head (of the first `n_layers`) on one draw of repeated random tokens.
 
     What comes after the second copies changes nothing, and is cut off: hooks see shorter rows.
     """
-    total = 0.0
-    for rows in repeated.ends.argsort().split(prediction.BATCH):
+    total = torch.zeros((), device=repeated.tokens.device)
+    for rows in repeated.ends.argsort().split(BATCH):
         part = repeated.select(rows)
         score = partial(attention.induction_score, repeated=part)
-        each = pattern_scores(model, part.tokens[:, : part.ends.max()], score, hooks, n_layers)
-        total = total + each * len(part.targets)
+        of_part = View.of(model).pattern_scores(part.tokens[:, : part.ends.max()], score, hooks, n_layers)
+        total = total + of_part * len(part.targets)
     return total / len(repeated.targets)
 
 
@@ -95,24 +89,54 @@ class Scores(NamedTuple):
     error: Float[Tensor, "layer head"]
 
 
-def measured_draws(model: Any) -> list[repeats.Repeated]:
+def measured_draws(model: Model) -> list[repeats.Repeated]:
     """Return the draws of repeated random tokens behind every reported induction score: the tokenizer's ids."""
+    model = View.of(model).model
     sizes = model.cfg.d_vocab, repeats.row_length(model.cfg.n_ctx)
     how = {"frequency": bridge.reading(model).frequency, "start": bridge.start_token(model)}
     draws = (repeats.repeated_random_tokens(*sizes, seed=seed, **how) for seed in range(repeats.DRAWS))
     return [draw.to(model.W_E.device) for draw in draws]
 
 
-def measured_induction(model: Any) -> Scores:
+def measured_induction(model: Model) -> Scores:
     """Return the induction scores that the book reports, over `measured_draws`; they are `cached`."""
-    draws = measured_draws(model)
+    model, draws = View.of(model).model, measured_draws(model)
 
     def measure() -> tuple[Tensor, Tensor]:
-        each = tqdm(draws, desc="induction scores", leave=False, delay=2)
-        return estimates.mean(torch.stack([induction_scores(model, draw) for draw in each]))
+        bar = tqdm(draws, desc="induction scores", leave=False, delay=2)
+        return estimates.mean(torch.stack([induction_scores(model, draw) for draw in bar]))
 
-    code = (sys.modules[__name__], architecture, attention, bridge, estimates, prediction, repeats)
+    code = (sys.modules[__name__], architecture, attention, bridge, estimates, repeats, view)
     return Scores(*cached(model, measure, code, torch.stack([draw.tokens for draw in draws])))
+
+
+def previous_token_scores(model: Model, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
+    """Return the mean attention of every head to the previous token, without the first two positions."""
+    return mean_score(model, windows, attention.previous_token_score)
+
+
+def start_token_scores(model: Model, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
+    """Return the mean attention of every head to the start token; from ATTENTION_SINK on it rests."""
+    return mean_score(model, windows, attention.start_token_score)
+
+
+def mean_score(
+    model: Model, windows: Int[Tensor, "row pos"], score: Callable[[Tensor], Tensor]
+) -> Float[Tensor, "layer head"]:
+    """Return the mean of a score of patterns ([row, head, dest, src] -> [row, head]) over windows."""
+    found = [View.of(model).pattern_scores(rows, score) for rows in windows.split(BATCH)]
+    return torch.cat(found, dim=1).mean(dim=1)
+
+
+def freeze(cache: ActivationCache) -> list[Hook]:
+    """Return hooks that keep the attention patterns of a cached run: the model is then linear (claim P3)."""
+    names = [get_act_name("pattern", layer) for layer in range(cache.model.cfg.n_layers)]
+    return [(name, lambda pattern, hook: cache[hook.name]) for name in names]
+
+
+def mean_z(model: Model, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "head d_head"]:
+    """Return the mean `z` of each head of a layer over all positions of these rows."""
+    return View.of(model).mean_z(tokens, layer)
 
 
 class Read(NamedTuple):
@@ -129,9 +153,9 @@ class Read(NamedTuple):
 EMBEDDING, CONSTANT = -2, -1  # the last two parts of `Read`
 
 
-def read_by(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Read:
+def read_by(model: TransformerBridge, tokens: Int[Tensor, "row pos"], head: int) -> Read:
     """Return the parts of queries and keys of head 1.`head` of an attention-only model; it compares their sums."""
-    z = torch.cat([activation(model, rows, "z", 0) for rows in tokens.split(prediction.BATCH)])
+    z = torch.cat([activation(model, rows, "z", 0) for rows in tokens.split(BATCH)])
     mean = z.mean(dim=(0, 1))
     embedding = model.W_E[tokens]
     constant = model.W_pos[: tokens.shape[1]] + torch.einsum("hd,hdm->m", mean, model.W_O[0])
@@ -186,19 +210,9 @@ def fewest_edges(parts: Read, draws: Sequence[repeats.Repeated], share: float) -
     return found
 
 
-def previous_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
-    """Return the mean attention of every head to the previous token, without the first two positions."""
-    found = [pattern_scores(model, rows, attention.previous_token_score) for rows in windows.split(prediction.BATCH)]
-    return torch.cat(found, dim=1).mean(dim=1)
-
-
-def start_token_scores(model: Any, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
-    """Return the mean attention of every head to the start token; from ATTENTION_SINK on it rests."""
-    found = [pattern_scores(model, rows, attention.start_token_score) for rows in windows.split(prediction.BATCH)]
-    return torch.cat(found, dim=1).mean(dim=1)
-
-
-def run_from(model: Any, stream: Float[Tensor, "row pos d_model"], layer: int, hooks: Iterable[Hook] = ()) -> Tensor:
+def run_from(
+    model: TransformerBridge, stream: Float[Tensor, "row pos d_model"], layer: int, hooks: Iterable[Hook] = ()
+) -> Tensor:
     """Return the logits of an attention-only model if `layer` reads this residual stream; earlier layers do not run.
 
     (TransformerLens's `start_at_layer` does not work with these models.) A hook may end the run, as in `activation`.
@@ -216,7 +230,7 @@ def run_from(model: Any, stream: Float[Tensor, "row pos d_model"], layer: int, h
             return ended.layer_output
 
 
-def activation(model: Any, tokens: Tensor, name: str, layer: int) -> Tensor:
+def activation(model: TransformerBridge, tokens: Tensor, name: str, layer: int) -> Tensor:
     """Return one activation, by its short name, of a run that ends there. `tokens`: ids [row, pos], or the residual
     stream [row, pos, d_model] that `layer` reads (`run_from`)."""
 
@@ -227,26 +241,3 @@ def activation(model: Any, tokens: Tensor, name: str, layer: int) -> Tensor:
     if tokens.is_floating_point():
         return run_from(model, tokens, layer, hooks)
     return model.run_with_hooks(tokens, fwd_hooks=hooks)
-
-
-def freeze(cache: Any) -> list[Hook]:
-    """Return hooks that keep the attention patterns of a cached run: the model is then linear (claim P3)."""
-    names = [get_act_name("pattern", layer) for layer in range(cache.model.cfg.n_layers)]
-    return [(name, lambda pattern, hook: cache[hook.name]) for name in names]
-
-
-def mean_z(model: Any, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "head d_head"]:
-    """Return the mean `z` of each head of a layer over all positions of these rows."""
-    sums = [activation(model, rows, "z", layer).sum((0, 1)) for rows in tokens.split(prediction.BATCH)]
-    return torch.stack(sums).sum(0) / tokens.numel()
-
-
-def without_heads(heads: Sequence[Head], means: Sequence[Float[Tensor, "head d_head"]] | None = None) -> list[Hook]:
-    """Return hooks that remove heads: each head's `z` is replaced by its mean (`means[layer]`), or by zero."""
-
-    def replace(z: Float[Tensor, "row pos head d_head"], hook: Any) -> Tensor:
-        z, mine = z.clone(), [head for layer, head in heads if layer == hook.layer()]
-        z[:, :, mine] = 0.0 if means is None else means[hook.layer()][mine]
-        return z
-
-    return [(get_act_name("z", layer), replace) for layer in sorted({layer for layer, _ in heads})]

@@ -4,7 +4,7 @@ Paper: "Where Does This Leave Us?", and its sequel, "In-context Learning and Ind
 Claims W1 and W2. A Series has a value for each snapshot of a training log, by the tokens seen.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,12 +12,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures import ablation, attention, prediction, weights
 from transformer_circuits.models import load_model
 from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import sha256
+from transformer_circuits.models.view import View
 
 SHIPPED = "in_context_scores.safetensors"
 GROUPS = ("new", "seen", "pair seen")
@@ -34,21 +36,19 @@ def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-
     return torch.stack(kinds)
 
 
-def in_context_scores(model: Any, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
-    """Return the in-context score of each window, in nats (claim W1): `prediction.in_context_score` window by window.
+def in_context_scores(model: TransformerBridge, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
+    """Return the in-context score of each window, in nats (claim W1): `prediction.in_context_score`.
     Those of the chapters take some minutes, so the repository has them (`make in-context`)."""
     key, shipped = _key(model, windows), load_file(data_file(SHIPPED))
     return shipped[key].to(windows.device) if key in shipped else measured_scores(model, windows)
 
 
-def measured_scores(model: Any, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
+def measured_scores(model: TransformerBridge, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
     """Return `in_context_scores`, measured."""
-    losses = prediction.losses(model, windows)
-    early, late = prediction.in_context_places(losses.shape[1])
-    return losses[:, late].mean(dim=1) - losses[:, early].mean(dim=1)
+    return prediction.in_context_score(View(model).losses(windows))
 
 
-def _key(model: Any, windows: Int[Tensor, "window pos"]) -> str:
+def _key(model: TransformerBridge, windows: Int[Tensor, "window pos"]) -> str:
     """Return a digest of the weights and the windows."""
     tensors = (windows, *model.original_model.parameters())
     return sha256(b"".join(tensor.numpy(force=True).tobytes() for tensor in tensors))

@@ -1,10 +1,11 @@
 """Losses with kinds of paths left out: how much each kind of term matters.
 
-Paper: "Term Importance Analysis"; claims T11 and T12. For attention-only models of two layers; others raise ValueError.
+Paper: "Term Importance Analysis"; claims T11 and T12. For attention-only models, but for `losses_by_order` of two
+layers; others raise ValueError.
 """
 
+import itertools
 from collections import defaultdict
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,18 +13,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformer_lens import FactoredMatrix
+from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.factored import entries, row_blocks
-from transformer_circuits.measures.prediction import BATCH
 from transformer_circuits.models.architecture import causal_attention
 from transformer_circuits.models.bridge import matrices
+from transformer_circuits.models.view import BATCH, View
 
 # Held-out windows behind T11 and T12. Target: a standard error of the ratio of K- to Q-composition of at most 0.05.
 WINDOWS = 48
 ROWS = 512  # logits formed at a time: 8 MB at 4,096 tokens, which stay in the processor's cache
 
 
-def losses_by_terms(model: Any, windows: Int[Tensor, "window pos"]) -> dict[str, Float[Tensor, " window"]]:
+def losses_by_terms(
+    model: TransformerBridge, windows: Int[Tensor, "window pos"]
+) -> dict[str, Float[Tensor, " window"]]:
     """Return the mean loss (nats per token) of each window with terms left out (claims T11, T12), from one pass.
 
     "order n": paths through at most n heads, with patterns frozen. "layer 1", "layer 2": the direct path and that
@@ -54,7 +58,25 @@ def losses_by_terms(model: Any, windows: Int[Tensor, "window pos"]) -> dict[str,
     return dict(found)
 
 
-def losses_by_ablation(model: Any, windows: Int[Tensor, "window pos"]) -> dict[str, Float[Tensor, " window"]]:
+@torch.no_grad()
+def losses_by_order(model: View | TransformerBridge, rows: Int[Tensor, "row pos"]) -> list[float]:
+    """Return the mean loss (nats) over rows with frozen patterns and only paths through at most 0, 1, ... heads: the
+    paper's algorithm in one pass, for any number of layers (claim T11)."""
+    view, tokens = View.of(model), rows[:, :-1]
+    orders = [view.W_E[tokens]]  # entry n: what all paths through exactly n heads have written so far
+    for pattern, V, O in zip(view.patterns(tokens), view.OV.A, view.OV.B):
+        wrote = []
+        for x in orders:
+            values = (x @ V.transpose(0, 1).flatten(1)).unflatten(-1, V.shape[::2]).transpose(1, 2)
+            wrote.append((pattern @ values).transpose(1, 2).flatten(-2) @ O.flatten(0, 1))
+        orders = [a + b for a, b in zip([*orders, 0.0], [0.0, *wrote])]
+    streams = itertools.accumulate(orders)
+    return [float(F.cross_entropy((x @ view.W_U).float().flatten(0, 1), rows[:, 1:].flatten())) for x in streams]
+
+
+def losses_by_ablation(
+    model: TransformerBridge, windows: Int[Tensor, "window pos"]
+) -> dict[str, Float[Tensor, " window"]]:
     """Return the mean loss (nats) of each window if the second layer's keys or queries read something else.
 
     "mean Q": its mean over these windows and positions. "other K", "other Q": its output at the same positions of the
@@ -77,24 +99,26 @@ def losses_by_ablation(model: Any, windows: Int[Tensor, "window pos"]) -> dict[s
     return dict(found)
 
 
-def _check(model: Any) -> None:
+def _check(model: TransformerBridge) -> None:
     matrices(model)  # a model is nothing beyond them
     if model.cfg.n_layers != 2:
         raise ValueError(f"the model must have two layers, got {model.cfg.n_layers}")
 
 
-def _read(model: Any, stream: Float[Tensor, "row pos d_model"], layer: int) -> list[Tensor]:
+def _read(model: TransformerBridge, stream: Float[Tensor, "row pos d_model"], layer: int) -> list[Tensor]:
     """Return queries, keys, and values, [row, head, pos, d_head]: all heads in one product."""
     placed = stream + model.W_pos[: stream.shape[1]]
     sides = ((placed, model.W_Q), (placed, model.W_K), (stream, model.W_V))
     return [(x @ W[layer].transpose(0, 1).flatten(1)).unflatten(-1, W.shape[1::2]).transpose(1, 2) for x, W in sides]
 
 
-def _write(model: Any, layer: int, Q: Tensor, K: Tensor, V: Tensor) -> Float[Tensor, "row pos d_model"]:
+def _write(model: TransformerBridge, layer: int, Q: Tensor, K: Tensor, V: Tensor) -> Float[Tensor, "row pos d_model"]:
     return _out(model, layer, causal_attention(Q, K, V))
 
 
-def _out(model: Any, layer: int, z: Float[Tensor, "row head pos d_head"]) -> Float[Tensor, "row pos d_model"]:
+def _out(
+    model: TransformerBridge, layer: int, z: Float[Tensor, "row head pos d_head"]
+) -> Float[Tensor, "row pos d_model"]:
     return z.transpose(1, 2).flatten(-2) @ model.W_O[layer].flatten(0, 1)
 
 

@@ -1,17 +1,16 @@
 """Ablation effects of heads: by how much the loss rises when the output of a head is replaced by its mean."""
 
-import contextlib
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm.auto import tqdm
+from transformer_lens.model_bridge import TransformerBridge
 
-from transformer_circuits.measures.prediction import losses
 from transformer_circuits.models.registry import manifest
 from transformer_circuits.models.shards import WeightsError
+from transformer_circuits.models.view import View, without_heads
 
 WORKS = 0.002  # nats per token: a head whose removal costs less has no effect
 WINDOWS = 48  # held-out windows, evenly spaced, behind every cost that the book reports
@@ -44,33 +43,18 @@ def recorded_effects(name: str) -> AblationEffects:
 
 @torch.no_grad()
 def ablate_heads(
-    model: Callable[[Tensor], Tensor], outputs: Sequence[nn.Module], n_heads: int, rows: Int[Tensor, "window pos"]
+    model: View | TransformerBridge, rows: Int[Tensor, "window pos"]
 ) -> Float[Tensor, "layer head window pos-1"]:
-    """Return by how much the loss (nats) at each token rises when one head's z is replaced by its mean.
-
-    `outputs`: the module of each layer that multiplies z, [row, pos, n_heads * d_head], by W_O: `attn.o`.
-    """
-    sums = dict.fromkeys(outputs, 0)
-
-    def add(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        sums[module] = sums[module] + inputs[0].flatten(0, 1).double().sum(dim=0)
-
-    with contextlib.ExitStack() as stack:
-        for output in outputs:
-            stack.enter_context(output.register_forward_pre_hook(add))
-        intact = losses(model, rows)
-    costs = intact.new_zeros(len(outputs), n_heads, *intact.shape)
-    bar = tqdm(total=len(sums) * n_heads, desc="without each head", leave=False, delay=2)
-    for layer, (output, total) in enumerate(sums.items()):
-        for head, mean in enumerate((total / rows[:, 1:].numel()).view(n_heads, -1)):
-
-            def replace(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-                z = inputs[0].clone()
-                z.unflatten(-1, (n_heads, -1))[..., head, :] = mean.to(z)
-                return z, *inputs[1:]
-
-            with output.register_forward_pre_hook(replace):
-                costs[layer, head] = losses(model, rows) - intact
+    """Return by how much the loss (nats) at each token rises when one head's z is replaced by its mean over these
+    rows."""
+    view = View.of(model)
+    intact = view.losses(rows)
+    costs = intact.new_zeros(view.cfg.n_layers, view.cfg.n_heads, *intact.shape)
+    bar = tqdm(total=view.cfg.n_layers * view.cfg.n_heads, desc="without each head", leave=False, delay=2)
+    for layer in range(view.cfg.n_layers):
+        means = {layer: view.mean_z(rows[:, :-1], layer)}
+        for head in range(view.cfg.n_heads):
+            costs[layer, head] = view.losses(rows, without_heads([(layer, head)], means)) - intact
             bar.update()
     bar.close()
     return costs

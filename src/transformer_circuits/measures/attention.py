@@ -26,6 +26,11 @@ def previous_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Te
     return patterns.diagonal(offset=-1, dim1=-2, dim2=-1)[..., 1:].mean(dim=-1)
 
 
+def current_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
+    """Return the mean attention to the current token from the positions after the start token."""
+    return patterns.diagonal(dim1=-2, dim2=-1)[..., 1:].mean(dim=-1)
+
+
 def start_token_score(patterns: Float[Tensor, "*batch dest src"]) -> Float[Tensor, "*batch"]:
     """Return the mean attention to the start token from the positions after it. From ATTENTION_SINK on a head rests."""
     return patterns[..., 1:, 0].mean(dim=-1)

@@ -5,13 +5,15 @@ A head's circuits are products A @ B of two thin matrices: OV of W_V and W_O, QK
 
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
+from transformer_lens import FactoredMatrix
+from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.measures.cache import cached_for
+from transformer_circuits.models.view import Head, View
 
 COPYING_DEVIATIONS = 5  # of random heads; a normal variable exceeds five of them once in three million
 COMPOSES = 2.0  # composition ratio from which a pair of heads composes; 1 is what random matrices give
@@ -32,13 +34,6 @@ SIDES = ("Q", "K", "V")  # what a later head can read with: queries, keys, value
 Embedding, Unembedding = Float[Tensor, "d_vocab d_model"], Float[Tensor, "d_model d_vocab"]
 
 
-class Product(NamedTuple):
-    """A low-rank matrix A @ B: stands in for FactoredMatrix where TransformerLens is not imported (the trainer)."""
-
-    A: Float[Tensor, "*batch d_model d_head"]
-    B: Float[Tensor, "*batch d_head d_model"]
-
-
 def positivity(eigenvalues: Complex[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
     """Return the sum of eigenvalues over that of their absolute values (claims E1, T10): 1 if all are positive."""
     return eigenvalues.real.sum(dim=-1) / eigenvalues.abs().sum(dim=-1)
@@ -47,6 +42,19 @@ def positivity(eigenvalues: Complex[Tensor, "*batch n"]) -> Float[Tensor, "*batc
 def factored_positivity(first: Tensor, second: Tensor) -> Float[Tensor, "*batch"]:
     """Return the positivity of `first @ second`, from the eigenvalues of `second @ first`."""
     return positivity(torch.linalg.eigvals((second @ first).double())).float()
+
+
+def copying_eigenvalues(OV: FactoredMatrix, W_E: Embedding, W_U: Unembedding) -> Complex[Tensor, "*batch d_head"]:
+    """Return the eigenvalues, other than zero, of the OV circuits W_E W_OV W_U through the vocabulary (claim E1)."""
+    return torch.linalg.eigvals((OV.B @ (W_U @ W_E) @ OV.A).double())
+
+
+def copying(model: View | TransformerBridge) -> tuple[Float[Tensor, "layer head"], float]:
+    """Return the positivity of each head's circuit between centered embedding and unembedding, on the CPU, and the
+    threshold above which the head copies (claim E1)."""
+    view = View.of(model)
+    E, U = centered(view.W_E, view.W_U)
+    return positivity(copying_eigenvalues(view.OV, E, U)).float().cpu(), copying_threshold(E, U, view.cfg.d_head)
 
 
 def centered(W_E: Embedding, W_U: Unembedding) -> tuple[Embedding, Unembedding]:
@@ -84,13 +92,21 @@ def random_match_positivities(W_E: Embedding, d_head: int, two_tokens: bool = Fa
     return positivity(torch.linalg.eigvals(V.mT @ tokens @ Q @ (K @ O.mT))).float()
 
 
+def match_positivity(model: View | TransformerBridge, reader: Head, writer: Head) -> Float[Tensor, ""]:
+    """Return the positivity of the K-composition circuit W_E W_QK W_OV^T W_E^T of two heads: whether the reader's keys
+    match, through the writer, tokens with themselves (claim T10)."""
+    view = View.of(model)
+    QK, OV = view.QK[reader], view.OV[writer]
+    return factored_positivity(view.W_E.mT @ view.W_E @ QK.A, QK.B @ OV.B.mT @ OV.A.mT)
+
+
 def copying_threshold(W_E: Embedding, W_U: Unembedding, d_head: int) -> float:
     """Return the positivity above which a head copies: COPYING_DEVIATIONS times the deviation of random heads."""
     return COPYING_DEVIATIONS * float(random_positivities(W_E, W_U, d_head).std())
 
 
 def composition_ratios(
-    writer_OV: Product, reader_QK: Product, reader_OV: Product
+    writer_OV: FactoredMatrix, reader_QK: FactoredMatrix, reader_OV: FactoredMatrix
 ) -> Float[Tensor, "side=3 reader writer"]:
     """Return how strongly each reader's SIDES read what each writer writes, as a multiple of chance (claims O5, T3).
 
@@ -105,7 +121,7 @@ def composition_ratios(
     return torch.stack(sides) * writer_OV.B.shape[-1] ** 0.5
 
 
-def white_circuits(OV: Product, QK: Product, W_E: Embedding) -> tuple[Product, Product]:
+def white_circuits(OV: FactoredMatrix, QK: FactoredMatrix, W_E: Embedding) -> tuple[FactoredMatrix, FactoredMatrix]:
     """Return OV and QK circuits in coordinates of the stream in which all tokens' embeddings are white (claim T3).
 
     There W_E^T W_E, with one row of W_E per token, is the identity. What is written to the stream is multiplied by an
@@ -117,13 +133,26 @@ def white_circuits(OV: Product, QK: Product, W_E: Embedding) -> tuple[Product, P
         raise ValueError("the embeddings must fill the residual stream, or no coordinates make them white")
     writes = (vectors / values.sqrt() @ vectors.mT).to(W_E)
     reads = (vectors * values.sqrt() @ vectors.mT).to(W_E)  # symmetric, like its inverse
-    return Product(reads @ OV.A, OV.B @ writes), Product(reads @ QK.A, QK.B @ reads)
+    return FactoredMatrix(reads @ OV.A, OV.B @ writes), FactoredMatrix(reads @ QK.A, QK.B @ reads)
 
 
-def white_ratios(model: Any, ratios: Callable = composition_ratios) -> Float[Tensor, "side=3 reader writer"]:
+def white_ratios(
+    model: View | TransformerBridge, ratios: Callable[..., Tensor] = composition_ratios
+) -> Float[Tensor, "side=3 reader writer"]:
     """Return `ratios` (or `turned`) of a model's second layer with its first, in coordinates with white embeddings."""
-    first, second = (white_circuits(model.OV[layer], model.QK[layer], model.W_E) for layer in (0, 1))
+    view = View.of(model)
+    first, second = (white_circuits(view.OV[layer], view.QK[layer], view.W_E) for layer in (0, 1))
     return ratios(first[0], second[1], second[0])
+
+
+def ratios_of_reader(
+    model: View | TransformerBridge, reader: Head, ratios: Callable[..., Tensor] = composition_ratios
+) -> Float[Tensor, "side=3 layer head"]:
+    """Return `ratios` (or `turned`) of one head with all heads of all earlier layers, in the model's coordinates."""
+    view, (layer, head) = View.of(model), reader
+    written = FactoredMatrix(view.OV.A[:layer].flatten(0, 1), view.OV.B[:layer].flatten(0, 1))
+    found = ratios(written, view.QK[layer, [head]], view.OV[layer, [head]])
+    return found[:, 0].unflatten(1, (layer, view.cfg.n_heads))
 
 
 def _norm(A: Tensor, B: Tensor) -> Tensor:
@@ -131,13 +160,15 @@ def _norm(A: Tensor, B: Tensor) -> Tensor:
     return ((A.mT @ A) * (B @ B.mT)).sum(dim=(-2, -1)).clamp(min=0).sqrt()
 
 
-def _random_heads(d_model: int, d_head: int, seed: int) -> Product:
+def _random_heads(d_model: int, d_head: int, seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     shapes = ((RANDOM_HEADS, d_model, d_head), (RANDOM_HEADS, d_head, d_model))
-    return Product(*(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes))
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-def turned(writer_OV: Product, reader_QK: Product, reader_OV: Product) -> Float[Tensor, "side=3 reader writer"]:
+def turned(
+    writer_OV: FactoredMatrix, reader_QK: FactoredMatrix, reader_OV: FactoredMatrix
+) -> Float[Tensor, "side=3 reader writer"]:
     """Return `composition_ratios` with a random rotation between the two heads: chance for them.
 
     A rotation R enters |W_OV R W_in| through the squares of its corner alone: with u and w the squared singular values

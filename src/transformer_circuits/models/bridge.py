@@ -36,14 +36,26 @@ from .architecture import BOS, ModelConfig, Transformer
 from .shards import WeightsError, said
 
 SIZES = ("n_layers", "d_model", "n_heads", "d_head", "d_vocab", "n_ctx", "d_mlp")
-MATRICES = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_U")
+AXES = {  # of each matrix
+    "W_E": ["d_vocab", "d_model"],
+    "W_pos": ["n_ctx", "d_model"],
+    "W_Q": ["layer", "head", "d_model", "d_head"],
+    "W_K": ["layer", "head", "d_model", "d_head"],
+    "W_V": ["layer", "head", "d_model", "d_head"],
+    "W_O": ["layer", "head", "d_head", "d_model"],
+    "W_U": ["d_model", "d_vocab"],
+}
 
 
 def wrap(
-    model: Transformer, tokenizer: PreTrainedTokenizerFast | None = None, name: str = "transformer"
+    model: Transformer,
+    tokenizer: PreTrainedTokenizerFast | None = None,
+    name: str = "transformer",
+    shared: bool = False,
 ) -> TransformerBridge:
-    """Return a bridge around a copy of `model`, on its device. Without a tokenizer it takes token ids only."""
-    config = model.config
+    """Return a bridge around a copy of `model`, on its device. Without a tokenizer it takes token ids only. `shared`:
+    the copy has the same parameters, and so is trained with the model."""
+    config, same = model.config, {id(parameter): parameter for parameter in model.parameters()}
     bridge_config = TransformerBridgeConfig(
         **{size: getattr(config, size) for size in SIZES},
         d_vocab_out=config.d_vocab,
@@ -55,7 +67,8 @@ def wrap(
         default_padding_side="right",
     )
     return build_bridge_from_module(
-        copy.deepcopy(model),  # the bridge replaces the submodules of the module it is given
+        # The bridge replaces the submodules of the module it is given.
+        copy.deepcopy(model, same if shared else None),
         "TransformerLensNative",
         tl_config=bridge_config,
         tokenizer=tokenizer,
@@ -71,7 +84,7 @@ def matrices(model: TransformerBridge) -> dict[str, Tensor]:
     if more := ["biases"] * biased + config.beyond:
         raise ValueError(f"this model has {' and '.join(more)}: it is more than its matrices")
     if config.n_layers:
-        return {name: getattr(model, name).detach() for name in MATRICES}
+        return {name: getattr(model, name).detach() for name in AXES}
     # A bridge without layers has no attributes W_Q, W_K, W_V, W_O.
     W_Q = model.W_E.new_zeros(0, config.n_heads, config.d_model, config.d_head)
     heads = {"W_Q": W_Q, "W_K": W_Q, "W_V": W_Q, "W_O": W_Q.mT}
@@ -93,7 +106,9 @@ def from_matrices(
     Raises ValueError for shapes that do not fit together, and for NaN or infinity."""
     sizes: dict[str, int] = {}
     for (name, axes), W in zip(AXES.items(), (W_E, W_pos, W_Q, W_K, W_V, W_O, W_U)):
-        if W.ndim != len(axes) or list(W.shape) != [sizes.setdefault(*axis) for axis in zip(axes, W.shape)]:
+        for axis, size in zip(axes, W.shape):
+            sizes.setdefault(axis, size)
+        if list(W.shape) != [sizes.get(axis) for axis in axes]:
             shape = ", ".join(f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in axes)
             raise ValueError(f"{name} must be [{shape}], got {list(W.shape)}")
         if not W.isfinite().all():
@@ -109,10 +124,6 @@ def from_matrices(
             linear.weight.copy_(W.mT.flatten(0, 1))
         block.attn.o.weight.copy_(O.flatten(0, 1).T)
     return wrap(model, tokenizer)
-
-
-# The names of the axes of each matrix
-AXES = {name: from_matrices.__annotations__[name].dim_str.split() for name in MATRICES}
 
 
 class _Output(LinearBridge):

@@ -28,10 +28,11 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from transformer_circuits.measures import weights
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
 from transformer_circuits.models.shards import save_arrays
 from transformer_circuits.models.tokenizer import tokenizer_of
-from transformer_circuits.training import evaluation
+from transformer_circuits.training.evaluation import view_of
 
 NAMES = "Old Zorblax met Quennifer at the gate. Zorblax bowed, and Quennifer laughed."
 LONGEST = 48  # tokens of a text at most
@@ -81,7 +82,7 @@ def joined(texts: Sequence[np.ndarray], frames: Sequence[Frame]) -> bytes:
 def reading(model: Transformer, text: np.ndarray) -> Frame:
     """Return the patterns of all heads on a text, and the most likely next tokens at each of its positions."""
     tokens = torch.from_numpy(text.astype(np.int64)).to(model.head.weight.device)[None]
-    pattern = evaluation.attention_patterns(model, tokens)[:, 0]
+    pattern = view_of(model).patterns(tokens)[:, 0]
     seen = torch.ones(len(text), len(text), dtype=torch.bool, device=pattern.device).tril()
     probability, token = model(tokens)[0].softmax(dim=-1).topk(min(TOP, model.config.d_vocab))
     return {
@@ -98,12 +99,12 @@ def as_bytes(share: Tensor) -> Tensor:
 @torch.no_grad()
 def circuits(model: Transformer) -> Frame:
     """Return what a frame contains of the weights: eigenvalues of the OV circuits and composition ratios."""
-    W = evaluation.head_matrices(model)
-    eigenvalues = torch.linalg.eigvals((W["W_O"] @ evaluation.vocabulary_product(model) @ W["W_V"]).double())
+    view = view_of(model)
+    eigenvalues = weights.copying_eigenvalues(view.OV, view.W_E, view.W_U).cpu()
     eigenvalues = eigenvalues.gather(-1, eigenvalues.abs().argsort(dim=-1, descending=True, stable=True))
     scale = eigenvalues[..., :1].abs()
     parts = (torch.view_as_real(eigenvalues / scale) * PARTS).round() / PARTS
     arrays = {"eigenvalues": parts.half(), "eigenvalue_scale": scale[..., 0].float()}
     if model.config.n_layers == 2:
-        arrays["composition"] = evaluation.composition(W).half()
+        arrays["composition"] = weights.composition_ratios(view.OV[0], view.QK[1], view.OV[1]).half()
     return arrays
