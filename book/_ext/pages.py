@@ -57,7 +57,7 @@ def notebook_cells(app, doctree) -> Iterator[tuple[nodes.container, dict]]:
 
 
 def draw_pictures(app, doctree) -> None:
-    """Put the pictures that cells drew into the page itself, where they take its colors, light or dark, and its font."""
+    """Put the pictures that cells drew into the page itself, where they take its colors and its font."""
     for node, cell in notebook_cells(app, doctree):
         for number, image in enumerate(list(node.findall(nodes.image))):
             drawn = Path(app.env.relfn2path(image["uri"], app.env.docname)[1])

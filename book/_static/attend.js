@@ -1,22 +1,24 @@
-// Attention to explore (`explore` in transformer_circuits/figures/widgets.py): the tokens that the pointed one attends to are shaded, and named below.
+// Tokens to point at (transformer_circuits/figures/widgets.py): those that the pointed one attends to are shaded and named; or what was expected in its place is listed.
 for (const box of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(".tc-attend"))) {
-  const [text, says] = box.querySelectorAll("p:not(.tc-choices)"), buttons = box.querySelectorAll("button"), data = box.querySelector("script");
-  const tokens = /** @type {HTMLElement[]} */ ([...text.children]), heads = JSON.parse(data.textContent);
-  const chip = (j) => Object.assign(document.createElement("code"), { className: "token", textContent: tokens[j].textContent });
-  let head = 0, chosen = Number(data.dataset.at), pointed = chosen;
+  const text = box.querySelector(".tc-attend-text"), says = box.querySelector(".tc-attend-says"), buttons = box.querySelectorAll("button");
+  const tokens = /** @type {HTMLElement[]} */ ([...text.children]), { heads, lists, own, at } = JSON.parse(box.querySelector("script").textContent);
+  const chip = (textContent) => Object.assign(document.createElement("code"), { className: "token", textContent });
+  let head = 0, chosen = at, pointed = at;
+
+  function listed() {
+    if (lists) return lists[pointed];
+    const row = heads[head][pointed], most = [...row.keys()].sort((j, k) => row[k] - row[j]).slice(0, 3).filter((j) => row[j] >= 3);
+    tokens.forEach((token, j) => (token.style.setProperty("--a", `${row[j] ?? 0}%`), token.classList.toggle("tc-ahead", j > pointed)));
+    return most.map((j) => [tokens[j].textContent, row[j]]);
+  }
 
   function draw() {
-    const row = heads[head][pointed], order = [...row.keys()].sort((j, k) => row[k] - row[j]).slice(0, 3).filter((j) => row[j] >= 3);
-    tokens.forEach((token, j) => {
-      token.style.setProperty("--a", `${row[j] ?? 0}%`);
-      token.classList.toggle("tc-here", j === pointed);
-      token.classList.toggle("tc-ahead", j > pointed);
-      token.setAttribute("aria-selected", String(j === chosen));
-    });
+    const list = listed(), verb = lists ? ` was expected with ${own[pointed]}%. Best: ` : list.length ? " attends to " : " attends to nothing here";
+    tokens.forEach((token, j) => (token.classList.toggle("tc-here", j === pointed), token.setAttribute("aria-selected", String(j === chosen))));
     text.setAttribute("aria-activedescendant", tokens[chosen].id);
     buttons.forEach((button, h) => button.setAttribute("aria-pressed", String(h === head)));
     if (buttons.length) box.dataset.layer = buttons[head].dataset.layer;
-    says.replaceChildren(chip(pointed), order.length ? " attends to " : " attends to nothing here", ...order.flatMap((j) => [chip(j), ` ${row[j]}%  `]));
+    says.replaceChildren(chip(tokens[pointed].textContent), verb, ...list.flatMap(([name, percent]) => [chip(name), ` ${percent}%  `]));
   }
 
   function point(i, stay = false) {

@@ -4,21 +4,6 @@ for (const hidden of document.querySelectorAll("#pst-header .sidebar-toggle")) h
 for (const named of document.querySelectorAll(".search-button-field, .theme-switch-button, details.hide > summary")) named.removeAttribute("aria-label");
 for (const summary of document.querySelectorAll("nav summary")) summary.setAttribute("aria-label", "Pages below");
 
-// Interactive figures (transformer_circuits/figures/widgets.py): CircuitsVis's script is loaded once, and only on pages that have one.
-(() => {
-  const widgets = document.querySelectorAll(".circuits-widget"), source = new URL("circuitsvis/iife.js", document.currentScript.src);
-  if (!widgets.length) return;
-  const script = document.createElement("script");
-  script.src = source.href;
-  script.onload = () => {
-    for (const widget of widgets) {
-      const properties = document.querySelector(`script[data-for="${widget.id}"]`);
-      CircuitsVis.render(widget.id, CircuitsVis[widget.dataset.component], JSON.parse(properties.textContent));
-    }
-  };
-  document.head.append(script);
-})();
-
 // The stage (follow/stage.js) and pictures that answer (live.js): their scripts are loaded only on pages that have them.
 (() => {
   const base = new URL(".", document.currentScript.src);

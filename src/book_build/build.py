@@ -279,13 +279,10 @@ def copy_generated(store: Store) -> None:
 
 
 def copy_scripts(root: Path) -> None:
-    """Copy the scripts of CircuitsVis and DataTables from the installed packages to the static files."""
-    from transformer_circuits.figures import widgets
-
+    """Copy the scripts of DataTables from the installed package to the static files."""
     shipped = importlib.resources.files("itables") / "html"
     module = base64.b64encode((shipped / "dt_bundle.js").read_bytes()).decode()
     static = root / "book" / "_static"
-    write_whole(static / "circuitsvis" / "iife.js", widgets.bundle())
     # Browsers refuse to import a module from disk, but not from an address that contains it.
     script = f'window.itables = import("data:text/javascript;base64,{module}");\n'
     write_whole(static / "datatables" / "datatables.js", script)

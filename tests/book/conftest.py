@@ -56,12 +56,9 @@ class Watched:
         page.on("request", lambda request: self.requests.append(request.url))
 
     def open(self, path: Path) -> Page:
-        """Open a file and wait until its maths is typeset and its widgets are drawn."""
+        """Open a file and wait until its maths is typeset."""
         self.page.goto(path.as_uri(), wait_until="load")
         self.page.evaluate("() => window.MathJax?.startup?.promise")
-        self.page.wait_for_function(
-            "() => [...document.querySelectorAll('.circuits-widget')].every(w => w.querySelector('canvas, span, button'))"
-        )
         return self.page
 
     def check(self) -> None:

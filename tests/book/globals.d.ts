@@ -1,6 +1,5 @@
 // What the scripts of the pages have from elsewhere, for `tsc --checkJs`.
 declare const itables: Promise<any>; // book/_static/datatables
-declare const CircuitsVis: any; // book/_static/circuitsvis
 declare const PAGES: Record<string, [string, string, Record<string, number>, Record<string, [string, string]>]>; // book/_ext/search_results.py
 
 interface Window {

@@ -1,4 +1,4 @@
-"""The pages of heads, in tables that a browser searches: the head dump, and every head of two layers."""
+"""The pages of heads: the head dump, in tables that a browser searches, and every head of two layers."""
 
 import pytest
 from playwright.sync_api import expect
@@ -56,13 +56,24 @@ def test_search_finds_tokens_with_and_without_their_space(page, sources, reused)
         expect(listed).to_have_text(expected)
 
 
-def test_every_head_has_its_row_which_opens_to_passages(html, reused):
+def test_every_head_has_a_tile_and_an_address_where_its_jobs_are(html, reused):
     page, cfg = reused.open(html / "book" / "every_head.html"), load_model(TWO_LAYERS, "cpu").cfg
-    heads = [f"{layer}.{head}" for layer in range(cfg.n_layers) for head in range(cfg.n_heads)]
-    expect(page.locator(".head-dump tbody tr td:nth-child(1)")).to_have_text(heads)
-    page.get_by_label("Search the column names", exact=True).fill("induction")
-    passage = page.locator(".head-dump .passage").first
-    expect(passage).to_be_hidden()
-    page.locator(".head-dump summary").first.click()
-    expect(passage).to_contain_text("the loss of the last token rises by")
-    assert page.locator(".head-dump mjx-container").count() == 0, "a token was read as math"
+    tiles, cards = page.locator(".tc-tile"), page.locator(".tc-head-card")
+    expect(tiles).to_have_count(cfg.n_layers * cfg.n_heads)
+    for name in ("0.1", "1.11"):
+        page.locator(f".tc-tile[href='#head-{name}']").click()
+        expect(cards.filter(visible=True)).to_have_count(1)
+        expect(page.get_by_role("heading", name=f"Head {name}:")).to_be_visible()
+    page.locator(".tc-tile[href='#head-0.1']").click()
+    expect(page.locator("#head-0\\.1 tbody tr").first).to_contain_text("previous token")
+    says = page.locator("#head-0\\.1 .tc-attend-says").first
+    said = says.inner_text()
+    page.locator("#head-0\\.1 .tc-attend-text code").nth(-3).hover()
+    expect(says).not_to_have_text(said)
+    assert page.locator(".tc-heads mjx-container").count() == 0, "a token was read as math"
+
+
+def test_tiles_lead_to_every_head_of_the_dump(html):
+    links = [a["href"] for a in soup(html / "book" / "head_dump.html").select(".tc-tile")]
+    pages = {str(path.relative_to(html / "book")) for path in (html / "book" / "head_dump").glob("*/*.html")}
+    assert len(links) == len(pages) and set(links) == pages

@@ -1,4 +1,4 @@
-"""The widget in a real browser, offline: drawn, alive, and every token literal, in a book's page and alone."""
+"""Tokens to point at, in a real browser, offline: every token literal, by mouse and by keyboard."""
 
 import pytest
 import torch
@@ -11,33 +11,48 @@ from transformer_circuits.paths import ROOT
 TOKENS = ["<|start|>", " the", "</script>", "<td", "&amp;", "$$x$$", "\\(y\\)", "{{z}}", "<!--", '"', "\\", "\u2028"]
 
 
-@pytest.fixture(params=["book", "alone"])
-def page(request, tmp_path, monkeypatch, watched):
-    """Open a page with all widgets: as in the book, with one script for all, or as in JupyterLab, each with its own."""
-    monkeypatch.setenv("TRANSFORMER_CIRCUITS_BOOK", "1" if request.param == "book" else "0")
-    torch.manual_seed(0)
+@pytest.fixture
+def page(tmp_path, monkeypatch, watched):
+    """A page with attention of two heads, the predictions of a text, and a table."""
+    monkeypatch.setenv("TRANSFORMER_CIRCUITS_BOOK", "1")
     n = len(TOKENS)
-    log_probs = torch.randn(n, n).log_softmax(-1)
+    back = torch.zeros(n, n)
+    back[range(1, n), range(n - 1)] = 1
+    log_probs = torch.randn(n, n, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
     shown = [
-        widgets.token_log_probs(torch.arange(n), log_probs, TOKENS, label='Its "predictions" <b>'),
+        widgets.explore(TOKENS, torch.stack([back, torch.eye(n)]), ["0.1", "1.2"], label='Its "attention" <b>'),
+        widgets.token_log_probs(torch.arange(n), log_probs, TOKENS, label="predictions"),
         token_table([{"token": t} for t in TOKENS]),
     ]
-    loader = ""
-    if request.param == "book":
-        (tmp_path / "circuitsvis").mkdir()
-        (tmp_path / "circuitsvis" / "iife.js").write_text(widgets.bundle(), encoding="utf-8")
-        (tmp_path / "widgets.js").write_text((ROOT / "book" / "_static" / "widgets.js").read_text())
-        loader = '<script src="widgets.js" defer></script>'
+    script = f"<script>{(ROOT / 'book' / '_static' / 'attend.js').read_text(encoding='utf-8')}</script>"
     body = "\n".join(w._repr_html_() for w in shown)
-    html = f"<!doctype html><meta charset=utf-8>{loader}<body>{body}</body>"
-    (tmp_path / "page.html").write_text(html, encoding="utf-8")
+    (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8><body>{body}{script}", encoding="utf-8")
     return watched.open(tmp_path / "page.html")
 
 
-def test_widgets_are_drawn_literal_and_alive(page):
+def test_a_token_says_what_it_attends_to_in_each_head(page):
+    box = page.get_by_role("group", name='Its "attention" <b>')
+    tokens, says = box.get_by_role("option"), box.locator(".tc-attend-says")
+    expect(tokens).to_have_text(list(map(show_token, TOKENS)))
+    tokens.nth(3).hover()
+    expect(says).to_contain_text("<td attends to </script> 100%")
+    box.get_by_role("button", name="1.2").click()
+    tokens.nth(3).click()
+    expect(says).to_contain_text("<td attends to <td 100%")
+    box.get_by_role("listbox").press("ArrowRight")
+    expect(says).to_contain_text("&amp; attends to &amp; 100%")
+
+
+def test_a_token_lists_what_was_expected_and_tables_are_literal(page):
     assert page.locator(".token-table td").all_inner_texts() == list(map(show_token, TOKENS))
-    predictions = page.get_by_role("figure", name='Its "predictions" <b>')
-    expect(predictions).to_contain_text("".join(map(show_token, TOKENS[2:])))
-    # When a token is hovered: the heading, the true token, the ten best.
-    predictions.locator("span").filter(has_text="<td").first.hover()
-    expect(predictions.locator("table tr")).to_have_count(1 + 1 + 10)
+    box = page.get_by_role("group", name="predictions")
+    box.get_by_role("option").nth(2).hover()
+    expect(box.locator(".tc-attend-says")).to_contain_text("<td was expected with")
+    expect(box.locator(".tc-attend-says code")).to_have_count(1 + widgets.BEST)
+
+
+def test_in_a_notebook_attention_is_circuitsvis_own_view_with_literal_tokens(monkeypatch):
+    monkeypatch.delenv("TRANSFORMER_CIRCUITS_BOOK", raising=False)
+    monkeypatch.setattr("circuitsvis.utils.render.internet_on", lambda: True)
+    shown = widgets.explore([" a", "<td"], torch.eye(2)[None], ["1.2"])._repr_html_()
+    assert "AttentionHeads" in shown and r"\u00b7a" in shown and "&lt;td" in shown and "tc-attend" not in shown

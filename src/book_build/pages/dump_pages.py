@@ -12,16 +12,19 @@ from book_build.pages import render
 from transformer_circuits.circuits import attested
 from transformer_circuits.circuits.bigrams import token_frequency
 from transformer_circuits.circuits.head_dump import head_dump
+from transformer_circuits.circuits.heads import patterns
 from transformer_circuits.circuits.skip_trigrams import combined, nearest, paper_list, ways_among
 from transformer_circuits.circuits.words import variants_of, word_of
 from transformer_circuits.data import bigram_counts, vocabulary
+from transformer_circuits.figures.style import themed
+from transformer_circuits.figures.tiles import SIDE, TALL, Tile, tile
 from transformer_circuits.figures.tokens import Table, as_code
 from transformer_circuits.measures.ablation import AblationEffects, recorded_effects
 from transformer_circuits.models import load_model
 
 MODELS = ("attn-only-1l", "attn-only-1l-32h")  # with one layer: a second one reads more than tokens
 N_SOURCES, K = 300, 10  # per page, and tokens per list
-FIRST = 8  # sources shown for each head on the index page
+TEXT = "Peter met Mrs. Gramley, and Mr. Gramley laughed."  # on which tiles show where heads attend
 
 Akin = Sequence[Collection[int]]
 
@@ -36,6 +39,18 @@ def table(rows: Any, tokens: Sequence[str] = (), markup: Sequence[str] = (), sea
     box = {"class": "token-table head-dump tex2jax_ignore mathjax_ignore"}
     box |= {"data-search": search, "data-unit": unit} if unit else {}
     return Table(rows, tokens, markup=markup, **box)._repr_html_()
+
+
+def tile_links(groups: Mapping[str, Sequence[Tile]], links: Mapping[str, str]) -> str:
+    """Return tiles of heads as HTML, each a link, in groups with names; all bars on one scale."""
+    most, parts = max(head.worth for heads in groups.values() for head in heads), []
+    for title, heads in groups.items():
+        parts.append(f"<p><strong>{title}</strong></p>")
+        for head in heads:
+            svg = f'<svg viewBox="-1 0 {SIDE + 2} {TALL}">{tile(head, most)}</svg>'
+            words = f"head {head.name}, {head.role}, worth {head.worth:.3f}"
+            parts.append(f'<a class="tc-tile" href="{links[head.name]}">{themed(svg, words, head.name)}</a>')
+    return f'<div class="tc-tiles">{"".join(parts)}</div>'
 
 
 def head_table(rows: pd.DataFrame, names: Sequence[str], akin: Akin) -> str:
@@ -62,19 +77,14 @@ def example(dump: pd.DataFrame, names: Sequence[str]) -> pd.Series:
     return (dump if own.empty else own).nlargest(1, "score").iloc[0]
 
 
-def overview(model: str, dump: pd.DataFrame, effects: AblationEffects, names: Sequence[str], akin: Akin) -> str:
-    """Return a table with a row for each head of a model, and links to their pages."""
-    lines = []
+def overview(model: Any, name: str, dump: pd.DataFrame, effects: AblationEffects, akin: Akin) -> str:
+    """Return tiles of the heads of a model that lead to their pages, each with how many of its sources it copies."""
+    attention, drawn = patterns(model, model.to_tokens(TEXT))[0, 0], []
     for head, rows in dump.groupby("head"):
         copies = sum(not {i, *akin[i]}.isdisjoint(outs) for i, outs in zip(rows["source"], rows["outs"]))
-        line = {
-            "head": f'<a href="head_dump/{model}/0_{head}.html">0.{head}</a>',
-            "copies": f"{copies}\N{NO-BREAK SPACE}of\N{NO-BREAK SPACE}{len(rows)}",
-            "removal costs": f"{effects.cost[0, head]:z.3f}" if effects.working[0, head] else "no effect",
-            "its first sources": tokens(rows["source"][:FIRST], names),
-        }
-        lines.append(line)
-    return f"<p><strong>{model}</strong></p>\n{table(lines, markup=['head', 'its first sources'])}"
+        role = f"copies {copies / len(rows):.0%}" if effects.working[0, head] else "no effect"
+        drawn.append(Tile(f"0.{head}", attention[head], float(effects.cost[0, head]), role))
+    return tile_links({name: drawn}, {f"0.{head}": f"head_dump/{name}/0_{head}.html" for head in dump["head"].unique()})
 
 
 def paper_table(listed: pd.DataFrame) -> str:
@@ -100,13 +110,14 @@ def paper_table(listed: pd.DataFrame) -> str:
 
 def write_pages(
     out: Path,
+    models: Mapping[str, Any],
     dumps: Mapping[str, pd.DataFrame],
     ablated: Mapping[str, AblationEffects],
     names: Sequence[str],
     listed: pd.DataFrame,
 ) -> None:
-    """Write the index page to `out`, and into the folder beside it the heads' pages. `dumps`: by model;
-    `ablated`: ablation effects by model; `listed`: for `paper_table`."""
+    """Write the index page to `out`, and into the folder beside it the heads' pages. All by model: `dumps`; `ablated`,
+    ablation effects. `listed`: for `paper_table`."""
     folder, akin = out.with_suffix(""), variants_of(names)
     for model, dump in dumps.items():
         (folder / model).mkdir(parents=True, exist_ok=True)
@@ -121,7 +132,8 @@ def write_pages(
         models=list(dumps),
         example=example(next(iter(dumps.values())), names),
         tokens=functools.partial(tokens, names=names),
-        overviews=[overview(model, dumps[model], ablated[model], names, akin) for model in dumps],
+        overviews=[overview(models[name], name, dumps[name], ablated[name], akin) for name in dumps],
+        text=TEXT,
         listed=paper_table(listed),
         n_sources=N_SOURCES,
     )
@@ -137,4 +149,4 @@ def main(out: Path) -> None:
     ways = ways_among(listed.forms, attested.load(first, working=works).paper)  # those that are right in the text
     listed["in_text"] = [way.numel() > 0 for way in ways]
     shown = [way if way.numel() else combined(triple) for way, triple in zip(ways, listed.forms)]
-    write_pages(out, dumps, ablated, names, listed.join(nearest(first, shown, names, works)))
+    write_pages(out, models, dumps, ablated, names, listed.join(nearest(first, shown, names, works)))

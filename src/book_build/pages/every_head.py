@@ -1,73 +1,142 @@
-"""The page "Every head of the two-layer model": one row a head, which opens to passages where it matters."""
+"""The page "Every head of the two-layer model": a tile for each head, and behind it where it attends, what that is
+worth, and what its weights do."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from book_build.pages import render
-from book_build.pages.dump_pages import table, tokens
-from transformer_circuits.circuits.head_map import Passage, head_map, passages, rises, windows_of
+from book_build.pages.dump_pages import tile_links, tokens
+from transformer_circuits.circuits import heads
+from transformer_circuits.circuits.copying import self_boost
+from transformer_circuits.circuits.head_map import head_map, rises, windows_of
 from transformer_circuits.data import vocabulary
-from transformer_circuits.figures.tokens import as_code
-from transformer_circuits.measures.ablation import WINDOWS, recorded_effects
+from transformer_circuits.figures.tiles import Tile
+from transformer_circuits.figures.widgets import attended
+from transformer_circuits.measures import repeats, weights
+from transformer_circuits.measures.ablation import recorded_effects
 from transformer_circuits.models import load_model
 
-MODEL = "attn-only-2l"
-SHOWN, SOURCES = 24, 3  # tokens of a passage, and the sources listed below it
-NUMBERS = "previous current same after start induction attribution positivity".split()  # shown with two digits
+MODEL, TEXT = "attn-only-2l", "Peter met Mrs. Gramley, and Mr. Gramley laughed."
+SHOWN = 24  # tokens of a passage
+FEW = 0.02  # a behavior at fewer of the places is not shown
+# Where a head attends most, the first that holds; the last one is all that is left.
+PLACES = ("start token", "current token", "previous token", "after an earlier copy", "an earlier copy", "elsewhere")
 
 
-def passage(found: Passage, windows: Int[Tensor, "row pos"], names: Sequence[str]) -> str:
-    """Return a passage as HTML: tokens shaded by the head's attention, the next token, and the sources."""
-    first = max(0, found.place + 1 - SHOWN)
-    strings = [names[i] for i in windows[found.row].tolist()]
-    shaded = "".join(
-        f'<span style="--attention: {float(found.attention[i]):.2f}">{as_code(strings[i])}</span>'
-        for i in range(first, found.place + 1)
-    )
-    sources = found.attention.topk(min(SOURCES, len(found.attention))).indices.tolist()
-    attended = ", ".join(f"{as_code(strings[i])} ({found.attention[i]:.0%}, {found.place - i} back)" for i in sources)
-    rises = f"Without the head, the loss of the last token rises by {found.rise:.2f} nats."
-    following = as_code(strings[found.place + 1], " copy")
-    return f'<p class="passage">{shaded} → {following}<br>{rises} It attends to {attended}.</p>'
+def place_of(windows: Int[Tensor, "row pos"]) -> Int[Tensor, "row dest src"]:
+    """Return for each source which of PLACES it is, seen from each destination."""
+    n = windows.shape[1]
+    behind = torch.arange(n)[:, None] - torch.arange(n)
+    same = windows[:, :, None] == windows[:, None, :]
+    after = repeats.after_earlier(windows)
+    holds = [(torch.arange(n) == 0).expand_as(same), (behind == 0).expand_as(same), (behind == 1).expand_as(same)]
+    place = torch.full_like(same, len(PLACES) - 1, dtype=torch.long)
+    for i, where in reversed([*enumerate([*holds, after, same])]):
+        place[where] = i
+    return place
+
+
+class Behavior(NamedTuple):
+    """One of the things that a head does: at what fraction of places, and what that is worth, in nats per token there
+    and as a fraction of all that the head is worth; and tokens to point at where it is worth most."""
+
+    place: str
+    share: float
+    worth: float
+    of_all: float
+    passage: str
+
+
+def behaviors(
+    name: str,
+    attention: Float[Tensor, "row dest src"],
+    rise: Float[Tensor, "row dest"],
+    place: Int[Tensor, "row dest src"],
+    strings: Sequence[Sequence[str]],
+) -> list[Behavior]:
+    """Return what a head does, the most frequent first. `rise`: of the next token's loss without the head."""
+    most = place.gather(-1, attention.argmax(dim=-1, keepdim=True))[..., 0]  # [row, dest]
+    found = []
+    for i, words in enumerate(PLACES):
+        here = most == i
+        here[:, 0] = False  # the start token can attend to itself alone
+        share = float(here.sum() / here[:, 1:].numel())
+        if share < FEW:
+            continue
+        row, at = divmod(int(torch.where(here, rise, -torch.inf).argmax()), rise.shape[1])
+        first = max(0, at + 1 - SHOWN)
+        text, seen = strings[row][first : at + 1], attention[[row], first : at + 1, first : at + 1]
+        following = tokens([0], strings[row][at + 1 :])
+        cheaper = f"<p>Then comes {following}: {rise[row, at]:.1f} nats cheaper with the head.</p>"
+        passage = attended(text, seen, [name], words) + cheaper
+        found.append(
+            Behavior(words, share, float(rise[here].mean()), float(rise[here].sum() / rise[:, 1:].sum()), passage)
+        )
+    return sorted(found, key=lambda behavior: -behavior.share)
+
+
+def weights_of(model: Any, every: pd.DataFrame, names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return for each head a line about its QK circuit, and one about its OV circuit."""
+    read, lines = weights.white_ratios(model), {}
+    for name, row in every.iterrows():
+        layer, head = map(int, name.split("."))
+        if layer:
+            sides = [f"{side} read 0.{int(read[i, head].argmax())} most ({float(read[i, head].max()):.1f} times chance)"
+                     for i, side in enumerate(("queries", "keys"))]  # fmt: skip
+            QK = " and ".join(sides)
+        else:
+            own = self_boost(model.W_E @ model.QK[layer, head] @ model.W_E.T).top_1
+            QK = f"between tokens alone, {own:.0%} of them would look for themselves first"
+        kind = (
+            "copies"
+            if "copying" in row["names"]
+            else "lowers"
+            if "negative" in row["names"]
+            else "neither copies nor lowers"
+        )
+        positivity = f"{row.positivity:+z.2f}".replace("-", "\N{MINUS SIGN}")
+        raises = tokens(row.raises, names)
+        lines[name] = QK, f"{kind} what it attends to (positivity {positivity}); raises {raises} most often"
+    return lines
 
 
 def write_page(
     out: Path,
     every: pd.DataFrame,
-    shown: Mapping[str, Sequence[Passage]],
-    windows: Int[Tensor, "row pos"],
-    names: Sequence[str],
+    drawn: Mapping[str, Tile],
+    found: Mapping[str, Sequence[Behavior]],
+    lines: Mapping[str, tuple[str, str]],
+    places: int,
 ) -> None:
-    """Write the page. `shown`: the passages of each head in these windows; `names`: the string of every token."""
-    opened = [[passage(found, windows, names) for found in shown[head]] for head in every.index]
-    columns = {
-        "head": every.index,
-        "names": [", ".join(found) or "no name" for found in every["names"]],
-        "where it matters most": [
-            f"<details><summary>{len(found)} passages</summary>{''.join(found)}</details>" for found in opened
-        ],
-        "cost": every["cost"].map("{:z.3f}".format),
-        "±": every["error"].map("{:.3f}".format),
-        **{name: every[name].map("{:z.2f}".format) for name in NUMBERS},
-        "raises most": [tokens(ids, names) for ids in every["raises"]],
-    }
-    rows = pd.DataFrame(columns)
-    rows.loc[~every["works"], "names"] = "no effect"
-    cells = table(rows, markup=["where it matters most", "raises most"], search="1 2 13", unit="heads")
-    page = render("every_head.md", table=cells, model=MODEL, windows=len(windows), of_costs=WINDOWS)
-    out.write_text(page, encoding="utf8")
+    """Write the page. `places`: how many there are in the text behind the behaviors."""
+    layers = {
+        title: [drawn[name] for name in drawn if name[0] == layer]
+        for layer, title in (("1", "second layer"), ("0", "first layer"))
+    }  # noqa: E501
+    links = {name: f"#head-{name}" for name in drawn}
+    facts = {"every": every, "found": found, "lines": lines, "places": places, "model": MODEL, "text": TEXT}
+    out.write_text(render("every_head.md", tiles=tile_links(layers, links), **facts), encoding="utf8")
 
 
 @torch.no_grad()
 def main(out: Path) -> None:
-    model = load_model(MODEL, device="cpu")
+    model, names = load_model(MODEL, device="cpu"), vocabulary()
     windows = windows_of(model)
-    every, rise = head_map(model, windows, recorded_effects(MODEL)), rises(model, windows)
-    heads = {name: tuple(map(int, name.split("."))) for name in every.index}
-    shown = {name: passages(model, windows, rise, head) for name, head in heads.items()}
-    write_page(out, every, shown, windows, vocabulary())
+    text, effects = windows[:, :-1], recorded_effects(MODEL)
+    every, rise, place = head_map(model, windows, effects), rises(model, windows), place_of(text)
+    attention, strings = heads.patterns(model, text), [[names[i] for i in row] for row in windows.tolist()]
+    sample = heads.patterns(model, model.to_tokens(TEXT))[:, 0]
+    best = {f"{layer}.{int(effects.cost[layer].argmax())}" for layer in range(model.cfg.n_layers)}
+    drawn, found = {}, {}
+    for name, row in every.iterrows():
+        layer, head = map(int, name.split("."))
+        role = (row.names or ["–"])[0] if row.works else "no effect"
+        drawn[name] = Tile(name, sample[layer, head], row.cost, role, marked=name in best)
+        found[name] = behaviors(name, attention[layer, :, head], rise[layer, head], place, strings)
+    write_page(out, every, drawn, found, weights_of(model, every, names), text[:, 1:].numel())

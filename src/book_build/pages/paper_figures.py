@@ -78,7 +78,7 @@ class Cells:
 
     def what(self, place: str) -> str:
         """Return what the cell shows, in a word."""
-        widget = "circuits-widget" in "".join(self.outputs(place, "text/html"))
+        widget = "tc-attend" in "".join(self.outputs(place, "text/html"))
         return "figure" if widget or self.outputs(place, "image/svg+xml") else "numbers"
 
     def shown(self, place: str) -> str:
@@ -87,7 +87,7 @@ class Cells:
             alt = self.found[place].metadata.get("mystnb", {}).get("image", {}).get("alt") or "our figure"
             return f'<a href="{self.link(place)}">{themed(drawn, alt, place.replace("/", "-"))}</a>'
         for output in self.outputs(place, "text/html"):
-            if "circuits-widget" in output:
+            if "tc-attend" in output:
                 return f'<p><a href="{self.link(place)}">An interactive figure</a></p>'
             if "<table" in output:
                 return f'<div class="tc-figure-table">{output}</div>'

@@ -91,7 +91,7 @@ def themed(svg: str, alt: str, prefix: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     used = set(re.findall(r'(?:url\(#|href="#)([\w-]+)', svg))
     svg = re.sub(r' id="([\w-]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in used else "", svg)
-    svg = re.sub(r'(url\(#|href="#)', rf"\1{prefix}-", svg)
+    svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     svg = re.sub(r"#[0-9a-f]{6}\b", lambda m: variable(m[0]), svg)
     svg = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--pst-font-family-base, sans-serif)", svg)
     svg = re.sub(r"'DejaVu Sans Mono'[^;\"]*", "var(--pst-font-family-monospace, monospace)", svg)

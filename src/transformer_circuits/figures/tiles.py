@@ -82,7 +82,7 @@ def tile(head: Tile, worth_of_most: float, form: str = NATS) -> str:
         _rectangle(
             0, 100, SIDE * max(0.0, head.worth) / worth_of_most, 9, f"fill: {COLORS[own if head.marked else 'soft']}"
         ),
-        _text(0, 126, head.role, words, bold=head.marked),
+        _text(0, 126, head.role, words),
     ]
     return "".join(parts)
 
