@@ -37,6 +37,7 @@ IMAGES = """() => Promise.all([...document.querySelectorAll('article img')].map(
   return [image.alt, image.src, image.naturalWidth];
 }))"""
 
+
 def parse(path: Path) -> lxml.html.HtmlElement:
     return lxml.html.fromstring(path.read_bytes())  # in a fiftieth of Beautiful Soup's time
 
