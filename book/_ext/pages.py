@@ -23,7 +23,7 @@ from transformer_circuits.figures.style import themed
 
 logger = logging.getLogger(__name__)
 
-PREVIEW = "book/_static/readme.png"
+PREVIEW = "book/_static/follow_a_name.png"
 GENERATED = re.compile(r"book/(scoreboard|figures|models|head_dump|every_head|follow|play|watch|grow)(/|$)")
 LENGTH = 200  # characters of a description; search engines and messengers show about as many
 
