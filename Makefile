@@ -35,10 +35,10 @@ corpus: ready    ## fetch, check, split and tokenize the training corpus
 	$(RUN) -m book_tools.corpus $(ARGS)
 
 small-runs: ready ## chapter 15's trainings, whose logs it reads: two minutes
-	$(RUN) -m transformer_circuits.training.small_runs
+	$(RUN) -m book_tools.small_runs
 
 in-context: ready ## the in-context scores that chapter 10 reads: some minutes
-	$(RUN) -m transformer_circuits.circuits.in_context
+	$(RUN) -m book_tools.in_context
 
 bench: ready     ## each benchmark, one after the other
 	for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done

@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from transformer_circuits.measures import attention, cache
+from transformer_circuits.measures.weights import random_positivities
+from transformer_circuits.models.bridge import wrap
+from transformer_circuits.training import small_runs
 
 INPUTS = {"x": torch.arange(3.0)}
 
@@ -19,6 +22,37 @@ def test_two_measures_of_the_same_modules_and_inputs_do_not_collide(tmp_path, mo
         assert torch.equal(cache.cached_for(INPUTS, lambda: [INPUTS["x"] + 1], [attention])[0], INPUTS["x"] + 1)
         assert torch.equal(cache.cached_for(INPUTS, lambda: [INPUTS["x"] + 2], [attention])[0], INPUTS["x"] + 2)
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_settings_are_part_of_the_key(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "FOLDER", tmp_path)
+    made = []
+    for settings in ("n_ctx=8", "n_ctx=16", "n_ctx=8"):
+        cache.cached_for(INPUTS, lambda: made.append(1) or double(), [attention], settings)
+    assert len(made) == 2
+    W_E, W_U = torch.randn(20, 12), torch.randn(12, 20)
+    wide, narrow = (random_positivities(W_E, W_U, d_head).std() for d_head in (2, 10))
+    assert wide > 1.5 * narrow
+
+
+def removed_by_torch(model):
+    """A plain module whose second layer's keys read what the first layer's read."""
+    return small_runs.cut(model, "k")
+
+
+def attends_to_the_start(model):
+    model.layers[1].attn.attend = lambda q, k, v: v[:, :, :1].expand_as(v)
+    return model
+
+
+@pytest.mark.parametrize("change", [removed_by_torch, attends_to_the_start])
+def test_a_changed_model_does_not_get_the_scores_of_the_intact_one(change, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "FOLDER", tmp_path)
+    intact, changed = wrap(small_runs.new_model()), wrap(change(small_runs.new_model()))
+    assert not cache.changed(intact) and cache.changed(changed)
+    tokens = torch.arange(20)[None]
+    logits = [cache.cached(model, lambda: [model(tokens)], [attention], tokens)[0] for model in (intact, changed)]
+    assert not torch.equal(*logits) and len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize("changed", [*cache.LIBRARIES, "the code"])

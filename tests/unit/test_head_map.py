@@ -77,6 +77,27 @@ def test_an_induction_circuit_that_was_built_by_hand_gets_its_names():
 
 
 @torch.no_grad()
+def test_where_heads_attend_is_what_a_slow_loop_finds():
+    torch.manual_seed(1)
+    model = wrap(Transformer(ModelConfig(2, 24, 3, 8, 12, 16)))
+    rows = torch.randint(1, 12, (5, 16))
+    rows[:, 0] = 0
+    patterns, found = heads.patterns(model, rows), head_map.attended(model, rows)
+    places = {"same": [], "after": []}  # attention from destinations whose token has occurred before
+    for n, row in enumerate(rows.tolist()):
+        for dest in range(16):
+            if earlier := [src for src in range(dest) if row[src] == row[dest]]:
+                A = patterns[:, n, :, dest]
+                places["same"].append(sum(A[..., src] for src in earlier))
+                places["after"].append(sum(A[..., src + 1] for src in earlier))
+    for place, attention in places.items():
+        torch.testing.assert_close(found[place], torch.stack(attention).mean(dim=0))
+    torch.testing.assert_close(found["start"], patterns[..., 1:, 0].mean(dim=(1, 3)))
+    current = torch.stack([patterns[..., i, i] for i in range(1, 16)]).mean(dim=(0, 2))
+    torch.testing.assert_close(found["current"], current)
+
+
+@torch.no_grad()
 def test_passages_are_where_the_loss_rises_most(small, windows):
     rise = head_map.rises(small, windows)
     first, second = head_map.passages(small, windows, rise, (0, 1))

@@ -1,8 +1,6 @@
 """Which skip-trigrams of a model, and which of the paper's, occur in its training text (claims S4, S6).
 
-    python -m transformer_circuits.circuits.attested --corpus DIR --model attn-only-1l --ship data
-
-`DIR` is what `python -m book_tools.corpus` made. For each first-layer head the 300 sources that come
+`python -m book_tools.attested` counts. For each first-layer head the 300 sources that come
 first in the head dump are counted, with all their hits (`Candidates`). Definitions, fixed before any cost was known:
 
     occasions   n(s, d)     positions with destination d and a source s before it, in its document and the context
@@ -15,7 +13,6 @@ The paper's skip-trigrams are counted too, in every form that the vocabulary has
 its probability is below 3 / n with 95% confidence: a wrong one follows fewer than 1% of them.
 """
 
-import argparse
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -27,11 +24,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformer_lens.model_bridge import TransformerBridge
 
-from transformer_circuits.circuits.bigrams import token_frequency
-from transformer_circuits.circuits.head_dump import head_dump
-from transformer_circuits.circuits.skip_trigrams import Candidates, Ways, combined, paper_list
-from transformer_circuits.data import BigramCounts, bigram_counts, vocabulary
-from transformer_circuits.models import load_model
+from transformer_circuits.circuits.skip_trigrams import Candidates, Ways
+from transformer_circuits.data import BigramCounts
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import matrices
 from transformer_circuits.models.shards import save_arrays, sha256
@@ -134,7 +128,7 @@ def load(model: TransformerBridge, file: Path = DATA / FILE, working: Bool[Tenso
     """Load the counts for this model, without heads that do not work. Raises ValueError for other weights."""
     with np.load(file) as stored:
         if str(stored["weights_sha256"]) != fingerprint(model):
-            raise ValueError(f"{file} was counted for other weights; run `python -m {__name__}` with this model")
+            raise ValueError(f"{file} was counted for other weights; run `python -m book_tools.attested` with it")
         candidates = Candidates.of(model, torch.from_numpy(stored["sources"].astype(np.int64)))
         shape = (*candidates.destinations.shape, candidates.outs.shape[-1])
         bits = (np.unpackbits(stored[key], count=math.prod(shape)) for key in ("right", "never"))
@@ -143,24 +137,3 @@ def load(model: TransformerBridge, file: Path = DATA / FILE, working: Bool[Tenso
             right[~working.numpy()] = never[~working.numpy()] = False
         paper = torch.from_numpy(stored["paper"].astype(np.int64))
         return Attested(candidates, *map(torch.from_numpy, (stored["level"], right, never)), paper)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--corpus", type=Path, required=True, help="folder that `book_tools.corpus` made")
-    parser.add_argument("--model", default="attn-only-1l", help="a model that `load_model` knows")
-    parser.add_argument("--ship", type=Path, default=DATA, help="folder to write to")
-    args = parser.parse_args()
-    model, bigrams = load_model(args.model), bigram_counts()
-    listed = head_dump(model, token_frequency(bigrams), n_sources=N_SOURCES, k=1)
-    candidates = Candidates.of(model, torch.tensor(listed["source"].to_numpy()).view(model.cfg.n_heads, -1))
-    forms = paper_list(vocabulary(), lambda text: model.tokenizer.encode(text, add_special_tokens=False)).forms
-    listed = torch.cat([combined(triple) for triple in forms], dim=1)
-    tokens = np.load(args.corpus / "train.npy", mmap_mode="r")
-    attested = attest(Text(tokens, bigrams, model.cfg.n_ctx), candidates, listed)
-    save(attested, model, args.ship / FILE)
-    print(f"{args.ship / FILE}: {attested.right.sum():,} right triples, {attested.never.sum():,} never seen")
-
-
-if __name__ == "__main__":
-    main()

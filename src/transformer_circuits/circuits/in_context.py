@@ -10,13 +10,11 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures import ablation, attention, prediction, weights
-from transformer_circuits.models import load_model
 from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import sha256
 from transformer_circuits.models.view import View
@@ -39,8 +37,8 @@ def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-
 def in_context_scores(model: TransformerBridge, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
     """Return the in-context score of each window, in nats (claim W1): `prediction.in_context_score`.
     Those of the chapters take some minutes, so the repository has them (`make in-context`)."""
-    key, shipped = _key(model, windows), load_file(data_file(SHIPPED))
-    return shipped[key].to(windows.device) if key in shipped else measured_scores(model, windows)
+    shipped = load_file(data_file(SHIPPED)).get(key(model, windows))
+    return measured_scores(model, windows) if shipped is None else shipped.to(windows.device)
 
 
 def measured_scores(model: TransformerBridge, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
@@ -48,7 +46,7 @@ def measured_scores(model: TransformerBridge, windows: Int[Tensor, "window pos"]
     return prediction.in_context_score(View(model).losses(windows))
 
 
-def _key(model: TransformerBridge, windows: Int[Tensor, "window pos"]) -> str:
+def key(model: TransformerBridge, windows: Int[Tensor, "window pos"]) -> str:
     """Return a digest of the weights and the windows."""
     tensors = (windows, *model.original_model.parameters())
     return sha256(b"".join(tensor.numpy(force=True).tobytes() for tensor in tensors))
@@ -143,9 +141,3 @@ def when_true(
         apart = alone - two["in_context"] >= prediction.HELPS
         judge(two, "W1", "loss", "A longer context helps two layers more than one", apart)
     return pd.DataFrame(rows, columns=["claim", "about", "finding", "tokens", "before"])
-
-
-if __name__ == "__main__":
-    everything = held_out_windows(prediction.IN_CONTEXT_WINDOWS, 512)
-    models = [load_model(name) for name in ("attn-only-1l", "attn-only-2l")]
-    save_file({_key(model, everything): measured_scores(model, everything) for model in models}, data_file(SHIPPED))

@@ -6,14 +6,14 @@ import importlib.metadata
 import inspect
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
 
-from transformer_circuits.models.architecture import Transformer
+from transformer_circuits.models.architecture import Transformer, causal_attention
 from transformer_circuits.models.shards import write_atomically
 from transformer_circuits.paths import BUILD
 
@@ -22,18 +22,31 @@ LIBRARIES = ("torch", "transformer-lens")  # after an upgrade, everything is mea
 
 
 def cached(
-    model: Any, measure: Callable[[], Sequence[Tensor]], code: Sequence[ModuleType], tokens: Tensor | None = None
+    model: TransformerBridge,
+    measure: Callable[[], Sequence[Tensor]],
+    code: Sequence[ModuleType],
+    tokens: Tensor | None = None,
 ) -> list[Tensor]:
     """Return what `measure` returns for a bridge, measured before if weights and `tokens` were the same (`cached_for`).
 
-    Cached for our own transformer in single precision, without hooks; any other is measured each time.
+    Cached for our own transformer in single precision as its weights define it; any other, or one with hooks, is
+    measured each time.
     """
-    inner, hooked = model.original_model, any(point.fwd_hooks for point in model.hook_dict.values())
-    ours = isinstance(inner, Transformer) and model.W_E.dtype == torch.float32
-    if not ours or hooked:
+    inner = model.original_model
+    if not isinstance(inner, Transformer) or model.W_E.dtype != torch.float32 or changed(model):
         return list(measure())
     inputs = {} if tokens is None else {"tokens": tokens}
     return cached_for(dict(inner.named_parameters()) | inputs, measure, code, str(inner.config))
+
+
+def changed(model: TransformerBridge) -> bool:
+    """Return whether hooks, of TransformerLens or of PyTorch, or another attention change what the weights compute."""
+    return any(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or getattr(module, "attend", causal_attention) is not causal_attention
+        for module in model.modules()
+    )
 
 
 def cached_for(

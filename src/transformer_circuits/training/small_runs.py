@@ -1,25 +1,17 @@
-"""The trainings of chapter 15: two small layers that learn to copy within seconds. `make small-runs` runs all and stores what the chapter reads.
+"""The trainings of chapter 15: two small layers that learn to copy within seconds. `make small-runs` runs all, and
+stores what the chapter reads; tests/notebooks/test_small_runs.py says when that must be done again."""
 
-tests/notebooks/test_small_runs.py says when that must be done again.
-"""
-
-import hashlib
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors.torch import save
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from tqdm import trange
 
-from transformer_circuits import data
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.models.release import data_file
-from transformer_circuits.models.shards import eight_bits
 from transformer_circuits.training.train import TrainingConfig, optimizers_for
 
 N_VOCAB, N_CTX = 64, 32  # tokens to choose from, and tokens in a row
@@ -154,23 +146,3 @@ def experiments() -> dict[str, tuple[Transformer, dict[str, Any]]]:
 def train_all(runs: dict[str, tuple[Transformer, dict[str, Any]]]) -> dict[str, History]:
     """Train the models of `experiments`, one after the other."""
     return {name: train(model, **how) for name, (model, how) in runs.items()}
-
-
-def digest() -> str:
-    """Return the SHA-256 of the code that decides what the trainings give."""
-    code = (draw_rows, new_model, learning_step, first_guesses, train, cut, without_positions, experiments)
-    return hashlib.sha256("".join(map(inspect.getsource, code)).encode()).hexdigest()
-
-
-def main() -> None:
-    runs, stored = experiments(), {}
-    for name, history in train_all(runs).items():
-        stored[f"{name}/log"] = torch.tensor(history, dtype=torch.float16)
-    for name in MEASURED:
-        weights = {key: weight for key, weight in runs[name][0].named_parameters() if weight.requires_grad}
-        stored |= eight_bits({f"{name}/{key}": weight.detach() for key, weight in weights.items()})
-    data_file(data.SMALL_RUNS).write_bytes(save(stored, {"code": digest()}))
-
-
-if __name__ == "__main__":
-    main()
