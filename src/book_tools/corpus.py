@@ -14,6 +14,7 @@ Written to `--out`: `tokenizer.json`, `train.npy` and `held_out.npy` (uint16, to
 import contextlib
 import fnmatch
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -38,11 +39,12 @@ from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.downloads import checksum, download
 from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import save_arrays, sha256
-from transformer_circuits.models.tokenizer import compact
+from transformer_circuits.models.tokenizer import REPORT, compact
+from transformer_circuits.paths import did_you_mean
 from transformer_circuits.training.windows import Windows
 
 HERE = Path(__file__).parent
-WRITTEN = ("tokenizer.json", "train.npy", "held_out.npy", "held_out_documents.json", "report.json")
+WRITTEN = ("tokenizer.json", "train.npy", "held_out.npy", "held_out_documents.json", REPORT)
 KINDS = {".md": "docs", ".rst": "docs", ".txt": "docs", ".py": "python", ".html": "html", ".tex": "latex"}
 DATA_LIKE = 0.35  # share of characters other than letters and space from which a file is a table, not a text
 HELD_OUT_SHARE = 0.015  # of the characters of each kind
@@ -147,30 +149,33 @@ def read_sources(sources: Iterable[dict], cache: Path, seen: set[int]) -> Iterat
 
 
 def read_folder(folder: Path, out: Path) -> Iterator[Document]:
-    """Return every UTF-8 text file below a folder, without copies. Links that lead out of it are not followed;
-    unreadable files are named.
+    """Return every UTF-8 text file below a folder, without near-copies. Links that lead out of it are not followed;
+    near-copies and unreadable files are named.
 
     What an earlier command wrote to `out`, which may be in that folder, is no text.
     """
-    seen, unread, written = set(), [], {(out / name).resolve() for name in WRITTEN}
+    seen, unread, copies, written = set(), [], [], {(out / name).resolve() for name in (*WRITTEN, ".partial")}
     for path in sorted(folder.rglob("*")):
         if not path.is_file():  # nor is a link to itself
             continue
         place = path.resolve()
-        if not place.is_relative_to(folder.resolve()) or place in written:
+        if not place.is_relative_to(folder.resolve()) or {place, place.parent} & written:
             continue
+        name = os.fsencode(path.relative_to(folder)).decode(errors="backslashreplace")  # it may not be UTF-8
         try:
             text = path.read_text(encoding="utf-8-sig")
             if "\x00" in text:  # an archive, or UTF-16
                 raise ValueError
         except (ValueError, OSError):
-            unread.append(path.name)
+            unread.append(name)
             continue
-        if text.strip() and not is_copy(text, seen):
-            yield Document(folder.name, KINDS.get(path.suffix, "prose"), str(path.relative_to(folder)), text)
-    if unread:
-        said = f"left out {len(unread)} files that are not UTF-8 text: {', '.join(unread)}"
-        print(textwrap.shorten(said, 200), file=sys.stderr)
+        if text.strip() and is_copy(text, seen):
+            copies.append(name)
+        elif text.strip():
+            yield Document(folder.name, KINDS.get(path.suffix, "prose"), name, text)
+    for names, what in ((unread, "files that are not UTF-8 text"), (copies, "near-copies of earlier files")):
+        if names:
+            print(textwrap.shorten(f"left out {len(names)} {what}: {', '.join(names)}", 200), file=sys.stderr)
 
 
 def read_dataset(name: str, characters: int) -> Iterator[Document]:
@@ -362,8 +367,10 @@ def ship(out: Path, data: Path) -> None:
 def build(training: list[Document], held_out: list[Document], tokenizer: Tokenizer, out: Path) -> dict:
     """Tokenize and pack documents into `out`; return the report that is also written there."""
     training = [training[i] for i in np.random.default_rng(0).permutation(len(training))]
-    out.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(out / "tokenizer.json"))
+    work = out / ".partial"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    tokenizer.save(str(work / "tokenizer.json"))
     tokenizer.encode_special_tokens = True  # "<|start|>" written in a text is text
 
     table = pd.DataFrame([*training, *held_out])
@@ -373,11 +380,11 @@ def build(training: list[Document], held_out: list[Document], tokenizer: Tokeniz
     splits = {}
     for side, group in table.groupby("side", sort=False):
         splits[side] = {"documents": len(group), "tokens": int(group["tokens"].sum())}
-        np.save(out / f"{side}.npy", joined(group))
+        np.save(work / f"{side}.npy", joined(group))
     held = table[table["side"] == "held_out"]
     listing = held[["source", "kind", "path", "tokens"]].to_dict("records")
-    (out / "held_out_documents.json").write_text(json.dumps(listing, indent=0))
-    shares, train = {}, np.load(out / "train.npy", mmap_mode="r")
+    (work / "held_out_documents.json").write_text(json.dumps(listing, indent=0))
+    shares, train = {}, np.load(work / "train.npy", mmap_mode="r")
     for kind, group in held.groupby("kind"):
         known = recalled(joined(group), train)
         shares[kind] = round(float(known.sum() / max(1, len(known))), 4)
@@ -390,8 +397,12 @@ def build(training: list[Document], held_out: list[Document], tokenizer: Tokeniz
     size = tokenizer.get_vocab_size()
     report = {"d_vocab": size, "copy_window": COPY_WINDOW, "splits": splits, "sources": sources}
     report["kinds"] = {kind: measured(group) for kind, group in table.groupby("kind", sort=False)}
-    report["repetition"] = repetition(out / "train.npy", size)
-    (out / "report.json").write_text(json.dumps(report, indent=1))
+    report["repetition"] = repetition(work / "train.npy", size)
+    (work / REPORT).write_text(json.dumps(report, indent=1))
+    (out / REPORT).unlink(missing_ok=True)  # leaves first and arrives last: no trainer takes a mixture
+    for name in WRITTEN:  # a trainer that reads the old files keeps them
+        (work / name).replace(out / name)
+    work.rmdir()
     return report
 
 
@@ -419,7 +430,7 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"--d-vocab must be 257 (256 bytes and the start token) to 65536, got {args.d_vocab}")
     if args.folder:
         if not args.folder.is_dir():
-            parser.error(f"{args.folder} is not a folder")
+            parser.error(f"there is no folder {args.folder}{did_you_mean(args.folder)}")
         documents = read_folder(args.folder, args.out)
     elif args.dataset:
         documents = read_dataset(args.dataset, args.characters)
@@ -438,9 +449,10 @@ def main(argv: list[str] | None = None) -> None:
     if args.ship:
         ship(args.out, args.ship)
     for kind, row in report["kinds"].items():
-        print(f"{kind:8} {row['tokens']:>12,} tokens   copy oracle {row['copy_oracle']:.1%}")
+        print(f"{kind:8} {row['tokens']:>12,} tokens   copy rule {row['copy_oracle']:.1%}")
     for name, row in report["splits"].items():
         print(f"{name:8} {row['tokens']:>12,} tokens in {row['documents']:,} documents")
+    print(f'Next: make train ARGS="--config small-2l --data {args.out} --out runs/mine"')
 
 
 if __name__ == "__main__":

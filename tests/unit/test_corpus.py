@@ -3,15 +3,18 @@
 import hashlib
 import io
 import json
+import os
 import tarfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
-import pooch
 import pytest
 from tokenizers import Tokenizer
 
 from book_tools import corpus
 from book_tools.corpus import Document, copy_oracle, is_copy, is_text, read_folder, split
+from transformer_circuits.models.shards import WeightsError
 
 
 def sentences(seed: int, n: int = 60) -> str:
@@ -106,7 +109,7 @@ def make(folder, out, *options) -> dict:
 
 def test_a_folder_becomes_packed_tokens_that_decode_to_its_texts(folder, tmp_path, capsys):
     report = make(folder, tmp_path / "out", "--ship", str(tmp_path / "data"))
-    assert "copy oracle" in capsys.readouterr().out
+    assert "copy rule" in capsys.readouterr().out
     train, held_out = (np.load(tmp_path / "out" / f"{name}.npy") for name in ("train", "held_out"))
     assert train.dtype == np.uint16 and train[0] == 0 and held_out[0] == 0
     tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
@@ -138,6 +141,48 @@ def test_a_start_token_written_in_a_text_is_text_and_links_and_binaries_stay_out
     assert (tokens == 0).sum() == len(texts) == 32
 
 
+def test_names_that_are_not_utf8_are_escaped_and_near_copies_named(folder, tmp_path, capfd):
+    odd = os.fsencode(folder) + b"/caf\xe9.txt"
+    with open(odd, "w", encoding="utf8") as file:
+        file.write(sentences(70))
+    texts = [d.path for d in read_folder(folder, tmp_path / "out")]
+    assert "caf\\xe9.txt" in texts and "copy.txt" not in texts
+    assert "left out 1 near-copies of earlier files: copy.txt" in capfd.readouterr().err
+    make(folder, tmp_path / "out")
+
+
+def test_a_corpus_is_written_beside_and_its_report_leaves_first_and_arrives_last(folder, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    make(folder, out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    (folder / "more.txt").write_text(sentences(80), encoding="utf8")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(corpus, "repetition", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make(folder, out)
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    done, replace = [], Path.replace
+    monkeypatch.setattr(
+        Path, "replace", lambda path, to: (done.append((to.name, (out / "report.json").exists())), replace(path, to))
+    )
+    make(folder, out)
+    assert done[-1][0] == "report.json" and len(done) == 5 and not any(there for _, there in done)
+    assert not (out / ".partial").exists() and before["train.npy"] != (out / "train.npy").read_bytes()
+
+
+def test_what_the_training_text_repeats_is_held_out_last():
+    """Boilerplate would be recalled, not predicted."""
+    license = sentences(90, 12)
+    texts = [d._replace(text=d.text + license) for d in documents(190)] + [
+        Document("test", "prose", f"own/{i}", sentences(200 + i)) for i in range(10)
+    ]
+    assert all(d.path.startswith("own/") for d in split(texts)[1])
+
+
 @pytest.mark.parametrize("files", [{}, {"a.bin": b"\xff\xfe\x00"}, {"a.txt": b"one text"}])
 def test_too_few_texts_are_one_sentence(tmp_path, files):
     (tmp_path / "texts").mkdir()
@@ -161,27 +206,28 @@ def package(tmp_path, **changes) -> dict:
     return about | {"megabytes": {"python": 1, "docs": 1}} | changes
 
 
-def test_a_package_is_read_by_kind_up_to_its_limit_and_only_if_it_is_the_listed_one(tmp_path):
+def test_a_package_is_read_by_kind_up_to_its_limit_and_only_if_it_is_the_listed_one(tmp_path, monkeypatch):
     read = corpus.read_sources([package(tmp_path)], tmp_path, set())
     expected = {("a.py", "python", sentences(1)), ("b.rst", "docs", sentences(2))}
     assert {(d.path, d.kind, d.text) for d in read} == expected
     limited = package(tmp_path, megabytes={"docs": 1})
     assert [d.path for d in corpus.read_sources([limited], tmp_path, set())] == ["b.rst"]
-    other = package(tmp_path, sha256="0" * 64)
-    with pytest.raises(ValueError, match="thing-1.0.tar.gz must have SHA-256 0000.*, got .*; delete it"):
+    other, archive = package(tmp_path, sha256="0" * 64), tmp_path / "thing-1.0.tar.gz"
+    monkeypatch.setattr(corpus.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=archive.as_uri()))
+    with pytest.raises(WeightsError, match="thing-1.0.tar.gz must have SHA-256 0000.*, got "):
         list(corpus.read_sources([other], tmp_path, set()))
 
 
 def test_a_repository_is_fetched_file_by_file_and_each_is_checked(tmp_path, monkeypatch):
     asked = []
 
-    def retrieve(url, known_hash, path, fname):
-        asked.append(f"{known_hash}  {url}")
-        path.mkdir(parents=True, exist_ok=True)
-        (path / fname).write_text("text")
-        return path / fname
+    def download(url, path, sha256):
+        asked.append(f"{sha256}  {url}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("text")
+        return path
 
-    monkeypatch.setattr(pooch, "retrieve", retrieve)
+    monkeypatch.setattr(corpus, "download", download)
     list(corpus.read_github({"name": "HoTT-book", "repository": "HoTT/book", "commit": "c"}, tmp_path))
     listed = (corpus.HERE / "files" / "HoTT-book.sha256").read_text()
     base = "https://raw.githubusercontent.com/HoTT/book/c/"

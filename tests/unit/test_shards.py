@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -111,3 +112,24 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path, trouble):
     with pytest.raises(OSError, match=sentence):
         shards.write_atomically(tmp_path / "weights", write)
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("weights", "old")]
+
+
+def test_any_other_error_leaves_nothing_behind_either(tmp_path):
+    def write(partial):
+        partial.write_text("half")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        shards.write_atomically(tmp_path / "weights", write)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_manifest_leaves_first_and_arrives_last(saved, monkeypatch):
+    """So that a kill at any moment leaves the old model, none, or the new one, never a mixture."""
+    done, unlink, replace = [], Path.unlink, Path.replace
+    monkeypatch.setattr(Path, "unlink", lambda path, **_: (done.append(f"-{path.name}"), unlink(path, missing_ok=True)))
+    monkeypatch.setattr(Path, "replace", lambda path, to: (done.append(f"+{to.name}"), replace(path, to)))
+    save_model(make(seed=1), saved, "m", {}, tokenizer="{}")
+    left, arrived = ([step[1:] for step in done if step[0] == sign and "partial" not in step] for sign in "-+")
+    assert left[0] == arrived[-1] == MANIFEST and arrived[0] != MANIFEST
+    assert done.index(f"+{arrived[0]}") > max(done.index(f"-{name}") for name in left)

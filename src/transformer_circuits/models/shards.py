@@ -181,12 +181,13 @@ def _replace(files: dict[Path, Any], write: Callable[[Path, Any], Any], old: Ite
         for partial, path in partials.items():
             partial.replace(path)
     except (OSError, safetensors.SafetensorError) as error:
-        for partial in partials:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or said(error)
         todo = "make room on its disk, or choose a folder of your own"
         raise OSError(f"{path} could not be written ({reason}); {todo}") from None
+    finally:
+        for partial in partials:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
 
 
 def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 START = "<|start|>"  # the text of token BOS
+REPORT = "report.json"  # of a corpus folder: written last, so a folder with a tokenizer and without it is not whole
 
 
 def as_pretrained(path: Path) -> PreTrainedTokenizerFast:
