@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 from transformer_circuits.models import load_model, shards
 from transformer_circuits.models.registry import training_film
+from transformer_circuits.models.tokenizer import compact
 from transformer_circuits.training import train
 from transformer_circuits.training.evaluation import view_of
 from transformer_circuits.training.loss import linear_cross_entropy
@@ -138,10 +139,28 @@ def test_learning_rate_rises_stays_and_falls():
     rates = [config.learning_rate(step, 100) for step in range(100)]
     assert rates[0] == pytest.approx(0.1) and rates[9:50] == [1.0] * 41
     assert rates[-1] == pytest.approx(0.1) and all(a > b for a, b in zip(rates[50:], rates[51:]))
+    late = TrainingConfig(tokens=1, lr=1.0, lr_end=0.1, warmup=0.8, decay_from=0.5)
+    rates = [late.learning_rate(step, 100) for step in range(100)]
+    assert rates[79] == 1.0 and max(abs(a - b) for a, b in zip(rates, rates[1:])) < 0.1, "no jump"
+
+
+def test_gradients_are_clipped_to_the_norm_of_the_settings(data, monkeypatch):
+    norms, step = [], torch.optim.AdamW.step
+
+    def noted(self, *args, **kwargs):
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norms.append(torch.stack([gradient.norm() for gradient in gradients]).norm().item())
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
+    run(data, "clipped", "optimizer=adamw", "clip=0.01", "tokens=1_000", stop_after=4)
+    run(data, "free", "optimizer=adamw", "clip=1e6", "tokens=1_000", stop_after=4)
+    assert norms[:4] == pytest.approx([0.01] * 4, rel=1e-3) and min(norms[4:]) > 0.02
 
 
 def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one_with_the_same_film(data, tiny_tokenizer_file):
-    shutil.copy(tiny_tokenizer_file, data)
+    for name in ("tokenizer.json", "report.json"):
+        shutil.copy(tiny_tokenizer_file, data / name)
     settings = ["film=true", "n_layers=2", "d_vocab=300", "n_ctx=48", "tokens=20_000"]
     run(data, "whole", *settings)
     log = rows(data, "whole")
@@ -167,7 +186,8 @@ def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one_with_the_same_fil
 
 
 def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_tokenizer(data, tiny_tokenizer_file):
-    shutil.copy(tiny_tokenizer_file, data)
+    for name in ("tokenizer.json", "report.json"):
+        shutil.copy(tiny_tokenizer_file, data / name)
     np.save(data / "train.npy", np.resize(np.arange(300, dtype=np.uint16), 2_000))
     train.main([*command(data, "small", "d_vocab=270", "betas=[0.8,0.9]", "tokens=2_000"), "--name", "finer"])
     header, *_ = rows(data, "small")
@@ -217,7 +237,7 @@ def test_settings_that_cannot_be_are_named(data, settings, sentence):
         run(data, "out", *settings.split())
 
 
-def test_files_that_cannot_be_used_are_named(data):
+def test_files_that_cannot_be_used_are_named(data, tiny_tokenizer_file):
     with pytest.raises(ValueError, match="there is no configuration big; pass a TOML file, or one of attn-only-0l, "):
         read_config("big")
     assert read_config("small-2l", ["tokens=1e6", "lr=1", "precision=no"])[2].tokens == 1_000_000
@@ -231,6 +251,8 @@ def test_files_that_cannot_be_used_are_named(data):
     rejected("out", r"train.npy must be a row of token ids, got float64 \[1000\]; make it with")
     (data / "train.npy").unlink()
     rejected("out", "train.npy is missing; make it with")
+    shutil.copy(tiny_tokenizer_file, data)
+    rejected("out", "is not a whole corpus .no report.json.; make it again")
 
 
 def test_a_loss_that_is_nan_stops_the_run_and_leaves_the_checkpoint(data, monkeypatch):
@@ -272,6 +294,56 @@ def test_the_faster_precision_is_chosen_said_and_kept_on_resuming(data, monkeypa
     speed["bf16"] = 0.1
     run(data, "out", "precision=auto", stop_after=1)  # another trial would choose the other one
     assert rows(data, "out")[0]["training"]["precision"] == "no"
+
+
+def test_one_disturbed_trial_does_not_choose_the_precision_and_a_folder_keeps_its_own(data, monkeypatch, capsys):
+    disturbed = iter([20.0, 1.0, 1.0, 1.0, 1.0])  # another program ran during the first
+    took = {"no": lambda: next(disturbed), "bf16": lambda: 2.0}
+    trial = lambda self, loss, precision, windows, n_ctx: took[precision]()  # noqa: E731
+    plain = train.Run.seconds
+    monkeypatch.setattr(train.Run, "seconds", trial)
+    monkeypatch.setattr(train.Run, "expect", lambda self, loss: None)
+    run(data, "out", "precision=auto", stop_after=0)  # ends before a checkpoint
+    assert "precision: float32, 2.0 times as fast here as bf16" in capsys.readouterr().out
+    monkeypatch.setattr(train.Run, "seconds", plain)
+    run(data, "out", "precision=auto", stop_after=1)
+    assert rows(data, "out")[0]["training"]["precision"] == "no" and "precision:" not in capsys.readouterr().out
+
+
+def test_a_corpus_that_takes_the_place_of_the_one_that_is_read_changes_nothing(data, tiny_tokenizer_file):
+    """Reported elsewhere: the model of the old text was exported with the tokenizer of the new one."""
+    for name in ("tokenizer.json", "report.json"):
+        shutil.copy(tiny_tokenizer_file, data / name)
+    config = read_config(str(data / "tiny.toml"), ["d_vocab=300", "tokens=4_000"])
+    trainer = train.Run(*config, data=data, out=data / "replaced")
+    before = (data / "tokenizer.json").read_text()
+    (data / "new.json").write_text(before.replace("<|start|>", "<|other|>"))
+    np.save(data / "new.npy", np.load(data / "train.npy")[::-1])
+    for new, name in (("new.json", "tokenizer.json"), ("new.npy", "train.npy")):
+        (data / new).replace(data / name)
+    train.train(trainer)
+    model, manifest = shards.read_model(data / "replaced" / "model")
+    assert manifest["tokenizer.json"]["sha256"] == shards.sha256(compact(json.loads(before)).encode())
+
+    (data / "tokenizer.json").write_text(before)
+    trainer = train.Run(*config, data=data, out=data / "overwritten")
+    with open(data / "train.npy", "r+b") as file:
+        file.seek(1_000)
+        file.write(bytes(100))
+    with pytest.raises(ValueError, match="was written over during the training; start over with another --out"):
+        train.train(trainer)
+    assert not (data / "overwritten" / "model").exists()
+
+
+def test_the_end_says_where_the_model_is_and_many_readings_are_warned_of(data, capsys):
+    run(data, "out", "tokens=100_000", "snapshots=2", stop_after=0)
+    said = capsys.readouterr().out
+    assert "warning: a text of 20,000 tokens is read 5 times" in said and "--set tokens=80000" in said
+    run(data, "few", "tokens=2_000")
+    said = capsys.readouterr().out
+    assert "warning" not in said
+    *_, last = said.splitlines()
+    assert last == f'The model is in {data}/few/model. Next: NAME = "{data}/few/model" in chapter 19 (make lab)'
 
 
 def test_help_lists_every_setting_with_its_default(capsys):

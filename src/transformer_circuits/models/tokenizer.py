@@ -114,10 +114,13 @@ def tokenizer_of(folder: Path, d_vocab: int) -> str | None:
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
-    """Return the content of a corpus folder's `tokenizer.json`; None if it has none. Raises ValueError if damaged."""
+    """Return the content of a corpus folder's `tokenizer.json`; None if it has none. Raises ValueError if the folder
+    is not whole."""
     path = folder / "tokenizer.json"
     if not path.exists():
         return None
+    if not (folder / REPORT).exists():
+        raise ValueError(f"{folder} is not a whole corpus (no {REPORT}); make it again")
     try:
         Tokenizer.from_file(str(path))
         return json.loads(path.read_text(encoding="utf8"))

@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors
 import torch
@@ -16,10 +16,10 @@ from torch.optim import Optimizer
 from transformer_circuits.models.shards import write_atomically
 
 
-def digest(path: Path) -> str:
+def digest(file: BinaryIO) -> str:
     """Return the first 16 digits of a file's SHA-256, which identify the corpus that a model was trained on."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def checksum(done: str, tensors: dict[str, Tensor]) -> str:

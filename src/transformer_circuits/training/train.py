@@ -20,6 +20,7 @@ import os
 import platform
 import re
 import signal
+import statistics
 import textwrap
 import time
 import tomllib
@@ -52,8 +53,10 @@ from transformer_circuits.training.windows import Windows
 CONFIGS = Path(__file__).parent / "configs"
 SHORT = 15_000_000  # tokens of a run from which on it has as many snapshots as its configuration says
 SHORTEST = 5  # tokens of a window: its evaluation repeats a segment of two, whose second token is predicted
-TRIAL = 128  # tokens on which precisions are compared
-WORDS, OTHER = {"bf16": "bf16", "no": "float32"}, {"bf16": "no", "no": "bf16"}
+TRIAL, TRIALS = 128, 5  # tokens on which precisions are compared, and how often
+EMULATED = 50  # times as slow in the first trial: no unit for it, so that one trial is enough
+MANY = 4  # readings of a text up to which more of them are nearly as good as more text (Muennighoff et al., 2023)
+WORDS, OTHER = {"no": "float32", "bf16": "bf16"}, {"bf16": "no", "no": "bf16"}
 UNREAD = 50  # steps whose losses wait on a GPU until they are read together: reading one waits until it is computed
 FORWARD = 1 / 4  # time of a window that is only evaluated, as a fraction of one that is trained on
 
@@ -102,7 +105,8 @@ class TrainingConfig:
         done = (step + 1) / steps
         if done < self.warmup:
             return self.lr * done / self.warmup
-        falling = max(0.0, (done - self.decay_from) / (1 - self.decay_from)) if self.decay_from < 1 else 0.0
+        start = max(self.warmup, self.decay_from)  # it never falls before it has risen
+        falling = max(0.0, (done - start) / (1 - start)) if start < 1 else 0.0
         return self.lr * (self.lr_end + (1 - self.lr_end) * (1 + math.cos(math.pi * falling)) / 2)
 
 
@@ -235,6 +239,18 @@ def optimizers_for(model: Transformer, config: TrainingConfig) -> list[torch.opt
     return [HeadMuon(readers, writers, model.config.d_head, config.lr, weight_decay=decay), adamw] if heads else [adamw]
 
 
+class Corpus:
+    """What a training reads of a corpus folder, as it was at the start: another corpus may take its place meanwhile."""
+
+    def __init__(self, folder: Path, d_vocab: int, files: Iterable[Path]) -> None:
+        self.tokenizer = tokenizer_of(folder, d_vocab)
+        # These, even if others take their places.
+        self.files = {file.name: open(file, "rb") for file in files if file.exists()}
+
+    def digests(self) -> dict[str, str]:
+        return {name: digest(file) for name, file in self.files.items()}
+
+
 def duration(seconds: float) -> str:
     """Return a time in the unit that suits it."""
     for unit, size in (("hours", 3600), ("minutes", 60)):
@@ -266,6 +282,7 @@ class Run:
         self.optimizers = optimizers_for(self.model, config)
         with self.accelerator.main_process_first():
             files = [packed(data, side, shape.d_vocab) for side in ("train", "held_out")]
+        self.corpus = Corpus(data, shape.d_vocab, files)
         sides = shape.n_ctx, shape.d_vocab, config.seed
         on_gpu = device if device.type == "cuda" else None
         self.windows = Windows(files[0], *sides, config.without_start, config.planted, on_gpu)
@@ -278,12 +295,11 @@ class Run:
         done, tensors = read_checkpoint(self.checkpoint)
         loss = NextTokenLoss(self.model)
         if config.precision == "auto":
-            began_with = done["about"]["training"]["precision"] if done else None
-            self.config = config = dataclasses.replace(config, precision=began_with or self.faster_precision(loss))
+            self.config = config = dataclasses.replace(config, precision=self.kept_precision(loss))
         # Not Accelerate's own mixed precision, which is fixed for the life of the process.
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
         settings = {"model": dataclasses.asdict(shape), "training": dataclasses.asdict(config)}
-        about = {"name": name, **settings, "corpus": {file.name: digest(file) for file in files}}
+        about = {"name": name, **settings, "corpus": self.corpus.digests()}
         self.about = json.loads(json.dumps(about))
         self.snapshots = snapshot_steps(self.steps, snapshot_count(shape, config))
         self.filmed = film.texts(data, held_out.tokens[: shape.n_ctx], shape) if config.film else []
@@ -315,13 +331,26 @@ class Run:
         self.model.zero_grad()
         return took
 
-    def faster_precision(self, loss: NextTokenLoss) -> str:
-        """Return "bf16" or "no", whichever is faster on this machine.
+    def kept_precision(self, loss: NextTokenLoss) -> str:
+        """Return the precision with which a training in this folder began, else the faster one."""
+        try:
+            with open(self.log, encoding="utf8") as log:
+                return json.loads(log.readline())["training"]["precision"]
+        except (OSError, ValueError, KeyError):  # the first time
+            return self.faster_precision(loss)
 
-        On processors without bf16 units bf16 takes up to 500 times as long, so the trial is short.
+    def faster_precision(self, loss: NextTokenLoss) -> str:
+        """Return "bf16" or "no", whichever is faster on this machine in the median of some trials: other programs may
+        disturb one.
+
+        On processors without bf16 units bf16 takes up to 500 times as long, so a trial is short.
         """
-        n_ctx = min(self.shape.n_ctx, TRIAL)
-        took = {precision: self.seconds(loss, precision, 1, n_ctx) for precision in ("no", "bf16")}
+        n_ctx, trials = min(self.shape.n_ctx, TRIAL), []
+        for _ in range(TRIALS):
+            trials.append({precision: self.seconds(loss, precision, 1, n_ctx) for precision in WORDS})
+            if max(trials[0].values()) > EMULATED * min(trials[0].values()):
+                break
+        took = {precision: statistics.median(trial[precision] for trial in trials) for precision in WORDS}
         chosen = accelerate.utils.broadcast_object_list([min(took, key=took.get)])[0]
         ratio = max(took.values()) / min(took.values())
         self.accelerator.print(f"precision: {WORDS[chosen]}, {ratio:.1f} times as fast here as {WORDS[OTHER[chosen]]}")
@@ -336,6 +365,12 @@ class Run:
             f"expected: {rate:,.0f} tokens/s in {WORDS[self.config.precision]}, {duration(left / rate)} for "
             f"{left:,} tokens, plus evaluations"
         )
+        text = self.windows.text.size
+        if (readings := self.steps * self.tokens_per_step / text) > MANY:
+            self.accelerator.print(
+                f"warning: a text of {text:,} tokens is read {readings:.0f} times. After {MANY} times, a model "
+                f"learns it by heart: take more text, or --set tokens={MANY * text}"
+            )
 
     def resume(self, done: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Go on from what a checkpoint contains (nothing: from the start), and write the log again up to there. Raises
@@ -437,10 +472,14 @@ class Run:
             heads = ablation_effects_of(self.model, self.evaluation.rows)
             training["heads"] = decimals(heads._asdict(), digits=6)
         frames = film.joined(self.filmed, self.frames) if self.filmed else None
-        model, tokenizer = self.out / "model", tokenizer_of(self.data, self.shape.d_vocab)
-        save_model(self.model, model, self.header["name"], training, tokenizer, frames)
+        if self.corpus.digests() != self.about["corpus"]:
+            raise ValueError(f"{self.data} was written over during the training; start over with another --out")
+        model = self.out / "model"
+        save_model(self.model, model, self.header["name"], training, self.corpus.tokenizer, frames)
         write_atomically(model / "training.jsonl", lambda partial: partial.write_bytes(self.log.read_bytes()))
-        print(f"{json.dumps(last)}\n{last['tokens'] / max(last['seconds'], 0.1):,.0f} tokens/s, evaluations included")
+        rate = last["tokens"] / max(last["seconds"], 0.1)
+        print(f"held-out loss {last['held_out']:.3f} after {last['tokens']:,} tokens, {rate:,.0f} a second")
+        print(f'The model is in {model}. Next: NAME = "{model.resolve()}" in chapter 19 (make lab)')
 
 
 def train(run: Run, stop_after: int | None = None) -> None:
