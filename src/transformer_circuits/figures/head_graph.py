@@ -6,13 +6,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from torch import Tensor
 
+from transformer_circuits.figures.plots import COLOR_OF_LAYER, OTHERS, finding
+from transformer_circuits.figures.style import WIDTH
 from transformer_circuits.measures.weights import COMPOSES
-
-# Kinds of heads: a mark and a color each. The first two are as on the page "Watch it learn".
-MARKS = {"previous token": ("D", "#2b7d4f"), "induction": ("^", "C2"), "last several tokens": ("s", "C4")}
 
 
 def network(
@@ -20,44 +18,40 @@ def network(
     kinds: Mapping[tuple[int, int], str],
     faded: Collection[tuple[int, int]],
     one_scale: bool = True,
+    title: str = "",
 ) -> Figure:
     """Draw the writers of layer 0 and the readers of layer 1, joined by lines as wide as their ratio is above 1,
     chance; blue from COMPOSES on.
 
-    `kinds`: (layer, head) to a word of MARKS. `faded`: pale heads, without lines. `one_scale`: for all panels.
+    `kinds`: (layer, head) to a word. `faded`: pale heads, without lines. `one_scale`: for all panels.
     """
-    looks = {kind: MARKS[kind] for kind in dict.fromkeys(kinds.values())}
-    arrays = {title: panel.numpy(force=True).copy() for title, panel in panels.items()}
+    arrays = {name: panel.numpy(force=True).copy() for name, panel in panels.items()}
     for ratios in arrays.values():
         for layer, head in faded:
             ratios[(slice(None), head) if layer == 0 else head] = 1.0
-    fig, axes = plt.subplots(len(panels), 1, figsize=(5.6, 0.5 + 2.3 * len(panels)), squeeze=False)
-    for ax, (title, ratios) in zip(axes[:, 0], arrays.items()):
+    fig, axes = plt.subplots(len(panels), 1, figsize=(WIDTH, 0.7 + 2.3 * len(panels)), squeeze=False)
+    for ax, (name, ratios) in zip(axes[:, 0], arrays.items()):
         widest = max(other.max() for other in (arrays.values() if one_scale else [ratios])) - 1
         for reader, writer in sorted(np.ndindex(ratios.shape), key=lambda pair: ratios[pair]):
             excess, strong = ratios[reader, writer] - 1, ratios[reader, writer] >= COMPOSES
             # Thinner lines could not be seen; at chance or below there is none.
             if excess > max(0.02 * widest, 0):
-                ax.plot([writer, reader], [0, 1], ls="-", color="C0" if strong else "0.7", lw=9 * excess / widest,
-                        alpha=0.9 if strong else 0.5, zorder=1 + strong, solid_capstyle="butt")  # fmt: skip
-        for layer, count in enumerate(reversed(ratios.shape)):
-            for head in range(count):
-                pale = (layer, head) in faded
-                kind = None if pale else kinds.get((layer, head))
-                mark, color = looks.get(kind, ("o", "0.88" if pale else "0.55"))
-                ax.plot(head, layer, mark, color=color, ms=9 if kind else 6, zorder=3)
-                ax.annotate(f"{layer}.{head}", (head, layer), (0, 9 if layer else -9), textcoords="offset points", ha="center",  # noqa: E501
-                            va="bottom" if layer else "top", fontsize=11, weight="bold" if kind else "normal",
-                            color="0.7" if pale else "black")  # fmt: skip
-        ax.set_title(title, pad=18)
-        ax.set(xlim=(-0.5, max(ratios.shape) - 0.5), ylim=(-0.25, 1.2))
+                color, alpha = ("second", 0.9) if strong else (OTHERS, 0.5)
+                look = {"color": color, "alpha": alpha, "zorder": 1 + strong, "solid_capstyle": "butt"}
+                ax.plot([writer, reader], [0, 1], lw=9 * excess / widest, **look)
+        for layer, head in [(i, head) for i in (0, 1) for head in range(ratios.shape[1 - i])]:
+            pale, named = (layer, head) in faded, (layer, head) in kinds
+            color = "faint" if pale else COLOR_OF_LAYER[layer] if named else OTHERS
+            words = {"color": OTHERS if pale else "ink", "weight": "bold" if named and not pale else "normal"}
+            ax.plot(head, layer, "o", color=color, ms=9 if named else 6, zorder=3)
+            ax.text(head, layer + (0.12 if layer else -0.12), f"{layer}.{head}", ha="center",
+                    va="bottom" if layer else "top", **words)  # fmt: skip
+        ax.set_title(name, loc="left", pad=18)
+        ax.set(xlim=(-0.5, max(ratios.shape) - 0.5), ylim=(-0.3, 1.25))
         ax.axis("off")
-    if looks:
-        if faded:
-            looks["without effect"] = ("o", "0.88")
-        handles = [
-            Line2D([], [], marker=mark, color=color, ls="", ms=6 if kind == "without effect" else 9, label=kind)
-            for kind, (mark, color) in looks.items()
-        ]
-        fig.legend(handles=handles, loc="outside lower center", ncols=2 if len(handles) == 4 else 3)
+    told = [f"{', '.join(f'{a}.{b}' for (a, b), k in kinds.items() if k == kind and (a, b) not in faded)}: {kind}"
+            for kind in dict.fromkeys(kinds.values())]  # fmt: skip
+    if told:
+        fig.supxlabel("\n".join([*told, *["pale: without effect"] * bool(faded)]), color="soft", ha="left", x=0.01)
+    finding(title, axes[0, 0])
     return fig

@@ -7,8 +7,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import Audio
 from matplotlib.axes import Axes
-from matplotlib.patches import Wedge
 
+from transformer_circuits.figures.plots import OTHERS, finding
 from transformer_circuits.training.melodies import KEYS, Melodies
 
 SECONDS, RATE = 0.15, 11_025  # of a note, and numbers per second
@@ -21,22 +21,24 @@ def phrases(melodies: Melodies, row: int) -> list[tuple[int, int, int]]:
     return [(int(end - place[end - 1] - 1), int(end), int(source[end - 1] - place[end - 1])) for end in ends]
 
 
-def melody(melodies: Melodies, row: int) -> Axes:
-    """Plot one melody over time in gray, and the longest phrase that returns, with an arc to where it does, in blue."""
-    _, (above, below) = plt.subplots(2, 1, figsize=(5.4, 4.0), sharex=True, height_ratios=[3, 1])
+def melody(melodies: Melodies, row: int, title: str = "") -> Axes:
+    """Plot one melody over time, all gray but its longest phrase that recurs, with an arrow to where it recurs."""
+    _, ax = plt.subplots()
     notes = melodies.notes[row]
     start, end, place = max(phrases(melodies, row), key=lambda phrase: phrase[1] - phrase[0])
-    above.plot(notes, "o", color="other", ms=4, ls="none")
+    wide, top = end - start, KEYS + 6
+    ax.plot(notes, "o", color=OTHERS, ms=3.5, ls="none")
     for first in (place, start):
-        at = np.arange(first, first + end - start)
-        above.plot(at, notes[at], "o", color="second", ms=5, ls="none")
-    radius, middle = (start - place + end - start) / 2, (place + end - 1) / 2
-    below.add_patch(Wedge((middle, 0), radius, 0, 180, width=end - start, color="second", alpha=0.4, lw=0))
-    above.set(ylabel="key", ylim=(0, KEYS + 1))
-    below.set(xlabel="note", xlim=(-1, len(notes)), ylim=(0, 1.03 * radius), yticks=[])
-    below.spines["left"].set_visible(False)
-    above.figure.suptitle("A phrase returns, note for note", x=0.01, ha="left")
-    return above
+        ax.axvspan(first - 0.5, first + wide - 0.5, color="band", zorder=0)
+        ax.plot(np.arange(first, first + wide), notes[first : first + wide], "o", color="second", ms=6, ls="none")
+    arrow = {"arrowstyle": "-|>", "color": "second", "lw": 2, "connectionstyle": "arc3,rad=-0.25"}
+    ax.annotate("", (start + wide / 2, KEYS), (place + wide / 2, KEYS), arrowprops=arrow)
+    ax.text(
+        (start + place + wide) / 2, top + 8, f"these {wide} notes again", ha="center", color="second", weight="bold"
+    )
+    ax.set(xlabel="note", ylabel="key", xlim=(-1, len(notes)), ylim=(0, top + 14))
+    finding(title, ax)
+    return ax
 
 
 class Sound(Audio):

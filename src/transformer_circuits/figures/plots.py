@@ -40,7 +40,7 @@ def label_of(name: str) -> str:
 
 def title_lines(text: str, width: float = WIDTH) -> list[str]:
     """Return a title broken into lines of about the same length that fit a figure of `width` inches."""
-    most = int(8.6 * width)
+    most = int(8 * width)
     even = -(-len(text) // max(1, len(textwrap.wrap(text, most))))
     return min((textwrap.wrap(text, wide) for wide in range(max(1, even), most + 1)), key=len)
 

@@ -23,6 +23,7 @@ STYLE = {
     "figure.constrained_layout.use": True,
     "figure.facecolor": "none",  # it lives on the page
     "figure.dpi": 100,
+    "figure.labelsize": LABEL,
     "figure.titlesize": WORDS,
     "figure.titleweight": "bold",
     "savefig.dpi": 200,
