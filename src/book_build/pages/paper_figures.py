@@ -56,6 +56,7 @@ class Cells:
 
     def __init__(self, notebooks: Mapping[str, NotebookNode], titles: Mapping[str, str]) -> None:
         self.titles = titles
+        self.once: set[str] = set()  # places whose picture the page has shown
         self.found = {f"{name}/{cell.id}": cell for name, notebook in notebooks.items() for cell in notebook.cells}
 
     def outputs(self, place: str, kind: str) -> list[str]:
@@ -82,7 +83,11 @@ class Cells:
         return "figure" if widget or self.outputs(place, "image/svg+xml") else "numbers"
 
     def shown(self, place: str) -> str:
-        """Return HTML of the cell's picture, its table, or a link to its widget. Raises ValueError if it has none."""
+        """Return HTML of the cell's picture, its table, or a link to its widget, once: a link the next time. Raises
+        ValueError if it has none."""
+        if place in self.once:
+            return f'<p><a href="{self.link(place)}">The picture that is shown above</a></p>'
+        self.once.add(place)
         for drawn in self.outputs(place, "image/svg+xml"):
             alt = self.found[place].metadata.get("mystnb", {}).get("image", {}).get("alt") or "our figure"
             return f'<a href="{self.link(place)}">{themed(drawn, alt, place.replace("/", "-"))}</a>'

@@ -52,6 +52,22 @@ def finding(text: str, ax: Axes) -> None:
         ax.figure.suptitle(words, x=0.01, ha="left", linespacing=1.25)
 
 
+def _axes(ax: Axes | None, title: str, height: float = 3.2) -> Axes:
+    """Return the axes to draw on, new ones of `height` inches where there are none, with the finding above."""
+    ax = ax or plt.subplots(figsize=(WIDTH, height + 0.3 * len(title_lines(title))))[1]
+    finding(title, ax)
+    return ax
+
+
+def _name_rows(names: Sequence[str], places: Sequence[float], bold: Collection[str], ax: Axes) -> None:
+    """Name rows, in lines that leave room for them, and take away the axis."""
+    ax.set_yticks(places, [textwrap.fill(label_of(name), 24, break_long_words=False) for name in names], color="ink")
+    for name, text in zip(names, ax.get_yticklabels()):
+        text.set_weight("bold" if name in bold else "normal")
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+
+
 def cells(values: ArrayLike, ax: Axes, *, color: str = "ink", below: str = "negative", largest: float = 1.0) -> None:
     """Draw a matrix as cells around whole coordinates, rows downwards: the page at 0, and at `largest` the color."""
     values = np.nan_to_num(np.asarray(values, dtype=float)) / largest
@@ -105,9 +121,7 @@ def pattern(
         raise ValueError(f"there must be a token for each of the {columns} sources, got {len(shown)}")
     room = 0.09 * max(map(len, shown)) + 0.1  # inches, for a name
     cell = min(0.3, (WIDTH - room) / columns)
-    if ax is None:
-        height = rows * cell + sources * room + 0.3 * len(title_lines(title)) + 0.25 * bool(name) + 0.1
-        _, ax = plt.subplots(figsize=(WIDTH, height))
+    ax = _axes(ax, title, rows * cell + sources * room + 0.25 * bool(name) + 0.1)
     _future(rows, columns, ax)
     cells(attention, ax, color=color or COLOR_OF_LAYER[layer])
     frames = np.asarray(frames)
@@ -120,9 +134,7 @@ def pattern(
             label.set_weight("bold" if places[i] in bold else "normal")
     ax.tick_params(length=0, pad=2, top=True, labeltop=sources, bottom=False, labelbottom=False)
     ax.set_aspect("equal", anchor="W")
-    if name:
-        ax.set_title(name)
-    finding(title, ax)
+    ax.set_title(name)
     return ax
 
 
@@ -192,7 +204,7 @@ def head_dots(
 
     `mark`: a line to compare with. Heads from `name_from` (default: `mark`) on have names, and their layer's color.
     """
-    ax = ax or plt.subplots()[1]
+    ax = _axes(ax, title)
     name_from = mark if name_from is None else name_from
     ticks, between = [], "\n" if len(scores) > 2 else " "
     for model, values in scores.items():
@@ -200,7 +212,7 @@ def head_dots(
         for layer, heads in enumerate(values):
             x = len(ticks) + spread(len(heads), 0.4)
             place = LAYERS[layer].replace(" ", between) if layer < 2 else f"layer {layer}"
-            ticks.append(f"{model}\n{place}" if len(values) > 1 else model)
+            ticks.append(f"{model}\n{place}".strip() if len(values) > 1 else model)
             named = heads >= (np.inf if name_from is None else name_from)
             color = COLOR_OF_LAYER[min(layer, 1)]
             ax.scatter(x[~named], heads[~named], color=OTHERS, s=22)
@@ -212,7 +224,6 @@ def head_dots(
     ax.set_xticks(range(len(ticks)), ticks)
     ax.set_xlim(-0.6, len(ticks) - 0.4)
     ax.set_ylabel(label)
-    finding(title, ax)
     return ax
 
 
@@ -266,7 +277,7 @@ def bars(
     ax: Axes | None = None,
 ) -> Axes:
     """Bars with their names. `errors`: half-widths; `accent`: what the figure is about; `reference`: a line."""
-    ax = ax or plt.subplots()[1]
+    ax = _axes(ax, title)
     place = np.arange(len(names))
     colors = ["second" if i in accent or not accent else OTHERS for i in place]
     ax.bar(place, np.asarray(values, dtype=float), 0.7, yerr=errors, color=colors, error_kw={"lw": 1, "ecolor": "ink"})
@@ -276,7 +287,6 @@ def bars(
     turn = 60 if 0.09 * max(map(len, names)) * len(names) > room else 0
     ax.set_xticks(place, [label_of(name) for name in names], rotation=turn, ha="right" if turn else "center")
     ax.set_ylabel(label)
-    finding(title, ax)
     return ax
 
 
@@ -299,32 +309,22 @@ def rows(
     others are gray. `reference`: a dashed line. `limit`: of the axis, such as 1 for fractions.
     """
     sizes = np.array([*values.values()], dtype=float)
-    if ax is None:
-        _, ax = plt.subplots(
-            figsize=(WIDTH, 0.4 * len(sizes) + 0.3 * len(title_lines(title)) + 0.35 * bool(label) + 0.2)
-        )
+    ax = _axes(ax, title, 0.4 * len(sizes) + 0.35 * bool(label) + 0.2)
     full = limit or np.abs(sizes).max()
     for row, (name, size) in enumerate(values.items()):
         strong = name in accent or not accent
         ax.barh(row, size, 0.62, color="negative" if size < 0 else color if strong else OTHERS)
         error = (errors or {}).get(name, 0.0)
-        if error:
-            ax.plot([size - error, size + error], [row, row], color="ink", lw=1.2, ls="-")
-        weight = "bold" if accent and strong else "normal"
-        ax.text(
-            max(size, 0) + error + 0.02 * full, row, form.format(size).replace("-", "−"), va="center", weight=weight
-        )
+        ax.plot([size - error, size + error], [row, row], color="ink", lw=1.2 * bool(error))
+        look = {"va": "center", "weight": "bold" if name in accent else "normal"}
+        ax.text(max(size, 0) + error + 0.02 * full, row, form.format(size).replace("-", "−"), **look)
     if reference is not None:
         ax.axvline(reference, **THRESHOLD)
     ax.set(xlim=(min(0, 1.05 * sizes.min()), 1.22 * full), ylim=(len(sizes) - 0.5, -0.5), xticks=[])
     ax.set_xlabel(label, loc="right")
-    ax.set_yticks(range(len(sizes)), map(_two_lines, values), color="ink")
-    for name, text in zip(values, ax.get_yticklabels()):
-        text.set_weight("bold" if name in accent else "normal")
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-    ax.axvline(0, color="other", lw=1, ls="-")
-    finding(title, ax)
+    _name_rows([*values], range(len(sizes)), accent, ax)
+    ax.spines["bottom"].set_visible(False)
+    ax.axvline(0, color="other", lw=1)
     return ax
 
 
@@ -345,24 +345,19 @@ def lines(
     `x`: of all points (default: the index of a Series). `colors`: by name, such as "second"; others follow the cycle.
     `form`: such as "{:.2f}", to write the last number after the name. `errors`: standard errors, as bands. `log`: of x.
     """
-    ax = ax or plt.subplots()[1]
+    ax = _axes(ax, title)
     words = x is not None and isinstance(x[0], str)
     ends = {}
     for name, curve in curves.items():
-        at = (
-            curve.index
-            if x is None and isinstance(curve, pd.Series)
-            else range(len(curve))
-            if words or x is None
-            else x
-        )
+        own = curve.index if x is None and isinstance(curve, pd.Series) else x
+        at, values = range(len(curve)) if words or own is None else own, np.asarray(curve, dtype=float)
         look = {"color": colors[name]} if colors and name in colors else {}
-        (drawn,) = ax.plot(at, np.asarray(curve, dtype=float), marker="o" if words else None, ms=5, **look)
+        (drawn,) = ax.plot(at, values, marker="o" if words else None, ms=5, **look)
         if errors and name in errors:
-            low, high = np.asarray(curve) - np.asarray(errors[name]), np.asarray(curve) + np.asarray(errors[name])
-            ax.fill_between(at, low, high, color=drawn.get_color(), alpha=0.2, lw=0)
-        number = f"  {form.format(float(np.asarray(curve)[-1]))}" if form else ""
-        ends[f"{name}{number}"] = (float(at[-1]), float(np.asarray(curve)[-1]), drawn.get_color())
+            error = np.asarray(errors[name])
+            ax.fill_between(at, values - error, values + error, color=drawn.get_color(), alpha=0.2, lw=0)
+        number = f"  {form.format(values[-1])}" if form else ""
+        ends[f"{name}{number}"] = (float(at[-1]), values[-1], drawn.get_color())
     if log:
         ax.set_xscale("log")
         _plain_log(ax)
@@ -371,7 +366,6 @@ def lines(
         ax.set_xlim(-0.3, len(x) - 0.7)
     ax.set_ylabel(label)
     name_ends(ends, ax)
-    finding(title, ax)
     return ax
 
 
@@ -388,11 +382,6 @@ def name_ends(ends: Mapping[str, tuple[float, float, str]], ax: Axes) -> None:
         x, y, color = ends[name]
         color = {"first": "first_text", OTHERS: "soft"}.get(color, color)
         _name(name, (x, y), (8, place - at), ax, va="center", color=color, weight="bold")
-
-
-def _two_lines(name: str) -> str:
-    """Return the name of a row, in lines that leave room for the row."""
-    return textwrap.fill(label_of(name), 24, break_long_words=False)
 
 
 def reached(
@@ -412,26 +401,18 @@ def reached(
     got = sorted((name for name in steps if len(steps[name])), key=lambda name: min(steps[name]))
     order = [*got, *(name for name in steps if not len(steps[name]))]
     places = {name: row + 0.5 * (row >= len(got)) for row, name in enumerate(order)}
-    if ax is None:
-        _, ax = plt.subplots(figsize=(WIDTH, 0.4 * len(order) + 0.3 * len(title_lines(title)) + 0.9))
+    ax = _axes(ax, title, 0.4 * len(order) + 0.9)
     for name, place in places.items():
-        weight = "bold" if name in bold else "normal"
-        last = max(steps[name]) if name in got else end
+        runs = sorted(steps[name])
+        last, color = (runs[-1], "second") if runs else (end, "negative")
+        words = "–".join(f"{step:,.0f}" for step in sorted({*runs[:1], *runs[-1:]}))
+        look = {"va": "center", "color": color, "weight": "bold" if name in bold else "normal"}
         ax.barh(place, last, 0.24, color="faint")
-        words = "–".join(f"{step:,.0f}" for step in sorted({min(steps[name]), last})) if name in got else "never"
-        color = "second" if name in got else "negative"
-        ax.plot(steps[name], [place] * len(steps[name]), "o", color="second", ms=8, ls="none")
-        words = words if name in got else (never or {}).get(name, words)
-        _name(words, (last, place), (8, 0), ax, va="center", color=color, weight=weight)
-    ax.set(xlim=(0, 1.6 * end), ylim=(places[order[-1]] + 0.6, -0.6))
+        ax.plot(runs, [place] * len(runs), "o", color=color, ms=8)
+        _name(words or (never or {}).get(name, "never"), (last, place), (8, 0), ax, **look)
+    ax.set(xlim=(0, 1.6 * end), ylim=(places[order[-1]] + 0.6, -0.6), xticks=[0, end / 2, end])
     ax.set_xlabel(label, loc="right")
-    ax.set_yticks([*places.values()], map(_two_lines, order), color="ink")
-    for name, text in zip(order, ax.get_yticklabels()):
-        text.set_weight("bold" if name in bold else "normal")
-    ax.tick_params(axis="y", length=0)
-    ax.set_xticks([0, end / 2, end])
-    ax.spines["left"].set_visible(False)
-    finding(title, ax)
+    _name_rows(order, [*places.values()], bold, ax)
     return ax
 
 
@@ -447,31 +428,23 @@ def strips(
     """One row a model, {"two layers": [layer, head]}: a strip of cells a layer, in its color; the number of the highest
     head if it is at least `mark`, without its leading zero. `label`: what the numbers are."""
     models = {name: np.atleast_2d(np.asarray(values, dtype=float)) for name, values in scores.items()}
-    depth, wide = (max(values.shape[i] for values in models.values()) for i in (0, 1))
-    if ax is None:
-        _, ax = plt.subplots(figsize=(WIDTH, 0.42 * len(models) + 0.3 * len(title_lines(title)) + 0.6))
-    top = max(values.max() for values in models.values())
+    depth, top = max(map(len, models.values())), max(values.max() for values in models.values())
+    ax = _axes(ax, title, 0.42 * len(models) + 0.6)
     for row, values in enumerate(models.values()):
-        for layer, heads in enumerate(values):
-            start, width = layer * 1.06, 1 / len(heads)
-            for head, value in enumerate(heads):
-                at = start + head * width, row - 0.34
-                ax.add_patch(Rectangle(at, width, 0.68, fc="band", ec="page", lw=1))
-                shade = float(np.clip(value / top, 0, 1))
-                color = COLOR_OF_LAYER[min(layer, 1)]
-                if shade > 0.04:
-                    ax.add_patch(Rectangle(at, width, 0.68, fc=color, alpha=0.75 * shade, ec="none"))
-            if heads.max() >= mark:
-                number, place = form.format(heads.max()).removeprefix("0"), start + (heads.argmax() + 0.5) * width
-                ax.text(place, row, number, ha="center", va="center", weight="bold")
+        for (layer, head), value in np.ndenumerate(values):
+            width, shade = 1 / values.shape[1], 0.75 * float(np.clip(value / top, 0, 1))
+            at, color = (1.06 * layer + head * width, row - 0.34), COLOR_OF_LAYER[min(layer, 1)]
+            for look in {"fc": "band", "ec": "page"}, {"fc": color, "alpha": shade}:
+                ax.add_patch(Rectangle(at, width, 0.68, **look))
+            if value == values[layer].max() >= mark:
+                number = form.format(value).removeprefix("0")
+                ax.text(at[0] + width / 2, row, number, ha="center", va="center", weight="bold")
     ax.set(xlim=(0, 1.06 * depth - 0.06), ylim=(len(models) - 0.5, -0.5), xlabel=label)
-    ax.set_yticks(range(len(models)), models, color="ink")
-    ax.set_xticks(
-        [1.06 * layer + 0.5 for layer in range(depth)], [*LAYERS, *map("layer {}".format, range(2, depth))][:depth]
-    )
+    names = [LAYERS[layer] if layer < 2 else f"layer {layer}" for layer in range(depth)]
+    ax.set_xticks([1.06 * layer + 0.5 for layer in range(depth)], names)
     ax.tick_params(length=0, labeltop=True, labelbottom=False)
-    ax.spines[:].set_visible(False)
-    finding(title, ax)
+    _name_rows([*models], range(len(models)), (), ax)
+    ax.spines["bottom"].set_visible(False)
     return ax
 
 
@@ -482,16 +455,14 @@ def over_training(
 
     `named`: whether lines have names at their ends, in place of a legend.
     """
-    looks = {name: OTHERS if name == "one layer" else None for name in curves}
     for name, curve in curves.items():
-        ax.plot(curve.iloc[1:], label=name, **({"color": looks[name]} if looks[name] else {}))
+        ax.plot(curve.iloc[1:], label=name, **{"color": OTHERS} if name == "one layer" else {})
+    if named:
+        name_ends({line.get_label(): (*line.get_xydata()[-1], line.get_color()) for line in ax.lines}, ax)
     if mark is not None:
         ax.axhline(mark, **THRESHOLD)
     ax.set(xscale="log", xlabel="million tokens read" if ax.get_subplotspec().is_last_row() else "")
     _plain_log(ax)
-    if named:
-        ends = {line.get_label(): (*line.get_xydata()[-1], line.get_color()) for line in ax.lines[: len(curves)]}
-        name_ends(ends, ax)
     finding(title, ax)
     return ax
 
