@@ -11,7 +11,8 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_circuits.circuits.by_hand import induction_behavior
 from transformer_circuits.models.bridge import from_matrices
 from workbooks import inputs
-from workbooks.check import Wrong, exercise
+from workbooks.exercises import exercise
+from workbooks.wrong import Wrong
 
 
 @exercise(inputs.texts(2, 1, 2))
