@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import stamp
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -105,3 +107,29 @@ def test_the_root_is_the_clone_or_what_the_environment_says_or_the_users_cache(t
     monkeypatch.delenv("TRANSFORMER_CIRCUITS_ROOT")
     monkeypatch.setattr(paths, "__file__", str(tmp_path / "lib" / "transformer_circuits" / "paths.py"))
     assert paths.find_clone() is None
+
+
+def test_other_places_install_what_pyproject_declares():
+    """Binder, a devcontainer and the workflows have not been tried here; what they name must exist."""
+    extras = stamp.project()["optional-dependencies"]
+    for name in ("environment.yml", ".binder/environment.yml", ".ci/venv", ".ci/constraints.py"):
+        (chosen,) = re.findall(r"\.\[([\w,]+)\]", (ROOT / name).read_text(encoding="utf-8"))
+        assert set(chosen.split(",")) <= extras.keys(), name
+    oldest, *_, newest = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]["test"][
+        "strategy"
+    ]["matrix"]["python"]
+    classifiers = stamp.project()["classifiers"]
+    assert all(f"Programming Language :: Python :: {version}" in classifiers for version in (oldest, newest))
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    assert container["postCreateCommand"] == "make ready"
+
+
+def test_a_workflow_may_write_only_where_it_must_and_no_push_cancels_a_release():
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert workflow["permissions"] == {"contents": "read"}, path
+        for name, job in workflow["jobs"].items():
+            may = [what for what, level in job.get("permissions", {}).items() if level == "write"]
+            assert may == {"attach": ["contents"], "publish": ["pages", "id-token"]}.get(name, []), f"{path}: {name}"
+    book = yaml.safe_load((ROOT / ".github" / "workflows" / "book.yml").read_text())
+    assert "event_name" in book["concurrency"] and book["jobs"]["attach"]["if"] == "github.event_name == 'release'"
