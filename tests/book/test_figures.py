@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from transformer_circuits.claims import show
 from transformer_circuits.figures import plots, tiles
 from transformer_circuits.figures.style import PALETTE, css, themed, use_style
 from transformer_circuits.paths import ROOT
@@ -74,6 +75,8 @@ def test_words_are_read_on_every_ground(theme):
 
 def test_the_pages_variables_are_the_palette():
     assert (ROOT / "book" / "_static" / "palette.css").read_text(encoding="utf-8") == css()
+    light = {f"var(--tc-{name}, {both[0]})" for name, both in PALETTE["colors"].items()}
+    assert set(show.EDGES.values()) <= light, "of lists of claims, also where there is no page"
 
 
 def test_no_figure_has_a_color_of_its_own_or_text_too_small_for_a_phone(drawn):

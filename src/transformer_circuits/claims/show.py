@@ -14,13 +14,13 @@ from transformer_circuits.claims.ledger import Claim, Record, Verdict, compute, 
 
 # A sign, and a color. Outside the book only the line at a card's edge has the color.
 LOOKS = {
-    Verdict.REPRODUCED: ("✓", "#0b5cad"),
-    Verdict.PARTLY: ("◐", "#8a5a00"),
-    Verdict.NOT_REPRODUCED: ("✗", "#b3261e"),
-    Verdict.HOLDS: ("✓", "#00665e"),
-    Verdict.FAILS: ("✗", "#b3261e"),
-    Verdict.NOTED: ("·", "#5a6270"),
-    Verdict.NOT_RUN: ("–", "#5a6270"),
+    Verdict.REPRODUCED: ("✓", "var(--tc-held, #0b6b50)"),
+    Verdict.PARTLY: ("◐", "var(--tc-partly, #8a5a00)"),
+    Verdict.NOT_REPRODUCED: ("✗", "var(--tc-failed, #b3261e)"),
+    Verdict.HOLDS: ("✓", "var(--tc-identity, #44546a)"),
+    Verdict.FAILS: ("✗", "var(--tc-failed, #b3261e)"),
+    Verdict.NOTED: ("·", "var(--tc-note, #59616c)"),
+    Verdict.NOT_RUN: ("–", "var(--tc-note, #59616c)"),
 }
 SYMBOLS, EDGES = ({verdict: look[part] for verdict, look in LOOKS.items()} for part in (0, 1))
 DIGITS = 3  # of a measured number

@@ -18,46 +18,17 @@ LABEL, WORDS, WIDTH = (PALETTE["sizes"][name] for name in ("label", "words", "wi
 NEUTRAL = ("page", "band", "faint", "other", "soft", "ink", "frame")
 get_named_colors_mapping().update(COLORS)  # so that a plot says color="first"
 
-STYLE = {
-    "figure.figsize": (WIDTH, 3.2),
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "none",  # it lives on the page
-    "figure.dpi": 100,
-    "figure.labelsize": LABEL,
-    "figure.titlesize": WORDS,
-    "figure.titleweight": "bold",
-    "savefig.dpi": 200,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "transformer-circuits",
-    "font.family": "DejaVu Sans",
-    "font.size": LABEL,
-    "mathtext.fontset": "dejavusans",
-    "text.color": "ink",
-    "axes.facecolor": "none",
-    "axes.edgecolor": "other",
-    "axes.labelcolor": "soft",
-    "axes.labelsize": LABEL,
-    "axes.titlesize": LABEL,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.unicode_minus": True,
-    "xtick.color": "other",
-    "ytick.color": "other",
-    "xtick.labelcolor": "soft",
-    "ytick.labelcolor": "soft",
-    "xtick.labelsize": LABEL,
-    "ytick.labelsize": LABEL,
-    "legend.fontsize": LABEL,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "patch.facecolor": "second",
-    "hatch.color": "other",
-    "image.interpolation": "nearest",
-    # C0 is the second layer, C1 the first, C2 what is negative.
-    "axes.prop_cycle": matplotlib.cycler(color=["second", "first", "negative", "other", "ink"]),
-}
+SIZED = "font.size figure.labelsize axes.labelsize axes.titlesize xtick.labelsize ytick.labelsize legend.fontsize"
+STYLE = (
+    PALETTE["style"]
+    | dict.fromkeys(SIZED.split(), LABEL)
+    | {
+        "figure.titlesize": WORDS,
+        "figure.figsize": (WIDTH, 3.2),
+        # C0 is the second layer, C1 the first, C2 what is negative.
+        "axes.prop_cycle": matplotlib.cycler(color=["second", "first", "negative", "other", "ink"]),
+    }
+)
 
 
 def use_style() -> None:
