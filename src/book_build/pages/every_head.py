@@ -1,7 +1,7 @@
 """The page "Every head of the two-layer model": a tile for each head, and behind it where it attends, what that is
 worth, and what its weights do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.copying import self_boost
 from transformer_circuits.circuits.head_map import head_map, rises, windows_of
 from transformer_circuits.data import vocabulary
+from transformer_circuits.figures.plots import LAYERS
 from transformer_circuits.figures.tiles import Tile
 from transformer_circuits.figures.widgets import attended
 from transformer_circuits.measures import repeats, weights
@@ -24,9 +25,18 @@ from transformer_circuits.models import load_model
 
 MODEL, TEXT = "attn-only-2l", "Peter met Mrs. Gramley, and Mr. Gramley laughed."
 SHOWN = 24  # tokens of a passage
+KINDS = {"copying": "copies", "negative": "lowers"}
 FEW = 0.02  # a behavior at fewer of the places is not shown
 # Where a head attends most, the first that holds; the last one is all that is left.
-PLACES = ("start token", "current token", "previous token", "after an earlier copy", "an earlier copy", "elsewhere")
+PLACES = (
+    "start token",
+    "current token",
+    "previous token",
+    "after an earlier copy",
+    "an earlier copy",
+    "2 to 5 back",
+    "elsewhere",
+)
 
 
 def place_of(windows: Int[Tensor, "row pos"]) -> Int[Tensor, "row dest src"]:
@@ -35,11 +45,11 @@ def place_of(windows: Int[Tensor, "row pos"]) -> Int[Tensor, "row dest src"]:
     behind = torch.arange(n)[:, None] - torch.arange(n)
     same = windows[:, :, None] == windows[:, None, :]
     after = repeats.after_earlier(windows)
-    holds = [(torch.arange(n) == 0).expand_as(same), (behind == 0).expand_as(same), (behind == 1).expand_as(same)]
-    place = torch.full_like(same, len(PLACES) - 1, dtype=torch.long)
-    for i, where in reversed([*enumerate([*holds, after, same])]):
-        place[where] = i
-    return place
+    places = [torch.arange(n) == 0, behind == 0, behind == 1, after, same, (2 <= behind) & (behind <= 5)]
+    found = torch.full_like(same, len(PLACES) - 1, dtype=torch.long)
+    for i, where in reversed([*enumerate(places)]):
+        found[where.expand_as(same)] = i
+    return found
 
 
 class Behavior(NamedTuple):
@@ -75,9 +85,8 @@ def behaviors(
         following = tokens([0], strings[row][at + 1 :])
         cheaper = f"<p>Then comes {following}: {rise[row, at]:.1f} nats cheaper with the head.</p>"
         passage = attended(text, seen, [name], words) + cheaper
-        found.append(
-            Behavior(words, share, float(rise[here].mean()), float(rise[here].sum() / rise[:, 1:].sum()), passage)
-        )
+        of_all = float(rise[here].sum() / rise[:, 1:].sum())
+        found.append(Behavior(words, share, float(rise[here].mean()), of_all, passage))
     return sorted(found, key=lambda behavior: -behavior.share)
 
 
@@ -87,41 +96,17 @@ def weights_of(model: Any, every: pd.DataFrame, names: Sequence[str]) -> dict[st
     for name, row in every.iterrows():
         layer, head = map(int, name.split("."))
         if layer:
-            sides = [f"{side} read 0.{int(read[i, head].argmax())} most ({float(read[i, head].max()):.1f} times chance)"
-                     for i, side in enumerate(("queries", "keys"))]  # fmt: skip
+            most = {side: read[i, head].max(dim=-1) for i, side in enumerate(("queries", "keys"))}
+            sides = (f"{side} read 0.{int(at)} most ({float(x):.1f} times chance)" for side, (x, at) in most.items())
             QK = " and ".join(sides)
         else:
             own = self_boost(model.W_E @ model.QK[layer, head] @ model.W_E.T).top_1
             QK = f"between tokens alone, {own:.0%} of them would look for themselves first"
-        kind = (
-            "copies"
-            if "copying" in row["names"]
-            else "lowers"
-            if "negative" in row["names"]
-            else "neither copies nor lowers"
-        )
+        kind = next((KINDS[kind] for kind in row["names"] if kind in KINDS), "neither copies nor lowers")
         positivity = f"{row.positivity:+z.2f}".replace("-", "\N{MINUS SIGN}")
         raises = tokens(row.raises, names)
         lines[name] = QK, f"{kind} what it attends to (positivity {positivity}); raises {raises} most often"
     return lines
-
-
-def write_page(
-    out: Path,
-    every: pd.DataFrame,
-    drawn: Mapping[str, Tile],
-    found: Mapping[str, Sequence[Behavior]],
-    lines: Mapping[str, tuple[str, str]],
-    places: int,
-) -> None:
-    """Write the page. `places`: how many there are in the text behind the behaviors."""
-    layers = {
-        title: [drawn[name] for name in drawn if name[0] == layer]
-        for layer, title in (("1", "second layer"), ("0", "first layer"))
-    }  # noqa: E501
-    links = {name: f"#head-{name}" for name in drawn}
-    facts = {"every": every, "found": found, "lines": lines, "places": places, "model": MODEL, "text": TEXT}
-    out.write_text(render("every_head.md", tiles=tile_links(layers, links), **facts), encoding="utf8")
 
 
 @torch.no_grad()
@@ -133,10 +118,13 @@ def main(out: Path) -> None:
     attention, strings = heads.patterns(model, text), [[names[i] for i in row] for row in windows.tolist()]
     sample = heads.patterns(model, model.to_tokens(TEXT))[:, 0]
     best = {f"{layer}.{int(effects.cost[layer].argmax())}" for layer in range(model.cfg.n_layers)}
-    drawn, found = {}, {}
+    groups, found = {"second layer": [], "first layer": []}, {}
     for name, row in every.iterrows():
         layer, head = map(int, name.split("."))
         role = (row.names or ["–"])[0] if row.works else "no effect"
-        drawn[name] = Tile(name, sample[layer, head], row.cost, role, marked=name in best)
+        groups[LAYERS[layer]].append(Tile(name, sample[layer, head], row.cost, role, marked=name in best))
         found[name] = behaviors(name, attention[layer, :, head], rise[layer, head], place, strings)
-    write_page(out, every, drawn, found, weights_of(model, every, names), text[:, 1:].numel())
+    tiles = tile_links(groups, {name: f"#head-{name}" for name in every.index})
+    facts = {"found": found, "lines": weights_of(model, every, names), "places": text[:, 1:].numel()}
+    page = render("every_head.md", tiles=tiles, every=every, model=MODEL, text=TEXT, **facts)
+    out.write_text(page, encoding="utf8")
