@@ -13,7 +13,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from book_build import CHECKED, code_cells, forks, notebooks
+from book_build import forks
+from book_build.build import CHECKED, code_cells, notebooks
 from transformer_circuits.paths import ROOT
 
 SOME = ("00", "02", "04", "07")  # the ones in which a name meant two things
