@@ -5,6 +5,7 @@ stream that this layer reads is a constant plus parts. `by_content` has a part f
 `by_path` one for each head of the first layer. A score is then a sum over pairs, one part in the query, one in the key.
 """
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,11 +15,17 @@ from torch import Tensor
 from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.measures import prediction, repeats, weights
+from transformer_circuits.models.release import data_file
 
 REACH = 7  # content is split by how many tokens back it comes from: 0 to 6; what is older is one more part
 TWO_MATCHES = [(0, 1), (1, 2)]  # this token matches; the one before it matches too
 LONGEST = 3  # matching tokens that are told apart (claim T20)
 START = LONGEST + 1  # the start token, among the kinds of `match_lengths`
+
+
+def recorded() -> dict[str, Any]:
+    """Return what `book_tools.matches` measured, by model, in pairs of an estimate and its standard error."""
+    return json.loads(data_file("matches.json").read_text())
 
 
 class Parts(NamedTuple):
