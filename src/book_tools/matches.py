@@ -18,8 +18,9 @@ from tqdm import tqdm
 
 from transformer_circuits import data
 from transformer_circuits.circuits import competition, heads, matches
-from transformer_circuits.measures import ablation, attention, estimates, prediction, repeats
+from transformer_circuits.measures import ablation, attention, estimates, repeats
 from transformer_circuits.models import load_model
+from transformer_circuits.models.view import BATCH, View
 from transformer_circuits.paths import DATA
 from transformer_circuits.training import clamped
 
@@ -233,7 +234,7 @@ def values(
             "blocks.1.attn.hook_z",
             "blocks.1.hook_resid_post",
         ]
-        caches = [model.run_with_cache(rows, names_filter=names)[1] for rows in draw.tokens.split(prediction.BATCH)]
+        caches = [model.run_with_cache(rows, names_filter=names)[1] for rows in draw.tokens.split(BATCH)]
         z, A, mine, stream = (torch.cat([cache[name] for cache in caches]) for name in names)
         mean, W_O = z.mean(dim=(0, 1)), model.W_O[1, list(induce)]
         A, mine = A[:, list(induce)], mine[:, :, list(induce)]
@@ -265,7 +266,9 @@ def measure(name: str) -> dict[str, Any]:
     windows = data.held_out_windows(TEST_WINDOWS + FIT_WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)
     kept, fit = windows[:TEST_WINDOWS], windows[TEST_WINDOWS:]
     works = ablation.recorded_effects(name).working
-    mean = torch.cat([heads.pattern_scores(model, rows, mean_back, n_layers=1) for rows in fit[:, :-1].split(2)], dim=1)
+    mean = torch.cat(
+        [View.of(model).pattern_scores(rows, mean_back, n_layers=1) for rows in fit[:, :-1].split(2)], dim=1
+    )
     back = mean[0].mean(dim=0)  # [head, back]
     previous = int(back[:, 1].where(works[0], torch.tensor(0.0)).argmax())
     ranked = [(head, score) for head, score in heads_by_score(model) if works[1, head]]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformer_lens.utilities import get_act_name
 
-from transformer_circuits.measures import prediction
+from transformer_circuits.models.view import BATCH as ROWS
 
 RIDGE = 5.0  # observations by which a token's own numbers are pulled to those of all tokens
 BATCH, RATE, EPOCHS = 1024, 0.02, 2  # tokens a step of the fit to the loss
@@ -34,7 +34,7 @@ def at_places(model: Any, windows: Int[Tensor, "row pos+1"], every: int) -> Head
     names = [get_act_name("attn_scores", 0), get_act_name("z", 0)]
     at = torch.arange(1, windows.shape[1] - 1, every)
     found: list[list[Tensor]] = [[], []]
-    for rows in windows.split(prediction.BATCH):
+    for rows in windows.split(ROWS):
         _, cache = model.run_with_cache(rows[:, :-1], names_filter=names, stop_at_layer=1)
         found[0].append(cache[names[0]][:, :, at].logsumexp(dim=-1).transpose(1, 2))
         found[1].append(cache[names[1]][:, at])

@@ -14,8 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.utilities import get_act_name
 
-from transformer_circuits.measures import prediction, repeats, weights
+from transformer_circuits.measures import repeats, weights
 from transformer_circuits.models.release import data_file
+from transformer_circuits.models.view import BATCH
 
 REACH = 7  # content is split by how many tokens back it comes from: 0 to 6; what is older is one more part
 TWO_MATCHES = [(0, 1), (1, 2)]  # this token matches; the one before it matches too
@@ -48,7 +49,7 @@ def by_content(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
     """
     mean = model.W_E[tokens].mean(dim=(0, 1))
     found: list[list[Tensor]] = [[] for _ in range(REACH + 1)]
-    for rows in tokens.split(prediction.BATCH):
+    for rows in tokens.split(BATCH):
         A = first_patterns(model, rows)
         own = model.W_E[rows] - mean
         v = torch.einsum("rpm,hmd->rhpd", own, model.W_V[0])
@@ -68,7 +69,7 @@ def by_path(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
     """Return the token's own part, one for each first-layer head, and the constant: the position, and all means over
     these rows and positions, which the other parts lack."""
     embedding, z = [], []
-    for rows in tokens.split(prediction.BATCH):
+    for rows in tokens.split(BATCH):
         A, v = first_patterns(model, rows), torch.einsum("rpm,hmd->rhpd", model.W_E[rows], model.W_V[0])
         embedding.append(model.W_E[rows])
         z.append(A @ v)
@@ -176,7 +177,7 @@ def on_text(model: Any, windows: Int[Tensor, "row pos+1"], head: int) -> Text:
     """Return windows of text as one head of the second layer sees them."""
     names = [get_act_name(name, 1) for name in ("pattern", "v", "resid_post")]
     found = []
-    for rows in windows.split(prediction.BATCH):
+    for rows in windows.split(BATCH):
         _, cache = model.run_with_cache(rows[:, :-1], names_filter=names)
         A, v, stream = (cache[name] for name in names)
         A, v = A[:, head], v[:, :, head]
@@ -227,7 +228,7 @@ def overlaps(model: Any, tokens: Int[Tensor, "row pos"], reach: int = 64) -> Flo
     """Return, for each path, the sum over o of a(o) b(o + 1): `a` is the mean attention of the query's head to the
     token o back, `b` that of the key's. The direct path has all of it at 0. The start token is left out."""
     total = torch.zeros(model.cfg.n_heads, reach + 1)
-    for rows in tokens.split(prediction.BATCH):
+    for rows in tokens.split(BATCH):
         A = first_patterns(model, rows)
         means = [A.diagonal(-back, -2, -1)[..., 1:].mean(dim=-1).sum(dim=0) for back in range(reach + 1)]
         total += torch.stack(means, dim=1).cpu()
