@@ -1,12 +1,12 @@
 """What belongs to an exercise on a page, folded: hints, solution, answers, figures."""
 
-import base64
 import html
 import io
 
 import matplotlib.pyplot as plt
 from IPython.display import HTML, Markdown
 
+from transformer_circuits.figures.style import themed
 from workbooks.check import PASSED
 from workbooks.exercises import EXERCISES
 
@@ -36,9 +36,9 @@ def folded(texts: dict[str, str], unfolded: bool = False) -> Markdown:
 def drawn(name: str, alt: str, caption: str) -> HTML:
     """Return the current figure of matplotlib with its caption, folded until the check has passed. The figure is inside
     the fold: JupyterLab opens folded outputs when all cells are run."""
-    image = io.BytesIO()
-    plt.savefig(image, format="png", bbox_inches="tight")
+    image = io.StringIO()
+    plt.savefig(image, format="svg", bbox_inches="tight")
     plt.close()
-    source = f"data:image/png;base64,{base64.b64encode(image.getvalue()).decode()}"
-    picture = f'<img src="{source}" alt="{html.escape(alt)}"><p>{html.escape(caption)}</p>'
+    ground = f'<div style="background: var(--tc-page, #fff)">{themed(image.getvalue(), alt, name)}</div>'
+    picture = f"{ground}<p>{html.escape(caption)}</p>"
     return HTML(f"<details{' open' * (name in PASSED)}><summary>What the function finds</summary>{picture}</details>")

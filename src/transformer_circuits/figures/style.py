@@ -48,13 +48,13 @@ def css() -> str:
 
 
 def variable(color: str) -> str:
-    """Return a color of a figure, "#0072b2", as the variable of a page. A gray is the nearest neutral of the palette;
+    """Return a color of a figure, "#0072b2", as the variable of a page, or itself elsewhere. A gray is the nearest neutral of the palette;
     a color that the palette does not have stays."""
     names = {light: name for name, light in COLORS.items()}
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     if color not in names and red == green == blue:
         color = min((COLORS[name] for name in NEUTRAL), key=lambda neutral: abs(int(neutral[3:5], 16) - green))
-    return f"var(--tc-{names[color].replace('_', '-')})" if color in names else color
+    return f"var(--tc-{names[color].replace('_', '-')}, {color})" if color in names else color
 
 
 def themed(svg: str, alt: str, prefix: str) -> str:
