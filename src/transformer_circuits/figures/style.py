@@ -48,8 +48,8 @@ def css() -> str:
 
 
 def variable(color: str) -> str:
-    """Return a color of a figure, "#0072b2", as the variable of a page, or itself elsewhere. A gray is the nearest neutral of the palette;
-    a color that the palette does not have stays."""
+    """Return a color of a figure, "#0072b2", as the variable of a page, or itself elsewhere. A gray is the nearest
+    neutral of the palette; a color that the palette does not have stays."""
     names = {light: name for name, light in COLORS.items()}
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     if color not in names and red == green == blue:
