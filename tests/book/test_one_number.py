@@ -11,7 +11,8 @@ import yaml
 from bs4 import BeautifulSoup
 
 QUANTITIES = yaml.safe_load(Path(__file__).with_name("quantities.yml").read_text(encoding="utf-8"))
-NUMBER = r"(?P<value>(?:\d[\d,]*)?\.?\d+)(?:(?: ± [\d.]+)? ?(?P<unit>%|nats|thousandths|times))?"
+# Atomic, so that what must not follow is looked for behind the whole number and its unit.
+NUMBER = r"(?>(?P<value>(?:\d[\d,]*)?\.?\d+)(?:(?: ± [\d.]+)? ?(?P<unit>%|nats|thousandths|times))?)"
 
 
 class Mention(NamedTuple):

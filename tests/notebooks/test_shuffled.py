@@ -1,11 +1,12 @@
 """A reader may run a chapter's cells once more, in any order: each still works, and prints what it printed. So no name is used for two things.
 
-All chapters take ten minutes; `SHUFFLED=all` runs them all.
+Names are looked at in all chapters. To run all twice takes ten minutes: `SHUFFLED=all`.
 """
 
 import json
 import os
 import random
+import symtable
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,40 @@ from transformer_circuits.paths import ROOT
 
 SOME = ("00", "02", "04", "07")  # the ones in which a name meant two things
 CHOSEN = [path for path in notebooks(ROOT) if os.environ.get("SHUFFLED") == "all" or path.stem[:2] in SOME]
+
+
+@pytest.mark.parametrize("path", notebooks(ROOT), ids=lambda path: path.stem)
+def test_a_name_that_other_cells_read_is_given_in_one_cell(path):
+    assert shared_names({cell.id: cell.source for cell in rerun(path)}) == []
+
+
+def test_a_name_that_two_cells_give_and_a_third_reads_is_found():
+    cells = {"a": "x = [1, 2]\ni = 1", "b": "def f(y):\n    return len(x) + y", "c": "x, i = 5, 2\nprint(i)"}
+    assert shared_names(cells) == ["x is given in a and c, and read in b"]
+    assert shared_names(cells | {"c": "print(f(3), [x for x in 'ab'])"}) == []
+
+
+def shared_names(cells: Mapping[str, str]) -> list[str]:
+    """Return the names that several cells give and another one reads."""
+    tables = {id: symtable.symtable(source, id, "exec") for id, source in cells.items()}
+    given = {id: {s.get_name() for s in table.get_symbols() if s.is_assigned()} for id, table in tables.items()}
+    read = {id: set(read_in(table)) - given[id] for id, table in tables.items()}
+    found = []
+    for name in sorted(set().union(*read.values())):
+        givers = [id for id in cells if name in given[id]]
+        if len(givers) > 1:
+            readers = [id for id in cells if name in read[id]]
+            found.append(f"{name} is given in {' and '.join(givers)}, and read in {', '.join(readers)}")
+    return found
+
+
+def read_in(table: symtable.SymbolTable) -> Iterator[str]:
+    """Yield the names of the cell that its code, and the functions in it, read."""
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (symbol.is_global() or table.get_type() == "module"):
+            yield symbol.get_name()
+    for child in table.get_children():
+        yield from read_in(child)
 
 
 @pytest.mark.parametrize("path", CHOSEN, ids=lambda path: path.stem)
@@ -61,7 +96,7 @@ def problems(path: Path) -> Iterator[str]:
     from IPython.utils.capture import capture_output
 
     shell = InteractiveShell.instance()
-    cells = [cell for cell in code_cells(nbformat.read(path, as_version=4)) if "remove-cell" not in tags(cell)]
+    cells = rerun(path)
     again = random.Random(0).sample(cells, len(cells))
     first = {}
     for run, cell in [*((1, cell) for cell in cells), *((2, cell) for cell in again)]:
@@ -76,6 +111,10 @@ def problems(path: Path) -> Iterator[str]:
         shown = "\n".join(texts).strip() if CHECKED in tags(cell) else ""
         if first.setdefault(cell.id, shown) != shown:
             yield f"{name} prints {shown!r} instead of {first[cell.id]!r}"
+
+
+def rerun(path: Path) -> list[nbformat.NotebookNode]:
+    return [cell for cell in code_cells(nbformat.read(path, as_version=4)) if "remove-cell" not in tags(cell)]
 
 
 def tags(cell: nbformat.NotebookNode) -> list[str]:
