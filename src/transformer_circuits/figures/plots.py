@@ -71,11 +71,12 @@ def _name_rows(names: Sequence[str], places: Sequence[float], bold: Collection[s
 def cells(values: ArrayLike, ax: Axes, *, color: str = "ink", below: str = "negative", largest: float = 1.0) -> None:
     """Draw a matrix as cells around whole coordinates, rows downwards: the page at 0, and at `largest` the color."""
     values = np.nan_to_num(np.asarray(values, dtype=float)) / largest
-    shade = np.round(SHADES * values.clip(-1, 1)).astype(int)
+    shades = SHADES if values.size < 1000 else SHADES // 3  # a large matrix would be a large picture
+    shade = np.round(shades * values.clip(-1, 1)).astype(int)
     for level in np.unique(shade[shade != 0]):
         corners = np.argwhere(shade == level)[:, ::-1] - 0.5
         places = [Path(Path.unit_rectangle().vertices + corner, Path.unit_rectangle().codes) for corner in corners]
-        look = {"fc": color if level > 0 else below, "alpha": abs(level) / SHADES, "lw": 0, "antialiased": False}
+        look = {"fc": color if level > 0 else below, "alpha": abs(level) / shades, "lw": 0, "antialiased": False}
         ax.add_patch(PathPatch(Path.make_compound_path(*places), **look))
     rows, columns = values.shape
     ax.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))

@@ -60,12 +60,12 @@ def variable(color: str) -> str:
 def themed(svg: str, alt: str, prefix: str) -> str:
     """Return a figure as SVG to stand in a page, whose theme and font it takes. `prefix`: of its ids, which are
     those that it refers to itself."""
-    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r"<(metadata|style).*?</\1>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     used = set(re.findall(r'(?:url\(#|href="#)([\w-]+)', svg))
     svg = re.sub(r' id="([\w-]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in used else "", svg)
     svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     svg = re.sub(r"#[0-9a-f]{6}\b", lambda m: variable(m[0]), svg)
     svg = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--pst-font-family-base, sans-serif)", svg)
     svg = re.sub(r"'DejaVu Sans Mono'[^;\"]*", "var(--pst-font-family-monospace, monospace)", svg)
-    svg = re.sub(r"\s*\n\s*", "\n", svg)
+    svg = re.sub(r"(\.\d\d)\d+", r"\1", re.sub(r" *\n *", " ", svg))  # a hundredth of a point cannot be seen
     return svg.replace("<svg", f'<svg class="tc-picture" role="img" aria-label="{html.escape(alt)}"', 1)
