@@ -1,24 +1,32 @@
-// Tokens to point at (transformer_circuits/figures/widgets.py): those that the pointed one attends to are shaded and named; or what was expected in its place is listed.
+// Tokens to point at (transformer_circuits/figures/widgets.py): those that the pointed one attends to are shaded and
+// named; or what was expected in its place is listed.
 for (const box of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(".tc-attend"))) {
-  const text = box.querySelector(".tc-attend-text"), says = box.querySelector(".tc-attend-says"), buttons = box.querySelectorAll("button");
-  const tokens = /** @type {HTMLElement[]} */ ([...text.children]), { heads, lists, own, at } = JSON.parse(box.querySelector("script").textContent);
+  const text = box.querySelector(".tc-attend-text"), says = box.querySelector(".tc-attend-says"),
+    buttons = box.querySelectorAll("button");
+  const tokens = /** @type {HTMLElement[]} */ ([...text.children]), { heads, lists, own, at } =
+    JSON.parse(box.querySelector("script").textContent);
   const chip = (textContent) => Object.assign(document.createElement("code"), { className: "token", textContent });
   let head = 0, chosen = at, pointed = at;
 
   function listed() {
     if (lists) return lists[pointed];
-    const row = heads[head][pointed], most = [...row.keys()].sort((j, k) => row[k] - row[j]).slice(0, 3).filter((j) => row[j] >= 3);
-    tokens.forEach((token, j) => (token.style.setProperty("--a", `${row[j] ?? 0}%`), token.classList.toggle("tc-ahead", j > pointed)));
+    const row = heads[head][pointed], most = [...row.keys()].sort((j, k) => row[k] - row[j]).slice(0, 3).filter((j) =>
+      row[j] >= 3);
+    tokens.forEach((token, j) => (token.style.setProperty("--a", `${row[j] ?? 0}%`),
+      token.classList.toggle("tc-ahead", j > pointed)));
     return most.map((j) => [tokens[j].textContent, row[j]]);
   }
 
   function draw() {
-    const list = listed(), verb = lists ? ` was expected with ${own[pointed]}%. Best: ` : list.length ? " attends to " : " attends to nothing here";
-    tokens.forEach((token, j) => (token.classList.toggle("tc-here", j === pointed), token.setAttribute("aria-selected", String(j === chosen))));
+    const list = listed(), verb = lists ? ` was expected with ${own[pointed]}%. Best: ` : list.length ? " attends to " :
+      " attends to nothing here";
+    tokens.forEach((token, j) => (token.classList.toggle("tc-here", j === pointed),
+      token.setAttribute("aria-selected", String(j === chosen))));
     text.setAttribute("aria-activedescendant", tokens[chosen].id);
     buttons.forEach((button, h) => button.setAttribute("aria-pressed", String(h === head)));
     if (buttons.length) box.dataset.layer = buttons[head].dataset.layer;
-    says.replaceChildren(chip(tokens[pointed].textContent), verb, ...list.flatMap(([name, percent]) => [chip(name), ` ${percent}%  `]));
+    says.replaceChildren(chip(tokens[pointed].textContent), verb,
+      ...list.flatMap(([name, percent]) => [chip(name), ` ${percent}%  `]));
   }
 
   function point(i, stay = false) {
@@ -27,7 +35,8 @@ for (const box of /** @type {NodeListOf<HTMLElement>} */ (document.querySelector
     draw();
   }
   text.addEventListener("pointerleave", () => point(chosen));
-  tokens.forEach((token, i) => (token.addEventListener("pointerenter", () => point(i)), token.addEventListener("click", () => point(i, true))));
+  tokens.forEach((token, i) => (token.addEventListener("pointerenter", () => point(i)),
+    token.addEventListener("click", () => point(i, true))));
   text.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     const to = { ArrowLeft: chosen - 1, ArrowRight: chosen + 1, Home: 0, End: tokens.length - 1 }[event.key];
     if (to === undefined) return;

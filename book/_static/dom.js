@@ -50,7 +50,8 @@ const dom = (() => {
     return p > 0 && p < 0.001 ? "<0.1%" : `${(100 * p).toFixed(near ? 1 : 0)}%`;
   }
 
-  // Goes through steps 0 to `last()`, of which `at()` is shown: a button that plays, with `pace()` milliseconds for each,
+  // Goes through steps 0 to `last()`, of which `at()` is shown: a button that plays, with `pace()` milliseconds for
+  // each,
   // and pauses; and keys.
   function stepper({ at, last, go, pace, className = "" }) {
     let timer = 0;
@@ -93,16 +94,20 @@ const dom = (() => {
 
   // An error in a sentence, if this browser is too old for the pages.
   function modern() {
-    const lacks = [["DecompressionStream", window.DecompressionStream], ["Array.at", [].at]].find(([, there]) => !there);
+    const lacks = [["DecompressionStream", window.DecompressionStream], ["Array.at", [].at]].find(([, there]) =>
+      !there);
     if (lacks) throw new Error(`This page needs a newer browser, of 2023 or later: this one has no ${lacks[0]}.`);
   }
 
-  // Returns `ask(kind, rest)`, which promises the answer of `server()[kind](rest)`, in a worker made from the source text
+  // Returns `ask(kind, rest)`, which promises the answer of `server()[kind](rest)`, in a worker made from the source
+  // text
   // of `functions`: a page opened from disk may not load one from a file.
   function worker(functions, server) {
     modern();
-    const after = `const answer = ${answer}, kinds = ${server.name}(); onmessage = (e) => postMessage(answer(kinds, e.data));`;
-    const source = new Blob([[...functions, server, after].join("\n")], { type: "text/javascript" }), waiting = new Map();
+    const after = `const answer = ${answer}, kinds = ${server.name}();
+      onmessage = (e) => postMessage(answer(kinds, e.data));`;
+    const source = new Blob([[...functions, server, after].join("\n")], { type: "text/javascript" }),
+      waiting = new Map();
     let asked = 0, answered = false, broken = null, thread;
     function fail(event = {}) { // a server's policy may forbid workers, at once or a moment later
       broken = new Error(answered ? `The worker stopped (${event.message ?? "no reason given"}).`
@@ -130,7 +135,8 @@ const dom = (() => {
   }
 
   // Loads what the build wrote for a page: a script, since a page opened from disk may load nothing else, that calls
-  // `pageData(facts, data)`. `data`: none, or bytes, gzipped, which checks their sum, in base64. Returns { facts, bytes };
+  // `pageData(facts, data)`. `data`: none, or bytes, gzipped, which checks their sum, in base64. Returns { facts, bytes
+  // };
   // an error says in a sentence what is wrong.
   const waiting = new Map(); // by address: what to do with the data
   window.pageData = (...given) => waiting.get(document.currentScript.src)(given);

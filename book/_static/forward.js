@@ -1,18 +1,24 @@
-// What the pages "Play" and "Grow one" share to compute with: products of matrices, and the forward pass of an attention-only transformer. Workers
+// What the pages "Play" and "Grow one" share to compute with: products of matrices, and the forward pass of an
+// attention-only transformer. Workers
 // run these functions from their own source text, so that none may use what is outside it but the others.
 
-// ---- products of matrices ----------------------------------------------------------------------------------------------------
+// ---- products of matrices -------------------------------------------------------------------------------------------
 
-// C[n, m] = A[n, k] B[k, m], in a memory of single-precision numbers. n is a multiple of 4, m of 8; B lies in panels of 8 columns,
-// [panel][k][8]; `lda`, `ldb`, `ldc`: numbers from row to row of A, panel to panel of B, row to row of C. All other arguments are
-// places in memory. In WebAssembly with SIMD, assembled here from its instructions: 4 to 8 times as fast as plain loops.
+// C[n, m] = A[n, k] B[k, m], in a memory of single-precision numbers. n is a multiple of 4, m of 8; B lies in panels of
+// 8 columns,
+// [panel][k][8]; `lda`, `ldb`, `ldc`: numbers from row to row of A, panel to panel of B, row to row of C. All other
+// arguments are
+// places in memory. In WebAssembly with SIMD, assembled here from its instructions: 4 to 8 times as fast as plain
+// loops.
 function forwardMemory(numbers) {
   if (!globalThis.WebAssembly) throw new Error("this browser has no WebAssembly");
   const pages = Math.ceil(numbers / 16384), memory = new WebAssembly.Memory({ initial: pages, maximum: pages });
-  const { matmul } = /** @type {any} */ (new WebAssembly.Instance(new WebAssembly.Module(assemble()), { m: { m: memory } }).exports);
+  const { matmul } = /** @type {any} */ (new WebAssembly.Instance(new WebAssembly.Module(assemble()),
+    { m: { m: memory } }).exports);
   return {
     F: new Float32Array(memory.buffer),
-    matmul: (A, lda, B, ldb, C, ldc, n, k, m) => n && k && m && matmul(4 * A, 4 * lda, 4 * B, 4 * ldb, 4 * C, 4 * ldc, n, k, m),
+    matmul: (A, lda, B, ldb, C, ldc, n, k, m) => n && k && m && matmul(4 * A, 4 * lda, 4 * B, 4 * ldb, 4 * C, 4 * ldc,
+      n, k, m),
   };
 
   // For each panel of B, for each four rows of A, for each k.
@@ -21,26 +27,31 @@ function forwardMemory(numbers) {
     const signed = (x) => (x >= -64 && x < 64 ? [x & 127] : [(x & 127) | 128, ...signed(x >> 7)]);
     const sized = (bytes) => [...unsigned(bytes.length), ...bytes];
     const section = (id, ...items) => [id, ...sized([items.length, ...items.flat()])];
-    const names = ["A", "lda", "B", "ldb", "C", "ldc", "n", "k", "m", "a0", "a1", "a2", "a3", "b", "c", "rows", "left", "row"];
+    const names = ["A", "lda", "B", "ldb", "C", "ldc", "n", "k", "m", "a0", "a1", "a2", "a3", "b", "c", "rows", "left",
+      "row"];
     const vectors = ["s00", "s01", "s10", "s11", "s20", "s21", "s30", "s31", "b0", "b1", "x"];
     const local = (name) => [...names, ...vectors].indexOf(name);
     const I32 = 0x7f, V128 = 0x7b, VOID = 0x40;
     const get = (name) => [0x20, local(name)], set = (name, ...value) => [...value.flat(), 0x21, local(name)];
     const number = (x) => [0x41, ...signed(x)];
-    const add = (x, y) => [...x, ...y, 0x6a], subtract = (x, y) => [...x, ...y, 0x6b], shift = (x, by) => [...x, ...number(by), 0x74];
+    const add = (x, y) => [...x, ...y, 0x6a], subtract = (x, y) => [...x, ...y, 0x6b], shift = (x, by) =>
+      [...x, ...number(by), 0x74];
     const loop = (...body) => [0x03, VOID, ...body.flat(), 0x0b];
     const againIf = (x) => [...x, 0x0d, 0];
     const vector = (code, ...rest) => [0xfd, ...unsigned(code), ...rest];
-    const load = (from, offset) => [...get(from), ...vector(0, 2, offset)], splat = (from) => [...get(from), ...vector(9, 2, 0)];
+    const load = (from, offset) => [...get(from), ...vector(0, 2, offset)], splat = (from) =>
+      [...get(from), ...vector(9, 2, 0)];
     const store = (to, offset, value) => [...get(to), ...get(value), ...vector(11, 2, offset)];
-    const times = (x, y) => [...get(x), ...get(y), ...vector(0xe6)], plus = (x, y) => [...get(x), ...y, ...vector(0xe4)];
+    const times = (x, y) => [...get(x), ...get(y), ...vector(0xe6)], plus = (x, y) =>
+      [...get(x), ...y, ...vector(0xe4)];
     const zero = vector(12, ...Array(16).fill(0));
     const four = [0, 1, 2, 3];
 
     const inner = loop(
       set("b0", load("b", 0)), set("b1", load("b", 16)),
       ...four.map((r) => [
-        ...set("x", splat(`a${r}`)), ...set(`s${r}0`, plus(`s${r}0`, times("x", "b0"))), ...set(`s${r}1`, plus(`s${r}1`, times("x", "b1"))),
+        ...set("x", splat(`a${r}`)), ...set(`s${r}0`, plus(`s${r}0`, times("x", "b0"))),
+          ...set(`s${r}1`, plus(`s${r}1`, times("x", "b1"))),
       ]),
       ...four.map((r) => set(`a${r}`, add(get(`a${r}`), number(4)))),
       set("b", add(get("b"), number(32))),
@@ -51,7 +62,8 @@ function forwardMemory(numbers) {
       set("a0", get("row")), ...[1, 2, 3].map((r) => set(`a${r}`, add(get(`a${r - 1}`), get("lda")))),
       set("b", get("B")), set("left", get("k")),
       inner,
-      ...four.map((r) => [...store("c", 0, `s${r}0`), ...store("c", 16, `s${r}1`), ...set("c", add(get("c"), get("ldc")))]),
+      ...four.map((r) => [...store("c", 0, `s${r}0`), ...store("c", 16, `s${r}1`),
+        ...set("c", add(get("c"), get("ldc")))]),
       set("row", add(get("row"), shift(get("lda"), 2))),
       set("rows", subtract(get("rows"), number(4))), againIf(get("rows")),
     );
@@ -73,7 +85,7 @@ function forwardMemory(numbers) {
   }
 }
 
-// ---- the forward pass --------------------------------------------------------------------------------------------------------
+// ---- the forward pass -----------------------------------------------------------------------------------------------
 
 // Places of numbers in a memory that is made when all are taken: multiples of 16 bytes.
 function forwardPlaces() {
@@ -81,19 +93,23 @@ function forwardPlaces() {
   return { take: (numbers) => (used += Math.ceil(numbers / 4) * 4) - Math.ceil(numbers / 4) * 4, used: () => used };
 }
 
-// A model with positions added to what queries and keys read, for `rows` texts at once. `memory` may be filled in after this call.
+// A model with positions added to what queries and keys read, for `rows` texts at once. `memory` may be filled in after
+// this call.
 // Matrices are [in, out], in panels: `layers[l].Q` is W_Q of all heads next to one another.
 function forwardPass(memory, take, { n_layers, n_heads: H, d_head, d_model: D, d_vocab: V, n_ctx, rows = 1 }) {
   const W = H * d_head, N = 8 * Math.ceil(n_ctx / 8), V8 = 8 * Math.ceil(V / 8);
-  const layers = Array.from({ length: n_layers }, () => ({ Q: take(D * W), K: take(D * W), V: take(D * W), O: take(W * D) }));
+  const layers = Array.from({ length: n_layers }, () =>
+    ({ Q: take(D * W), K: take(D * W), V: take(D * W), O: take(W * D) }));
   const U = take(D * V8), P = take(N * D), X = take(rows * N * D), added = take(rows * N * D);
   const scores = take(N * N), keys = take(N * d_head), values = take(N * d_head);
 
-  // Write a matrix [k, m] as panels; it is at `from` of an array, `row` numbers from row to row and `column` from column to column.
+  // Write a matrix [k, m] as panels; it is at `from` of an array, `row` numbers from row to row and `column` from
+  // column to column.
   function pack(to, array, from, k, m, row, column) {
     const { F } = memory;
     for (let j = 0; j < m; j++) {
-      for (let i = 0, at = to + (j >> 3) * 8 * k + (j & 7), source = from + j * column; i < k; i++, at += 8, source += row) F[at] = array[source];
+      for (let i = 0, at = to + (j >> 3) * 8 * k + (j & 7), source = from + j * column; i < k;
+      i++, at += 8, source += row) F[at] = array[source];
     }
   }
 
@@ -106,17 +122,20 @@ function forwardPass(memory, take, { n_layers, n_heads: H, d_head, d_model: D, d
   }
 
   // Tokens from `first`, a multiple of 4, to n.
-  const project = (A, k, B, C, m, n, first = 0) => memory.matmul(A + first * k, k, B, 8 * k, C + first * m, m, n - first, k, m);
+  const project = (A, k, B, C, m, n, first = 0) => memory.matmul(A + first * k, k, B, 8 * k, C + first * m, m,
+    n - first, k, m);
 
   // A stream with positions, in a place that the next call fills again.
   function placed(from, n, first = 0) {
     const { F } = memory;
-    for (let t = first; t < n; t++) for (let c = 0; c < D; c++) F[X + t * D + c] = F[from + t * D + c] + F[P + (t % N) * D + c];
+    for (let t = first; t < n; t++) for (let c = 0; c < D; c++) F[X + t * D + c] = F[from + t * D + c] +
+      F[P + (t % N) * D + c];
     return X;
   }
 
   // Queries, keys or values of a layer.
-  const read = (l, side, from, to, n, first = 0) => project(side === "V" ? from : placed(from, n, first), D, layers[l][side], to, W, n, first);
+  const read = (l, side, from, to, n, first = 0) => project(side === "V" ? from : placed(from, n, first), D,
+    layers[l][side], to, W, n, first);
 
   // The stream `onto`, with what a layer's heads write: z by W_O.
   function write(l, z, onto, to, n, first = 0) {
@@ -127,19 +146,23 @@ function forwardPass(memory, take, { n_layers, n_heads: H, d_head, d_model: D, d
 
   const unembed = (from, to, n, first = 0) => project(from, D, U, to, V8, n, first);
 
-  // All heads of a layer in one text of n tokens: patterns [head, destination, source] at `at` of the array `patterns`, and z, which they mix. `given`:
+  // All heads of a layer in one text of n tokens: patterns [head, destination, source] at `at` of the array `patterns`,
+  // and z, which they mix. `given`:
   // the patterns are there. `start`: z of the tokens before it is there, and their patterns are in `old`.
   function attend({ Q = 0, K = 0, V = 0, z }, n, { patterns, at = 0, given = false, start = 0, old = undefined }) {
-    const { F, matmul } = memory, padded = Math.ceil(n / 4) * 4, wide = Math.ceil(n / 8) * 8, scale = 1 / Math.sqrt(d_head), block = 64;
+    const { F, matmul } = memory, padded = Math.ceil(n / 4) * 4, wide = Math.ceil(n / 8) * 8,
+      scale = 1 / Math.sqrt(d_head), block = 64;
     for (let h = 0; h < H; h++) {
       const mine = h * d_head, pattern = at + h * n * n;
       for (let j = 0; j < wide; j++) for (let d = 0; d < d_head; d++) {
         F[keys + (j >> 3) * 8 * d_head + d * 8 + (j & 7)] = j < n ? F[K + j * W + mine + d] : 0;
         F[values + (d >> 3) * 8 * wide + j * 8 + (d & 7)] = j < n ? F[V + j * W + mine + d] : 0;
       }
-      for (let i = 0; i < start; i++) patterns.set(old.patterns.subarray((h * old.n + i) * old.n, (h * old.n + i) * old.n + i + 1), pattern + i * n);
+      for (let i = 0; i < start; i++) patterns.set(old.patterns.subarray((h * old.n + i) * old.n,
+        (h * old.n + i) * old.n + i + 1), pattern + i * n);
       for (let first = start; first < padded; first += block) { // only the keys that a block of queries can see
-        const rows = Math.min(block, padded - first), seen = Math.min(wide, Math.ceil((first + rows) / 8) * 8), S = scores + first * wide;
+        const rows = Math.min(block, padded - first), seen = Math.min(wide, Math.ceil((first + rows) / 8) * 8),
+          S = scores + first * wide;
         if (!given) matmul(Q + first * W + mine, W, keys, 8 * d_head, S, wide, rows, d_head, seen);
         for (let i = first; i < first + rows; i++) {
           const row = scores + i * wide, out = pattern + i * n;
@@ -161,13 +184,15 @@ function forwardPass(memory, take, { n_layers, n_heads: H, d_head, d_model: D, d
     for (let j = 0; j < n; j++) array[to + j] /= total;
   }
 
-  // A whole layer. `from`: where its three sides read; `part`: where q, k, v and z go; `onto`, `to`: the stream before and after. `n`: tokens of a text.
+  // A whole layer. `from`: where its three sides read; `part`: where q, k, v and z go; `onto`, `to`: the stream before
+  // and after. `n`: tokens of a text.
   // `edit`: a change of z before it is written.
   function layer(l, from, part, onto, to, n, { first = 0, patterns, at = 0, old = undefined, edit = undefined }) {
     const all = rows === 1 ? Math.ceil(n / 4) * 4 : rows * n;
     for (const side of "QKV") read(l, side, from[side], part[side], all, first);
     for (let row = 0; row < rows; row++) {
-      const text = /** @type {any} */ (Object.fromEntries(Object.entries(part).map(([name, place]) => [name, place + row * n * W])));
+      const text = /** @type {any} */ (
+        Object.fromEntries(Object.entries(part).map(([name, place]) => [name, place + row * n * W])));
       attend(text, n, { patterns, at: at + row * H * n * n, start: first, old });
     }
     edit?.(part.z);

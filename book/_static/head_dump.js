@@ -1,4 +1,5 @@
-// The tables of the head dump and of the page of every head (`table` in book_build/pages/dump_pages.py): search and sorting, by DataTables.
+// The tables of the head dump and of the page of every head (`table` in book_build/pages/dump_pages.py): search and
+// sorting, by DataTables.
 itables.then(({ default: DataTable, set_or_remove_dark_class: followTheme }) => {
   // Heads are in the order of layers and numbers: 0.2 before 0.10.
   const key = (data, type) => (type === "sort" ? data.replace(/^(\d+)\.(\d)$/, "$1.0$2") : data);

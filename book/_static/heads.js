@@ -1,4 +1,5 @@
-// What pages and pictures share to show heads: buttons, lines between layers, a list of tokens, a pattern with rings; and what the frames of the pages
+// What pages and pictures share to show heads: buttons, lines between layers, a list of tokens, a pattern with rings;
+// and what the frames of the pages
 // "Play", "Watch it learn" and "Grow one" share: a line of status, a link, a header that stays in view.
 const heads = (() => {
   const { make, svg, clamp } = dom;
@@ -6,7 +7,8 @@ const heads = (() => {
   // The position after the last earlier occurrence of the token at i; -1 for a new token.
   const lastTime = (ids, i) => (i ? ids.lastIndexOf(ids[i], i - 1) + 1 || -1 : -1);
 
-  // Arrow keys of a radio button that stands for head `here` of layers of `n_heads`, the later layer above: choose another head, and go there.
+  // Arrow keys of a radio button that stands for head `here` of layers of `n_heads`, the later layer above: choose
+  // another head, and go there.
   function moves(button, buttons, here, n_heads, choose) {
     button.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: n_heads, ArrowDown: -n_heads }[event.key];
@@ -20,17 +22,22 @@ const heads = (() => {
 
   const name = (head, n_heads) => `${Math.floor(head / n_heads)}.${head % n_heads}`;
 
-  // A button for each head, the second layer above the first, and between them a line, or several, for each pair of heads [reader, writer].
+  // A button for each head, the second layer above the first, and between them a line, or several, for each pair of
+  // heads [reader, writer].
   function graph(n_layers, n_heads, choose, { content = (head) => [name(head, n_heads)], strands = 1 } = {}) {
     const lines = [], buttons = Array.from({ length: n_layers * n_heads }, (_, head) =>
-      moves(make("button", { type: "button", role: "radio", onclick: () => choose(head) }, ...content(head)), () => buttons, head, n_heads, choose));
+      moves(make("button", { type: "button", role: "radio", onclick: () => choose(head) }, ...content(head)), () =>
+        buttons, head, n_heads, choose));
     for (let pair = 0; n_layers > 1 && pair < n_heads ** 2; pair++) for (let strand = 0; strand < strands; strand++) {
       const at = 0.5 + 0.06 * (strand - (strands - 1) / 2);
       lines.push(svg("line", { x1: (pair % n_heads) + at, y1: 1, x2: Math.floor(pair / n_heads) + at, y2: 0 }));
     }
-    const layer = (l) => make("div", { className: "tc-heads", style: `--heads: ${n_heads}` }, ...buttons.slice(l * n_heads, (l + 1) * n_heads));
-    const between = () => svg("svg", { viewBox: `0 0 ${n_heads} 1`, preserveAspectRatio: "none", class: "tc-lines", "aria-hidden": "true" }, ...lines);
-    const box = make("div", { role: "radiogroup", "aria-label": "Heads: arrow keys choose one" }, ...(n_layers > 1 ? [layer(1), between()] : []), layer(0));
+    const layer = (l) => make("div", { className: "tc-heads", style: `--heads: ${n_heads}` },
+      ...buttons.slice(l * n_heads, (l + 1) * n_heads));
+    const between = () => svg("svg", { viewBox: `0 0 ${n_heads} 1`, preserveAspectRatio: "none", class: "tc-lines",
+      "aria-hidden": "true" }, ...lines);
+    const box = make("div", { role: "radiogroup", "aria-label": "Heads: arrow keys choose one" },
+      ...(n_layers > 1 ? [layer(1), between()] : []), layer(0));
     return { box, buttons, lines };
   }
 
@@ -57,7 +64,8 @@ const heads = (() => {
       if (i !== undefined) choose(Number(i));
     });
     list.addEventListener("keydown", (event) => {
-      const last = list.querySelectorAll("[data-i]").length - 1, i = { ArrowLeft: at() - 1, ArrowRight: at() + 1, Home: 0, End: last }[event.key];
+      const last = list.querySelectorAll("[data-i]").length - 1, i = { ArrowLeft: at() - 1, ArrowRight: at() + 1,
+        Home: 0, End: last }[event.key];
       if (i === undefined) return;
       event.preventDefault();
       choose(clamp(i, 0, last));
@@ -65,9 +73,11 @@ const heads = (() => {
     return list;
   }
 
-  const token = (i, prefix, ...content) => make("span", { className: `${prefix}-token`, role: "option", id: `${prefix}-token-${i}`, data: { i } }, ...content);
+  const token = (i, prefix, ...content) =>
+    make("span", { className: `${prefix}-token`, role: "option", id: `${prefix}-token-${i}`, data: { i } }, ...content);
 
-  // Tokens colored by the attention from the one at i; `attention(j)` is 0 to 1. A dashed frame around the token at `next`.
+  // Tokens colored by the attention from the one at i; `attention(j)` is 0 to 1. A dashed frame around the token at
+  // `next`.
   function attend(tokens, attention, i, next, prefix) {
     tokens.forEach((each, j) => {
       const a = j <= i ? attention(j) : 0;
@@ -80,7 +90,8 @@ const heads = (() => {
     tokens[i].parentElement.setAttribute("aria-activedescendant", tokens[i].id);
   }
 
-  // The ink of a pattern of n positions; `alpha(i, j)` is 0 to 255. With more than `most` positions, each point is the largest of several.
+  // The ink of a pattern of n positions; `alpha(i, j)` is 0 to 255. With more than `most` positions, each point is the
+  // largest of several.
   function paint(canvas, n, alpha, ink, most = n) {
     const side = Math.min(n, most), point = Uint16Array.from({ length: n }, (_, i) => (i * side) / n);
     if (canvas.width !== side) canvas.width = canvas.height = side;
@@ -93,10 +104,13 @@ const heads = (() => {
     context.putImageData(image, 0, 0);
   }
 
-  // A pattern, with a ring around the token that followed last time, and a frame around the chosen row. A click chooses a row; a mouse points at one.
+  // A pattern, with a ring around the token that followed last time, and a frame around the chosen row. A click chooses
+  // a row; a mouse points at one.
   function pattern(choose, prefix = "watch", point = (_) => {}) {
-    const canvas = make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" }), rings = svg("g"), row = svg("rect", { x: 0, height: 1 });
-    const over = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, rings, row), square = make("div", { className: `${prefix}-square` }, canvas, over);
+    const canvas = make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" }),
+      rings = svg("g"), row = svg("rect", { x: 0, height: 1 });
+    const over = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, rings, row),
+      square = make("div", { className: `${prefix}-square` }, canvas, over);
     let painted, ringed, size = 0;
     const rowAt = (event) => {
       const box = square.getBoundingClientRect();
@@ -107,9 +121,12 @@ const heads = (() => {
     square.addEventListener("pointerleave", () => point(null));
     // `key`: what the ink depends on; without one it is painted each time. Of a long text there are no rings.
     function draw(ids, alpha, ink, chosen, key = {}) {
-      const n = size = ids.length, text = ids.join(), places = n > 160 ? [] : ids.map((_, i) => [i, lastTime(ids, i)]).filter(([, k]) => k >= 0);
+      const n = size = ids.length, text = ids.join(), places = n > 160 ? [] :
+        ids.map((_, i) => [i, lastTime(ids, i)]).filter(([, k]) => k >= 0);
       if (key !== painted) paint(canvas, n, alpha, ink);
-      if (text !== ringed) rings.replaceChildren(...places.map(([i, k]) => svg("circle", { cx: k + 0.5, cy: i + 0.5, r: Math.max(0.7, n / 60) }))), over.setAttribute("viewBox", `0 0 ${n} ${n}`);
+      if (text !== ringed) rings.replaceChildren(
+        ...places.map(([i, k]) => svg("circle", { cx: k + 0.5, cy: i + 0.5, r: Math.max(0.7, n / 60) }))),
+          over.setAttribute("viewBox", `0 0 ${n} ${n}`);
       painted = key, ringed = text;
       row.setAttribute("y", chosen), row.setAttribute("width", chosen + 1);
     }
@@ -120,15 +137,18 @@ const heads = (() => {
   // Choices of which one is on, or none yet (-1); `chosen` is called with the number of the new one.
   function choices(label, names, on, chosen) {
     const group = make("div", { className: "tc-choices", role: "group", "aria-label": label }, make("span", {}, label));
-    const press = (k) => [...group.querySelectorAll("button")].forEach((each, i) => each.setAttribute("aria-pressed", i === k));
-    group.append(...names.map((text, k) => make("button", { type: "button", onclick: () => (press(k), chosen(k)) }, text)));
+    const press = (k) => [...group.querySelectorAll("button")].forEach((each, i) =>
+      each.setAttribute("aria-pressed", i === k));
+    group.append(...names.map((text, k) => make("button", { type: "button", onclick: () => (press(k), chosen(k)) },
+      text)));
     press(on);
     return group;
   }
 
-  // ---- the frame of a page ---------------------------------------------------------------------------------------------------
+  // ---- the frame of a page ------------------------------------------------------------------------------------------
 
-  const section = (title, ...children) => make("section", {}, typeof title === "string" ? make("h3", {}, title) : title, ...children);
+  const section = (title, ...children) => make("section", {}, typeof title === "string" ? make("h2", {}, title) : title,
+    ...children);
 
   // Where a page draws, and `say(text, trouble)` for its line of status. `draw` is called when the theme changes.
   function page(root, prefix, draw) {
@@ -144,7 +164,8 @@ const heads = (() => {
   // The height of the theme's header, if it stays in view, as a variable: what the page keeps in view is below it.
   function belowHeader(root, variable) {
     const header = document.querySelector(".bd-header-article");
-    if (header && getComputedStyle(header).position === "sticky") root.style.setProperty(variable, `${header.offsetHeight}px`);
+    if (header && getComputedStyle(header).position === "sticky") root.style.setProperty(variable,
+      `${header.offsetHeight}px`);
   }
 
   // A button that writes what is shown into the address; `address()` is the part behind its "#".
@@ -158,8 +179,10 @@ const heads = (() => {
     return button;
   }
 
-  // Calls `take` when the address becomes another such link. One within the page, such as "#main-content" or "#", must not undo the reader's work.
+  // Calls `take` when the address becomes another such link. One within the page, such as "#main-content" or "#", must
+  // not undo the reader's work.
   const linked = (take) => addEventListener("hashchange", () => location.hash.includes("=") && take());
 
-  return Object.freeze({ lastTime, moves, name, graph, mark, width, strip, token, attend, paint, pattern, ink, choices, section, page, belowHeader, link, linked });
+  return Object.freeze({ lastTime, moves, name, graph, mark, width, strip, token, attend, paint, pattern, ink, choices,
+    section, page, belowHeader, link, linked });
 })();

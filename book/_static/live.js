@@ -1,60 +1,78 @@
-// Pictures that answer, inside chapters: figures/live.py puts the chapter's numbers into `.tc-live` elements, and the functions below draw them.
-// And questions to predict: `<details data-answer="64" data-chance="0.3" data-max="100" data-unit="%">` gets a slider before it, one with
+// Pictures that answer, inside chapters: figures/live.py puts the chapter's numbers into `.tc-live` elements, and the
+// functions below draw them.
+// And questions to predict: `<details data-answer="64" data-chance="0.3" data-max="100" data-unit="%">` gets a slider
+// before it, one with
 // `data-choices="keys|queries|values"` gets buttons, and opens when the reader has answered.
 (() => {
   "use strict";
   const { make, svg, clamp, fixed: text } = dom;
-  const button = (label, pressed, onclick) => make("button", { type: "button", textContent: label, ariaPressed: String(pressed), onclick });
+  const button = (label, pressed, onclick) =>
+    make("button", { type: "button", textContent: label, ariaPressed: String(pressed), onclick });
 
   /** A list of bars with names, to the right of zero or to its left. */
   function bars(rows, most, { mark = null, digits = 2, color = (_) => /** @type {string} */ ("blue") } = {}) {
     return make("ul", { className: "tc-live-bars" }, ...rows.map(([name, value, note = ""], i) => {
-      const bar = make("i", { className: color(i), style: `width: ${(100 * clamp(Math.abs(value) / most, 0, 1)).toFixed(1)}%` });
+      const bar = make("i", { className: color(i),
+        style: `width: ${(100 * clamp(Math.abs(value) / most, 0, 1)).toFixed(1)}%` });
       const box = make("b", {}, bar, ...(mark === null ? [] : [make("u", { style: `left: ${(100 * mark) / most}%` })]));
       return make("li", {}, make("span", {}, name), box, make("em", {}, text(value, digits) + note));
     }));
   }
 
-  // ---- chapter 5: two vectors, and the eigenvalues of their matrix ---------------------------------------------------------------
+  // ---- chapter 5: two vectors, and the eigenvalues of their matrix --------------------------------------------------
 
   function eigenvalues(host, { start }) {
     const rows = start.map((row) => [...row]), size = 260, unit = 36, center = size / 2;
-    const plane = svg("svg", { viewBox: `0 0 ${size} ${size}` }), complex = svg("svg", { viewBox: `0 0 ${size} ${size}`, role: "img" }), said = make("p", { ariaLive: "polite" });
+    const plane = svg("svg", { viewBox: `0 0 ${size} ${size}` }),
+      complex = svg("svg", { viewBox: `0 0 ${size} ${size}`, role: "img" }), said = make("p", { ariaLive: "polite" });
     const at = (/** @type {number[]} */ [x, y]) => [center + unit * x, center - unit * y];
     function axes(picture, across, up) {
       picture.append(svg("path", { d: `M0 ${center}H${size}M${center} 0V${size}`, stroke: "var(--live-faint)" }),
-        svg("text", { x: size - 4, y: center + 16, "text-anchor": "end" }, across), svg("text", { x: center + 5, y: 12 }, up));
+        svg("text", { x: size - 4, y: center + 16, "text-anchor": "end" }, across),
+          svg("text", { x: center + 5, y: 12 }, up));
     }
     axes(plane, "raises token A", "raises token B");
     axes(complex, "real part", "imaginary part");
-    const marks = rows.map((_, i) => ({ line: svg("line", { x1: center, y1: center, "stroke-width": 4, stroke: `var(--live-${i ? "orange" : "blue"})` }), end: svg("circle", { r: 9, tabindex: 0, role: "slider", fill: `var(--live-${i ? "orange" : "blue"})` }) }));
+    const marks = rows.map((_, i) =>
+      ({ line: svg("line", { x1: center, y1: center, "stroke-width": 4,
+        stroke: `var(--live-${i ? "orange" : "blue"})` }),
+          end: svg("circle", { r: 9, tabindex: 0, role: "slider", fill: `var(--live-${i ? "orange" : "blue"})` }) }));
     const points = [0, 1].map(() => svg("circle", { r: 7 }));
     marks.forEach(({ line, end }) => plane.append(line, end));
     complex.append(...points);
     function update() {
-      const [[a, b], [c, d]] = rows, half = (a + d) / 2, root = half * half - (a * d - b * c), real = root >= 0, s = Math.sqrt(Math.abs(root));
-      const values = real ? [[half + s, 0], [half - s, 0]] : [[half, s], [half, -s]], sizes = values.map(([x, y]) => Math.hypot(x, y)), whole = sizes[0] + sizes[1];
+      const [[a, b], [c, d]] = rows, half = (a + d) / 2, root = half * half - (a * d - b * c), real = root >= 0,
+        s = Math.sqrt(Math.abs(root));
+      const values = real ? [[half + s, 0], [half - s, 0]] : [[half, s], [half, -s]],
+        sizes = values.map(([x, y]) => Math.hypot(x, y)), whole = sizes[0] + sizes[1];
       const positivity = whole < 1e-9 ? 0 : (values[0][0] + values[1][0]) / whole;
       marks.forEach(({ line, end }, i) => {
         const [x, y] = at(rows[i]);
         for (const [key, value] of Object.entries({ x2: x, y2: y })) line.setAttribute(key, value);
-        for (const [key, value] of Object.entries({ cx: x, cy: y, "aria-label": `Token ${"AB"[i]}, when attended to`, "aria-valuetext": `raises A by ${text(rows[i][0], 1)} and B by ${text(rows[i][1], 1)}`, "aria-valuenow": rows[i][0] })) end.setAttribute(key, value);
+        for (const [key, value] of Object.entries({ cx: x, cy: y, "aria-label": `Token ${"AB"[i]}, when attended to`,
+          "aria-valuetext": `raises A by ${text(rows[i][0], 1)} and B by ${text(rows[i][1], 1)}`,
+            "aria-valuenow": rows[i][0] })) end.setAttribute(key, value);
       });
       points.forEach((point, i) => {
         const [x, y] = at(values[i].map((v) => clamp(v, -3.5, 3.5)));
-        for (const [key, value] of Object.entries({ cx: x, cy: y, fill: values[i][0] > 0 ? "var(--live-blue)" : "var(--live-red)" })) point.setAttribute(key, value);
+        for (const [key, value] of Object.entries({ cx: x, cy: y, fill: values[i][0] > 0 ? "var(--live-blue)" :
+          "var(--live-red)" })) point.setAttribute(key, value);
       });
-      complex.setAttribute("aria-label", `Eigenvalues ${values.map(([x, y]) => `${text(x)}${y ? ` ${y < 0 ? "−" : "+"} ${text(Math.abs(y))}i` : ""}`).join(" and ")}`);
+      complex.setAttribute("aria-label",
+        `Eigenvalues ${values.map(([x, y]) => `${text(x)}${y ? ` ${y < 0 ? "−" : "+"} ${text(Math.abs(y))}i` : ""}`).join(" and ")}`);
       const own = [rows[0][0] > rows[0][1], rows[1][1] > rows[1][0]].filter(Boolean).length;
-      said.replaceChildren(make("b", {}, `Positivity ${text(positivity)}`), `. ${["Neither token raises itself", "One of the two tokens raises itself", "Both tokens raise themselves"][own]} most. `,
+      said.replaceChildren(make("b", {}, `Positivity ${text(positivity)}`),
+        `. ${["Neither token raises itself", "One of the two tokens raises itself", "Both tokens raise themselves"][own]} most. `,
         real ? "" : "The two eigenvalues are complex: the head turns one token into the other.");
     }
     function moving(end, i) {
-      end.addEventListener("pointerdown", (event) => { event.preventDefault(); end.setPointerCapture(event.pointerId); end.focus(); });
+      end.addEventListener("pointerdown", (event) => { event.preventDefault(); end.setPointerCapture(event.pointerId);
+      end.focus(); });
       end.addEventListener("pointermove", (event) => {
         if (!end.hasPointerCapture(event.pointerId)) return;
         const box = plane.getBoundingClientRect(), scale = size / box.width;
-        rows[i] = [((event.clientX - box.left) * scale - center) / unit, (center - (event.clientY - box.top) * scale) / unit].map((x) => clamp(Math.round(10 * x) / 10, -3, 3));
+        rows[i] = [((event.clientX - box.left) * scale - center) / unit,
+          (center - (event.clientY - box.top) * scale) / unit].map((x) => clamp(Math.round(10 * x) / 10, -3, 3));
         update();
       });
       end.addEventListener("keydown", (event) => {
@@ -66,30 +84,41 @@
       });
     }
     marks.forEach(({ end }, i) => moving(end, i));
-    host.replaceChildren(make("div", { className: "tc-live-two" }, make("figure", {}, plane, make("figcaption", {}, "Drag the ends, or move them with the arrow keys: blue is what token A raises when it is attended to, orange what token B raises.")),
-      make("figure", {}, complex, make("figcaption", {}, "The two eigenvalues of this matrix, in the complex plane."))), said);
+    host.replaceChildren(make("div", { className: "tc-live-two" },
+      make("figure", {}, plane, make("figcaption", {},
+        "Drag the ends, or move them with the arrow keys: blue is what token A raises when it is attended to, orange what token B raises.")),
+      make("figure", {}, complex, make("figcaption", {}, "The two eigenvalues of this matrix, in the complex plane."))),
+        said);
     update();
   }
 
-  // ---- chapters 3 and 4: one source token, its QK column and its OV row -----------------------------------------------------------
+  // ---- chapters 3 and 4: one source token, its QK column and its OV row ---------------------------------------------
 
   function circuits(host, { head, sources }) {
-    const box = make("div", { ariaLive: "polite" }), code = (token) => make("code", { className: "token", textContent: token });
+    const box = make("div", { ariaLive: "polite" }), code = (token) =>
+      make("code", { className: "token", textContent: token });
     function show(i) {
       const { source, destinations, outs, right } = sources[i], most = (list) => Math.max(...list.map(([, x]) => x));
       const rows = destinations.map(([to], k) => make("tr", {}, make("th", { scope: "row" }, code(to)),
-        ...outs.map(([out], j) => make("td", { className: right[k][j] ? "right" : "bug" }, right[k][j] ? "✓" : "·", make("span", { className: "tc-hidden" }, `${source} … ${to} → ${out}: ${right[k][j] ? "right" : "wrong, or too rare to judge"}`)))));
+        ...outs.map(([out], j) => make("td", { className: right[k][j] ? "right" : "bug" }, right[k][j] ? "✓" : "·",
+          make("span", { className: "tc-hidden" },
+            `${source} … ${to} → ${out}: ${right[k][j] ? "right" : "wrong, or too rare to judge"}`)))));
       box.replaceChildren(make("div", { className: "tc-live-two" },
-        make("div", {}, make("h4", {}, `QK: from where is ${source} attended to?`), bars(destinations.map(([name, x]) => [code(name), x]), most(destinations))),
-        make("div", {}, make("h4", {}, `OV: what does it raise?`), bars(outs.map(([name, x]) => [code(name), x]), most(outs), { color: () => "orange" }))),
+        make("div", {}, make("h4", {}, `QK: from where is ${source} attended to?`),
+          bars(destinations.map(([name, x]) => [code(name), x]), most(destinations))),
+        make("div", {}, make("h4", {}, `OV: what does it raise?`), bars(outs.map(([name, x]) => [code(name), x]),
+          most(outs), { color: () => "orange" }))),
       make("p", {}, "The head cannot choose pairs: every destination on the left gets every output on the right. ✓ marks right skip-trigrams: seen at least five times, and the source makes the output more likely. A dot is wrong, or too rare to judge."),
-      make("div", { className: "tc-live-table" }, make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, `${source} …`), ...outs.map(([out]) => make("th", { scope: "col" }, code(out))))), make("tbody", {}, ...rows))));
+      make("div", { className: "tc-live-table" },
+        make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, `${source} …`),
+          ...outs.map(([out]) => make("th", { scope: "col" }, code(out))))), make("tbody", {}, ...rows))));
     }
-    host.replaceChildren(heads.choices(`Source token, head ${head}`, sources.map(({ source }) => source), 0, show), box);
+    host.replaceChildren(heads.choices(`Source token, head ${head}`, sources.map(({ source }) => source), 0, show),
+      box);
     show(0);
   }
 
-  // ---- chapter 6: which head reads which, and through which side ------------------------------------------------------------------
+  // ---- chapter 6: which head reads which, and through which side ----------------------------------------------------
 
   function graph(host, { writers, readers, ratios, most, composes, works = [] }) {
     const sides = ["queries", "keys", "values"], n = writers.length, names = [...writers, ...readers];
@@ -104,26 +133,33 @@
     function show(head) {
       const reads = head >= n, own = pairs.filter(({ reader, writer }) => (reads ? reader : writer) === head % n);
       lines.forEach((line, k) => (line.style.opacity = own.includes(pairs[k]) ? "0.9" : "0.07"));
-      buttons.forEach((button, k) => heads.mark(button, k === head, works.length && !works.includes(names[k]) ? "idle" : "", `Head ${names[k]}`));
+      buttons.forEach((button, k) => heads.mark(button, k === head, works.length && !works.includes(names[k]) ? "idle" :
+        "", `Head ${names[k]}`));
       const rows = own.sort((a, b) => ratio(b) - ratio(a)).slice(0, 5);
-      told.replaceChildren(make("p", {}, make("b", {}, `Head ${names[head]}`), reads ? " reads most strongly:" : " is read most strongly by:"),
+      told.replaceChildren(make("p", {}, make("b", {}, `Head ${names[head]}`), reads ? " reads most strongly:" :
+        " is read most strongly by:"),
         bars(rows.map((pair) => [`head ${reads ? writers[pair.writer] : readers[pair.reader]}, with its ${sides[pair.side]}`, ratio(pair), " × chance"]), most, { mark: 1, color: (i) => color(rows[i]) }));
     }
     buttons.forEach((button, head) => button.addEventListener("pointerenter", () => show(head)));
-    host.replaceChildren(box, make("p", { className: "tc-live-key" }, `Blue is at least ${composes} times chance, as in the figures. The mark in a bar is chance.`), told);
+    host.replaceChildren(box, make("p", { className: "tc-live-key" },
+      `Blue is at least ${composes} times chance, as in the figures. The mark in a bar is chance.`), told);
     show(n + pairs.reduce((a, b) => (ratio(b) > ratio(a) ? b : a)).reader);
   }
 
-  // ---- chapter 8: which paths may act ----------------------------------------------------------------------------------------------
+  // ---- chapter 8: which paths may act -------------------------------------------------------------------------------
 
   /** `losses`: by the switches that are on, joined by +, such as "direct+layer 1"; combinations that the chapter did not measure are skipped. */
   function paths(host, { switches, losses, uniform, at }) {
-    const on = new Set(at), told = make("p", { ariaLive: "polite" }), bar = make("div", { className: "tc-live-loss" }), row = make("div", { className: "tc-choices", role: "group", ariaLabel: "Paths that act" }, make("span", {}, "Paths that act"));
-    const key = (set) => switches.filter((name) => set.has(name)).join("+"), full = losses[key(new Set(switches))] ?? Math.min(...Object.values(losses));
+    const on = new Set(at), told = make("p", { ariaLive: "polite" }), bar = make("div", { className: "tc-live-loss" }),
+      row = make("div", { className: "tc-choices", role: "group", ariaLabel: "Paths that act" },
+        make("span", {}, "Paths that act"));
+    const key = (set) => switches.filter((name) => set.has(name)).join("+"),
+      full = losses[key(new Set(switches))] ?? Math.min(...Object.values(losses));
     const pressed = switches.map((name) => button(name, on.has(name), () => {
       const next = new Set(on);
       next.has(name) ? next.delete(name) : next.add(name);
-      if (!(key(next) in losses)) { told.textContent = `The chapter did not measure ${[...next].join(" with ") || "no path at all"}.`; return; }
+      if (!(key(next) in losses)) { told.textContent =
+        `The chapter did not measure ${[...next].join(" with ") || "no path at all"}.`; return; }
       on.clear();
       next.forEach((each) => on.add(each));
       show();
@@ -132,55 +168,77 @@
     function show() {
       const loss = losses[key(on)];
       pressed.forEach((each, i) => (each.ariaPressed = String(on.has(switches[i]))));
-      bar.replaceChildren(make("i", { style: `width: ${(100 * loss) / uniform}%` }), make("u", { style: `left: ${(100 * full) / uniform}%` }));
-      told.replaceChildren(make("b", {}, `Loss ${text(loss)} nats per token`), ` of ${text(uniform)} for a uniform guess. With every path it is ${text(full)} (the mark).`);
+      bar.replaceChildren(make("i", { style: `width: ${(100 * loss) / uniform}%` }),
+        make("u", { style: `left: ${(100 * full) / uniform}%` }));
+      told.replaceChildren(make("b", {}, `Loss ${text(loss)} nats per token`),
+        ` of ${text(uniform)} for a uniform guess. With every path it is ${text(full)} (the mark).`);
     }
     host.replaceChildren(row, bar, told);
     show();
   }
 
-  // ---- chapter 10: a moment of the training -----------------------------------------------------------------------------------------
+  // ---- chapter 10: a moment of the training -------------------------------------------------------------------------
 
   function training(host, { tokens, curves, at }) {
-    const width = 640, height = 200, logs = tokens.map((t) => Math.log(t)), x = (i) => 8 + ((width - 16) * (logs[i] - logs[0])) / (logs.at(-1) - logs[0]), y = (share) => height - 8 - (height - 16) * clamp(share, 0, 1);
-    const colors = ["red", "orange", "blue", "ink"], picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Curves over training, each from its first to its last value" }), line = svg("line", { y1: 0, y2: height, stroke: "var(--live-ink)" }), told = make("div", { ariaLive: "polite" });
+    const width = 640, height = 200, logs = tokens.map((t) => Math.log(t)), x = (i) => 8 +
+      ((width - 16) * (logs[i] - logs[0])) / (logs.at(-1) - logs[0]), y = (share) =>
+        height - 8 - (height - 16) * clamp(share, 0, 1);
+    const colors = ["red", "orange", "blue", "ink"],
+      picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
+        "aria-label": "Curves over training, each from its first to its last value" }),
+          line = svg("line", { y1: 0, y2: height, stroke: "var(--live-ink)" }),
+            told = make("div", { ariaLive: "polite" });
     const share = ({ values }, i) => (values[i] - values[0]) / (values.at(-1) - values[0]);
-    curves.forEach((curve, k) => picture.append(svg("path", { d: `M${tokens.map((_, i) => `${x(i).toFixed(1)} ${y(share(curve, i)).toFixed(1)}`).join("L")}`, fill: "none", "stroke-width": 2.5, stroke: `var(--live-${colors[k % 4]})` })));
+    curves.forEach((curve, k) => picture.append(
+      svg("path", { d: `M${tokens.map((_, i) => `${x(i).toFixed(1)} ${y(share(curve, i)).toFixed(1)}`).join("L")}`,
+        fill: "none", "stroke-width": 2.5, stroke: `var(--live-${colors[k % 4]})` })));
     picture.append(line);
-    const slider = make("input", { type: "range", min: x(0), max: x(tokens.length - 1), step: "any", ariaLabel: "Moment of the training" }), last = tokens.length - 1;
-    const nearest = (place) => tokens.reduce((best, _, i) => (Math.abs(x(i) - place) < Math.abs(x(best) - place) ? i : best), 0);
+    const slider = make("input", { type: "range", min: x(0), max: x(tokens.length - 1), step: "any",
+      ariaLabel: "Moment of the training" }), last = tokens.length - 1;
+    const nearest = (place) => tokens.reduce((best, _, i) => (Math.abs(x(i) - place) < Math.abs(x(best) - place) ? i :
+      best), 0);
     slider.oninput = () => show(nearest(Number(slider.value)));
-    slider.onkeydown = dom.stepper({ at: () => nearest(Number(slider.value)), last: () => last, go: show, pace: () => 0 }).keyed;
+    slider.onkeydown = dom.stepper({ at: () => nearest(Number(slider.value)), last: () => last, go: show, pace: () =>
+      0 }).keyed;
     function show(i) {
       const million = tokens[i] / 1e6;
       slider.value = String(x(i));
       line.setAttribute("x1", x(i));
       line.setAttribute("x2", x(i));
       slider.ariaValueText = `${text(million, 1)} million tokens`;
-      told.replaceChildren(make("p", {}, make("b", {}, `After ${text(million, million < 10 ? 1 : 0)} million tokens`)), bars(curves.map((curve) => [curve.name, 100 * share(curve, i), `% of the way (${text(curve.values[i], curve.digits ?? 2)})`]), 100, { digits: 0, color: (k) => colors[k % 4] }));
+      told.replaceChildren(make("p", {}, make("b", {}, `After ${text(million, million < 10 ? 1 : 0)} million tokens`)),
+        bars(curves.map((curve) => [curve.name, 100 * share(curve, i),
+          `% of the way (${text(curve.values[i], curve.digits ?? 2)})`]), 100,
+            { digits: 0, color: (k) => colors[k % 4] }));
     }
     host.replaceChildren(picture, slider, told);
     show(at);
   }
 
-  // ---- predict first -----------------------------------------------------------------------------------------------------------------
+  // ---- predict first ------------------------------------------------------------------------------------------------
 
   function predict(details) {
-    const { answer, chance, choices, min = "0", max = "100", unit = "" } = details.dataset, box = make("div", { className: "tc-live tc-predict", role: "group", ariaLabel: "Your prediction" });
+    const { answer, chance, choices, min = "0", max = "100", unit = "" } = details.dataset,
+      box = make("div", { className: "tc-live tc-predict", role: "group", ariaLabel: "Your prediction" });
     const reveal = (words) => { details.open = true; told.textContent = words; };
     const told = make("p", { ariaLive: "polite" }), by = chance === undefined ? "" : ` By chance: ${chance}${unit}.`;
     if (choices) {
       const names = choices.split("|");
-      box.append(heads.choices("Your guess", names, -1, (i) => reveal(`${names[i] === answer ? "Right:" : "Not quite. The answer is:"} ${answer}.${by}`)), told);
+      box.append(heads.choices("Your guess", names, -1, (i) =>
+        reveal(`${names[i] === answer ? "Right:" : "Not quite. The answer is:"} ${answer}.${by}`)), told);
     } else {
-      const slider = make("input", { type: "range", min, max, step: (Number(max) - Number(min)) / 100, value: (Number(min) + Number(max)) / 2, ariaLabel: "Your guess", oninput: () => (shown.textContent = `${Number(slider.value)}${unit}`) });
+      const slider = make("input", { type: "range", min, max, step: (Number(max) - Number(min)) / 100,
+        value: (Number(min) + Number(max)) / 2, ariaLabel: "Your guess", oninput: () =>
+          (shown.textContent = `${Number(slider.value)}${unit}`) });
       const shown = make("output", {}, `${slider.value}${unit}`);
-      box.append(slider, shown, button("That is my guess", false, () => reveal(`You said ${slider.value}${unit}. It is ${answer}${unit}.${by}`)), told);
+      box.append(slider, shown, button("That is my guess", false, () =>
+        reveal(`You said ${slider.value}${unit}. It is ${answer}${unit}.${by}`)), told);
     }
     details.before(box);
   }
 
   const kinds = { eigenvalues, circuits, graph, paths, training };
-  for (const host of document.querySelectorAll(".tc-live[data-kind]")) kinds[host.dataset.kind](host, JSON.parse(host.querySelector("script").textContent));
+  for (const host of document.querySelectorAll(".tc-live[data-kind]")) kinds[host.dataset.kind](host,
+    JSON.parse(host.querySelector("script").textContent));
   for (const details of document.querySelectorAll("details[data-answer]")) predict(details);
 })();

@@ -111,7 +111,8 @@ def test_two_layers_learn_what_one_cannot_and_train_on_without_a_head(site, watc
     assert learned < 1000
     shares = [int(text.rstrip("%")) for text in page.locator(".watch-curve").first.locator("b").all_text_contents()]
     assert shares[0] > 85 and shares[1] < 50, "two layers, then one"
-    expect(page.get_by_role("radio", name=re.compile("induction head")).first).to_be_visible()
+    expect(page.get_by_role("radio", name=re.compile("induction head")).first).to_be_checked()  # it follows the best head
+    expect(page.locator(".grow-news")).to_contain_text("The jump: from step")
     previous = page.evaluate("() => grow.previous()")
     page.get_by_role("radio", name=f"Head 0.{previous}").click()
     page.get_by_role("button", name=f"Remove head 0.{previous}").click()
@@ -126,11 +127,13 @@ def test_two_layers_learn_what_one_cannot_and_train_on_without_a_head(site, watc
 
 
 def test_a_link_has_the_settings_and_a_hostile_one_is_ignored(page, site, watched):
+    page.locator("details summary").click()
     page.get_by_role("combobox", name="Second layer reads the first with its").select_option("K")
     page.get_by_role("combobox", name="Heads per layer").select_option("2")
     expect(page.get_by_role("radio")).to_have_count(4)
     page.get_by_role("button", name="Link to these settings").click()
     again = opened(watched.page, page.url)
+    again.locator("details summary").click()
     expect(again.get_by_role("combobox", name="Second layer reads the first with its")).to_have_value("K")
     expect(again.get_by_role("radio")).to_have_count(4)
     hostile = "layers=9&heads=1e9&seed=<img src=x onerror=alert(1)>&__proto__=2&cut=toString&repeats=valueOf"

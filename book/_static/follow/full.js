@@ -5,12 +5,15 @@
   const root = document.getElementById("stage"), base = new URL("..", document.currentScript.src);
   const { make, signed, clamp } = dom, { say, code } = picture, SIDES = { Q: "queries", K: "keys", V: "values" };
   /** @type {Record<string, any>} */
-  const ui = Object.fromEntries(Array.from(root.querySelectorAll("[data-ui]"), (element) => [element.dataset.ui, element]));
+  const ui = Object.fromEntries(Array.from(root.querySelectorAll("[data-ui]"), (element) =>
+    [element.dataset.ui, element]));
   const none = () => ({ off: [], cut: [], mean: false, frozen: false });
   const state = { text: "", at: Infinity, low: "", high: "", layers: 2, edits: none() };
   let data, facts, ask = null, stageOf, result = null, oneLoaded = null;
-  const [number, name] = [(/** @type {string} */ head) => Number(head.split(".")[1]), (layer, head) => `${layer}.${head}`];
-  const status = (text, trouble = false) => { ui.status.textContent = text, ui.status.classList.toggle("tc-trouble", trouble); };
+  const [number, name] = [(/** @type {string} */ head) => Number(head.split(".")[1]), (layer, head) =>
+    `${layer}.${head}`];
+  const status = (text, trouble = false) => { ui.status.textContent = text, ui.status.classList.toggle("tc-trouble",
+    trouble); };
   const isOff = (head) => state.edits.off.includes(head);
   const isCut = (side, reader = number(state.high), writer = number(state.low)) =>
     state.edits.cut.some(([r, s, w]) => s === side && (r < 0 || r === reader) && (w < 0 || w === writer));
@@ -21,14 +24,18 @@
 
   /** The view of a run of the model, as pages/follow.py writes it for the prepared sentences. */
   function view(found, { one = false } = {}) {
-    const { n, at, followed, patterns, parts } = found, rowOf = (layer, h, i) => patterns[layer].subarray((h * n + i) * n, (h * n + i + 1) * n);
+    const { n, at, followed, patterns, parts } = found, rowOf = (layer, h, i) =>
+      patterns[layer].subarray((h * n + i) * n, (h * n + i + 1) * n);
     const names = ["start", ...found.names.slice(1)], last = patterns.length - 1;
     const seen = Array.from({ length: facts.n_heads }, (_, h) => (followed < 0 ? 0 : rowOf(0, h, at)[followed]));
     const g = number(state.low), h = one ? seen.indexOf(Math.max(...seen)) : number(state.high);
-    const common = { names, at, followed, answer: found.answer, low: state.low, high: name(last, h), row: rowOf(last, h, at), next: found.next, adds: found.adds[last][h] };
+    const common = { names, at, followed, answer: found.answer, low: state.low, high: name(last, h),
+      row: rowOf(last, h, at), next: found.next, adds: found.adds[last][h] };
     if (one) return common;
-    const back = names.map((_, i) => rowOf(0, g, i)), target = Math.max(0, followed), rest = parts.tokens.map((_, j) => parts.places[j]);
-    const sizes = parts.notes.map((note, k) => (k === g ? -1 : Math.abs(picture.above(note, target)))), also = sizes.indexOf(Math.max(...sizes));
+    const back = names.map((_, i) => rowOf(0, g, i)), target = Math.max(0, followed),
+      rest = parts.tokens.map((_, j) => parts.places[j]);
+    const sizes = parts.notes.map((note, k) => (k === g ? -1 : Math.abs(picture.above(note, target)))),
+      also = sizes.indexOf(Math.max(...sizes));
     parts.notes.forEach((note, k) => k !== g && k !== also && note.forEach((x, j) => (rest[j] += x)));
     const alsoSees = names.filter((_, j) => rowOf(0, also, target)[j] >= 0.15);
     const paths = [["", found.direct], ...found.adds[0].map((x, k) => [name(0, k), x])];
@@ -50,22 +57,24 @@
   }
   /** What is changed, as the beginning of a sentence. */
   function changes() {
-    const { off, cut, frozen } = state.edits, parts = [], side = (s, r, w) => `${r < 0 ? "the second layer" : `head 1.${r}`} without ${w < 0 ? "the first layer" : `head 0.${w}`} in its ${SIDES[s]}`;
+    const { off, cut, frozen } = state.edits, parts = [];
+    const layer = (l, h) => (h >= 0 ? `head ${l}.${h}` : l ? "the second layer" : "the first layer");
     if (off.length) parts.push(`head${off.length > 1 ? "s" : ""} ${off.join(", ")} off`);
-    for (const [r, s, w] of cut) parts.push(side(s, r, w));
+    for (const [r, s, w] of cut) parts.push(`${layer(1, r)} without ${layer(0, w)} in its ${SIDES[s]}`);
     if (frozen && parts.length) parts.push("attention kept as it was");
     return parts.length ? `With ${parts.join(", ")}` : "";
   }
 
   const known = () => Object.values(data.sentences).find(({ text }) => text === state.text);
   function views() {
-    const run = kind(), decorate = (v) => ({ ...v, lowOff: isOff(state.low), highOff: isOff(state.high), cut: state.layers === 2 && isCut("K") });
+    const run = kind(), decorate = (v) =>
+      ({ ...v, lowOff: isOff(state.low), highOff: isOff(state.high), cut: state.layers === 2 && isCut("K") });
     if (result) return { now: decorate(result.now), intact: result.intact, run, changed: changes() };
     const given = known()?.runs;
     return given?.[run] ? { now: given[run], intact: given.intact, run } : null;
   }
 
-  // ---- running: at most one question at a time, and always the latest -------------------------------------------------
+  // ---- running: at most one question at a time, and always the latest -----------------------------------------------
 
   let running = false, again = false, noted;
   async function run(since = performance.now()) {
@@ -75,12 +84,15 @@
     try {
       do {
         again = false;
-        const { text, at, high } = state, one = state.layers === 1, edits = { ...state.edits, off: state.edits.off.map((head) => head.split(".").map(Number)) };
+        const { text, at, high } = state, one = state.layers === 1,
+          edits = { ...state.edits, off: state.edits.off.map((head) => head.split(".").map(Number)) };
         if (one) await (oneLoaded ??= load("one", "one.js"));
         const asked = (model, changed) => ask("run", { name: model, text, at, head: number(high), edits: changed });
-        const first = await asked("two", {}), now = one ? await asked("one", {}) : edited() || edits.frozen ? await asked("two", edits) : first;
+        const first = await asked("two", {}), now = one ? await asked("one", {}) : edited() || edits.frozen ?
+          await asked("two", edits) : first;
         if (again) continue;
-        result = { now: view(now, { one }), intact: view(first), patterns: one ? null : now.patterns, adds: now.adds, n: now.n };
+        result = { now: view(now, { one }), intact: view(first), patterns: one ? null : now.patterns, adds: now.adds,
+          n: now.n };
         await stageOf.draw();
         drawDoor();
         ui.long.hidden = !now.overlong;
@@ -97,37 +109,44 @@
     running = false;
   }
 
-  // ---- a last token that is new: does what was typed occur before, in other tokens? -----------------------------------
+  // ---- a last token that is new: does what was typed occur before, in other tokens? ---------------------------------
 
   const WORD = /[\p{L}\p{N}_]+$/u, FROM = /^[\p{L}\p{N}_]+/u;
   async function explainNew({ at, n, names }) {
-    const { text } = state, tail = WORD.exec(text)?.[0] ?? "", found = tail ? text.lastIndexOf(tail, text.length - tail.length - 1) : -1;
+    const { text } = state, tail = WORD.exec(text)?.[0] ?? "", found = tail ?
+      text.lastIndexOf(tail, text.length - tail.length - 1) : -1;
     ui.aside.replaceChildren();
     if (at < n - 1 || at === 0) return;
-    if (/\s$/.test(text)) return ui.aside.replaceChildren("The text ends with a space or a line break, which is a token here. Without it, the last word is looked up.");
+    if (/\s$/.test(text)) return ui.aside.replaceChildren(
+      "The text ends with a space or a line break, which is a token here. Without it, the last word is looked up.");
     if (found < 0 || (found && /[\p{L}\p{N}_]/u.test(text[found - 1]))) return;
     const word = FROM.exec(text.slice(found))[0], start = text.slice(0, -tail.length);
-    const lengths = Array.from({ length: word.length - 1 }, (_, k) => k + 1).sort((a, b) => Math.abs(a - tail.length) - Math.abs(b - tail.length) || b - a);
+    const lengths = Array.from({ length: word.length - 1 }, (_, k) => k + 1).sort((a, b) =>
+      Math.abs(a - tail.length) - Math.abs(b - tail.length) || b - a);
     const texts = [...lengths.map((k) => start + word.slice(0, k)), ...(found ? [] : [` ${text}`])];
-    const { ids } = await ask("encode", { texts }), works = texts.find((_, k) => ids[k].lastIndexOf(ids[k].at(-1), ids[k].length - 2) > 0);
+    const { ids } = await ask("encode", { texts }),
+      works = texts.find((_, k) => ids[k].lastIndexOf(ids[k].at(-1), ids[k].length - 2) > 0);
     if (text !== state.text) return;
     let place = 0;
-    const cutAs = (from, to) => names.slice(1).filter((token) => { const begins = place; place += token.length; return begins + token.length > from && begins < to; });
-    const before = cutAs(found, found + word.length);
-    place = 0;
-    const here = cutAs(text.length - tail.length, text.length);
-    ui.aside.replaceChildren(...say`${[tail]} came before, but in other tokens: ${[before.join("|")]} there, ${[here.join("|")]} here. So no token repeats, and the heads find nothing. `,
-      ...(works ? [make("button", { type: "button", onclick: () => set({ text: works }) }, "Try ", code(`…${works.slice(-24)}`))] : []));
+    const ends = names.slice(1).map((token) => (place += token.length));
+    const pieces = (from, to) => [names.slice(1).filter((token, i) => ends[i] > from &&
+      ends[i] - token.length < to).join("|")];
+    const there = pieces(found, found + word.length), here = pieces(text.length - tail.length, text.length);
+    ui.aside.replaceChildren(...say`${[tail]} came before, but in other tokens: ${there} there, ${here} here. `,
+      "So no token repeats, and the heads find nothing. ",
+      ...(works ? [make("button", { type: "button", onclick: () => set({ text: works }) }, "Try ",
+        code(`…${works.slice(-24)}`))] : []));
   }
 
-  // ---- the door: every head, every connection -------------------------------------------------------------------------
+  // ---- the door: every head, every connection -----------------------------------------------------------------------
 
   function edit(change) {
     state.layers = 2;
     Object.assign(state.edits, change);
     run();
   }
-  const toggle = (head) => edit({ off: isOff(head) ? state.edits.off.filter((other) => other !== head) : [...state.edits.off, head] });
+  const toggle = (head) => edit({ off: isOff(head) ? state.edits.off.filter((other) => other !== head) :
+    [...state.edits.off, head] });
   function choose(head) {
     state[head[0] === "0" ? "low" : "high"] = head;
     state.layers = 2;
@@ -145,24 +164,35 @@
   }
 
   function tile(layer, h, tiles) {
-    const head = name(layer, h), role = facts.roles[head], canvas = make("canvas", { "aria-hidden": "true" }), adds = make("small");
-    const pick = make("button", { type: "button", className: "tc-pick", role: "radio", onclick: () => choose(head), title: `Head ${head}: ${facts.scores[layer][h]}` },
-      canvas, make("b", {}, head), make("small", { className: role === "no effect" ? "tc-idle" : "tc-role" }, role ?? "\u00a0"), adds);
-    const power = make("button", { type: "button", className: "tc-power", onclick: () => toggle(head) }, make("span", { className: "tc-hidden" }, `Head ${head} `), "on");
-    heads.moves(pick, () => tiles.map((each) => each.pick), layer * facts.n_heads + h, -facts.n_heads, (other) => choose(tiles[other].head));
+    const head = name(layer, h), role = facts.roles[head], canvas = make("canvas", { "aria-hidden": "true" }),
+      adds = make("small");
+    const pick = make("button", { type: "button", className: "tc-pick", role: "radio", onclick: () => choose(head),
+      title: `Head ${head}: ${facts.scores[layer][h]}` },
+      canvas, make("b", {}, head), make("small", { className: role === "no effect" ? "tc-idle" : "tc-role" },
+        role ?? "\u00a0"), adds);
+    const power = make("button", { type: "button", className: "tc-power", onclick: () => toggle(head) },
+      make("span", { className: "tc-hidden" }, `Head ${head} `), "on");
+    heads.moves(pick, () => tiles.map((each) => each.pick), layer * facts.n_heads + h, -facts.n_heads, (other) =>
+      choose(tiles[other].head));
     pick.addEventListener("keydown", (event) => event.key === "x" && toggle(head));
     return { head, layer, h, canvas, adds, pick, power, box: make("div", { className: "tc-tile" }, pick, power) };
   }
 
   function buildDoor() {
     const button = (text, onclick) => make("button", { type: "button", onclick }, text), tiles = ui.tiles = [];
-    const random = ({ words, length }) => { const drawn = new Set(); while (drawn.size < length) drawn.add(words[Math.floor(Math.random() * words.length)]); return [...drawn, ...drawn].join(""); };
+    const random = ({ words, length }) => {
+      const drawn = new Set();
+      while (drawn.size < length) drawn.add(words[Math.floor(Math.random() * words.length)]);
+      return [...drawn, ...drawn].join("");
+    };
     ui.texts.append(...Object.entries(data.sentences).map(([label, { text }]) => button(label, () => set({ text }))),
       ...facts.texts.map((each) => button(each.label, () => set({ text: each.text ?? random(each) }))));
     for (const layer of [0, 1]) for (let h = 0; h < facts.n_heads; h++) tiles.push(tile(layer, h, tiles));
-    [ui.first, ui.second].forEach((row, layer) => row.append(...tiles.filter((each) => each.layer === layer).map((each) => each.box)));
+    [ui.first, ui.second].forEach((row, layer) =>
+      row.append(...tiles.filter((each) => each.layer === layer).map((each) => each.box)));
     for (const side of "QKV") ui[side].onchange = () => {
-      const [r, w] = [ui.reader.value === "all" ? -1 : number(state.high), ui.writer.value === "all" ? -1 : number(state.low)];
+      const [r, w] = [ui.reader.value === "all" ? -1 : number(state.high), ui.writer.value === "all" ? -1 :
+        number(state.low)];
       const rest = state.edits.cut.filter(([a, s, b]) => s !== side || (r >= 0 && a !== r) || (w >= 0 && b !== w));
       edit({ cut: ui[side].checked ? rest : [...rest, [r, side, w]] });
     };
@@ -187,17 +217,20 @@
       each.power.lastChild.data = off ? "off" : "on", each.box.classList.toggle("tc-off", off);
       each.adds.textContent = state.layers === 2 ? signed(adds[layer][h]) : "";
     }
-    ui.adds.replaceChildren(...say`Below each head: what it adds to the logit of ${[result.now.answer]}, above the mean of all tokens.`);
+    ui.adds.replaceChildren(...say`Below each head: what it adds to the logit of ${[result.now.answer]}, `,
+      "above the mean of all tokens.");
     const [reader, writer] = [ui.reader, ui.writer].map((each) => each.value === "all");
     ui.reader.options[0].text = `head ${state.high}`, ui.writer.options[0].text = `head ${state.low}`;
-    for (const side of "QKV") ui[side].checked = !isCut(side, reader ? -2 : number(state.high), writer ? -2 : number(state.low));
+    for (const side of "QKV") ui[side].checked = !isCut(side, reader ? -2 : number(state.high), writer ? -2 :
+      number(state.low));
     ui.mean.checked = state.edits.mean, ui.frozen.checked = state.edits.frozen;
   }
 
-  // ---- one address for text, cuts and moment ----------------------------------------------------------------------------
+  // ---- one address for text, cuts and moment ------------------------------------------------------------------------
 
   function address() {
-    const { text, at, low, high, layers, edits } = state, values = { text }, star = (layer, h) => (h < 0 ? "*" : name(layer, h));
+    const { text, at, low, high, layers, edits } = state, values = { text }, star = (layer, h) =>
+      (h < 0 ? "*" : name(layer, h));
     if (Number.isFinite(at)) values.at = String(at);
     if (low !== data.heads.previous) values.low = low;
     if (high !== data.heads.induction) values.high = high;
@@ -213,18 +246,22 @@
     noted = setTimeout(() => history.replaceState(null, "", `#${address()}`), 300);
   }
   function fromAddress() {
-    const values = new URLSearchParams(location.hash.slice(1)), of = (layer) => new RegExp(`^${layer}\\.\\d{1,2}$`), H = facts?.n_heads ?? 12;
+    const values = new URLSearchParams(location.hash.slice(1)), of = (layer) => new RegExp(`^${layer}\\.\\d{1,2}$`),
+      H = facts?.n_heads ?? 12;
     const head = (text, layer, other) => (of(layer).test(text ?? "") && number(text) < H ? text : other);
     const every = (key) => (values.get(key) ?? "").split(" ").filter(Boolean);
-    state.low = head(values.get("low"), 0, data.heads.previous), state.high = head(values.get("high"), 1, data.heads.induction);
-    const listed = head(values.get("head"), 0, null) ?? head(values.get("head"), 1, null); // as links of earlier editions say it
+    state.low = head(values.get("low"), 0, data.heads.previous), state.high = head(values.get("high"), 1,
+      data.heads.induction);
+    // as links of earlier editions say it
+    const listed = head(values.get("head"), 0, null) ?? head(values.get("head"), 1, null);
     if (listed) state[listed[0] === "0" ? "low" : "high"] = listed;
     state.text = values.get("text") ?? Object.values(data.sentences)[0].text;
     state.at = /^\d+$/.test(values.get("at") ?? "") ? Number(values.get("at")) : Infinity;
     state.layers = values.get("layers") === "1" ? 1 : 2;
     const off = [...new Set(every("off"))].filter((each) => head(each, each[0] === "0" ? 0 : 1, null));
     const cut = every("cut").flatMap((each) => {
-      const found = /^(?:1\.(\d{1,2})|\*)([QKV])(?:0\.(\d{1,2})|\*)$/.exec(each), h = (text) => (text === undefined ? -1 : Number(text));
+      const found = /^(?:1\.(\d{1,2})|\*)([QKV])(?:0\.(\d{1,2})|\*)$/.exec(each), h = (text) =>
+        (text === undefined ? -1 : Number(text));
       return found && h(found[1]) < H && h(found[3]) < H ? [[h(found[1]), found[2], h(found[3])]] : [];
     });
     state.edits = { off, cut, mean: values.has("mean"), frozen: values.has("frozen") };
@@ -232,10 +269,11 @@
     return clamp(Math.round(Number(values.get("step"))) || 0, 0, 8);
   }
 
-  // ---- from here ------------------------------------------------------------------------------------------------------
+  // ---- from here ----------------------------------------------------------------------------------------------------
 
   async function load(name_, file) {
-    const { facts: model, bytes } = await dom.load(`play/${file}`, base), memory = await ask("load", { name: name_, model, bytes: new Uint8Array(bytes) });
+    const { facts: model, bytes } = await dom.load(`play/${file}`, base),
+      memory = await ask("load", { name: name_, model, bytes: new Uint8Array(bytes) });
     return { model, memory };
   }
 
@@ -246,7 +284,8 @@
     } catch (error) {
       return status(error.message, true);
     }
-    const own = { views, preset, choose: (i) => { state.at = i; run(); }, cut: (what) => (what === "notes" ? preset(kind() === "cut" ? "intact" : "cut") : toggle(state[what])), stepped: remember };
+    const own = { views, preset, choose: (i) => { state.at = i; run(); }, cut: (what) =>
+      (what === "notes" ? preset(kind() === "cut" ? "intact" : "cut") : toggle(state[what])), stepped: remember };
     stageOf = stage.start(ui.here, data, { step: fromAddress(), own });
     ui.text.addEventListener("input", () => { Object.assign(state, { text: ui.text.value, at: Infinity }), run(); });
     status("Loading the model …");
@@ -265,10 +304,12 @@
     await run(began);
     root.dataset.load = String(Math.round(performance.now() - began));
     root.dataset.ready = "yes";
-    new MutationObserver(drawDoor).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    new MutationObserver(drawDoor).observe(document.documentElement,
+      { attributes: true, attributeFilter: ["data-theme"] });
     heads.linked(() => { stageOf.now.step = fromAddress(), run(); });
     // For the console: `await play.run("some text", { off: [[0, 6]] })` has patterns, losses and logits.
-    window.play = { run: (text, edits = {}, model = "two") => ask("run", { name: model, text, edits, logits: true }), encode: (texts) => ask("encode", { texts }) };
+    window.play = { run: (text, edits = {}, model = "two") => ask("run", { name: model, text, edits, logits: true }),
+      encode: (texts) => ask("encode", { texts }) };
   }
   open();
 })();

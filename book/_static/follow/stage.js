@@ -20,61 +20,95 @@ const stage = (() => {
 
   /** What stands at the arcs. */
   function labels(v, step) {
-    const low = v.lowOff ? say`head ${v.low} is off: no notes` : v.cut ? say`notes of head ${v.low}, cut from the keys of head ${v.high}`
-      : !v.noted ? say`where head ${v.low} attends, in the first layer` : v.followed < 0 ? say`head ${v.low} notes at each token what came before it`
+    const low = v.lowOff ? say`head ${v.low} is off: no notes` : v.cut ?
+      say`notes of head ${v.low}, cut from the keys of head ${v.high}`
+      : !v.noted ? say`where head ${v.low} attends, in the first layer` : v.followed < 0 ?
+        say`head ${v.low} notes at each token what came before it`
       : say`head ${v.low} leaves a note: “before me: ${v.asks}”`;
     const high = v.highOff ? say`head ${v.high} is off` : v.one ? say`the best head of one layer`
-      : !v.induces ? say`where head ${v.high} attends, in the second layer` : v.followed < 0 ? say`head ${v.high} finds no match`
+      : !v.induces ? say`where head ${v.high} attends, in the second layer` : v.followed < 0 ?
+        say`head ${v.high} finds no match`
       : step === 6 ? say`head ${v.high} copies ${v.answer}` : say`head ${v.high} looks for “before me: ${v.asks}”`;
     return { low: v.one || step === 1 ? null : low, high: step === 0 || step > 3 ? high : null };
   }
 
   /** The sentence below the picture. */
   function summary(v, intact, changed) {
-    const [guess, p] = best(v), answer = [v.answer], asks = [v.asks], rest = percent(v.row[0]), seen = strong(percent(v.share));
+    const [guess, p] = best(v), answer = [v.answer], asks = [v.asks], rest = percent(v.row[0]),
+      seen = strong(percent(v.share));
     if (v.followed < 0) {
-      const first = v.at === 0 ? say`The text begins here. ` : say`${asks} is new in this text, so there is nothing to look up. `;
-      return [...first, ...(v.at && v.induces ? say`Head ${v.high} rests on the start token (${rest}). ` : []), ...say`The model’s best guess is ${[guess]}: ${strong(percent(p))}.`];
+      const first = v.at === 0 ? say`The text begins here. ` :
+        say`${asks} is new in this text, so there is nothing to look up. `;
+      return [...first, ...(v.at && v.induces ? say`Head ${v.high} rests on the start token (${rest}). ` : []),
+        ...say`The model’s best guess is ${[guess]}: ${strong(percent(p))}.`];
     }
     const expects = guess === v.answer ? say`The model expects ${answer}: ${strong(percent(p))}.`
       : say`The model expects ${[guess]} (${percent(p)}), and ${answer}: ${strong(percent(chance(v)))}.`;
-    if (v.one) return [...say`With one layer, no head can read another one’s note. The best one puts ${seen} on ${answer}. `, ...expects];
-    if (changed) return [...say`${changed}: head ${v.high}’s attention to ${answer} goes from ${percent(intact.share)} to ${seen}, and ${rest} rests on the start token. `, ...expects];
-    if (!v.induces || !v.noted) return [...say`At ${asks}, head ${v.high} puts ${seen} of its attention on ${answer}, which followed ${asks} last time. `, ...expects];
-    const found = say`At the last ${asks}, head ${v.high} puts ${seen} of its attention on ${answer}, the token whose note says ${strong("before me: ", v.asks)}. `;
+    if (v.one) return [...say`With one layer, no head can read another one’s note. The best one puts ${seen} on
+      ${answer}. `, ...expects];
+    if (changed) return [...say`${changed}: head ${v.high}’s attention to ${answer} goes from ${percent(intact.share)}
+      to ${seen}, and ${rest} rests on the start token. `, ...expects];
+    if (!v.induces || !v.noted) return [...say`At ${asks}, head ${v.high} puts ${seen} of its attention on ${answer},
+      which followed ${asks} last time. `, ...expects];
+    const found = say`At the last ${asks}, head ${v.high} puts ${seen} of its attention on ${answer}, the token whose
+      note says ${strong("before me: ", v.asks)}. `;
     if (guess === v.answer || v.share < 0.5) return [...found, ...expects];
-    return [...found, ...say`Other parts push harder: the model expects ${[guess]} (${percent(p)}), and ${answer}: ${strong(percent(chance(v)))}. To find is not yet to predict.`];
+    return [...found, ...say`Other parts push harder: the model expects ${[guess]} (${percent(p)}), and ${answer}:
+      ${strong(percent(chance(v)))}. To find is not yet to predict.`];
   }
 
   /** A step's title, its words, and a list of bars, for a view v and the intact one. */
   function explained(v, intact, step) {
     const answer = [v.answer], asks = [v.asks], { low, high } = v, seen = percent(v.share), also = v.also;
-    const raises = signed(v.adds), [guess, p] = best(v), title = v.one && step > 1 && step < 4 ? say`One layer: no notes` : [
-      say`Every token starts a stream`, say`Head ${low} looks one token back`, say`It leaves a note`, say`Head ${high} asks: what followed ${asks} last time?`,
-      say`Softmax turns scores into attention`, say`It copies what it found`, say`The prediction`, say`Cut the notes, and the lookup fails`][step - 1];
+    const raises = signed(v.adds), [guess, p] = best(v), title = v.one && step > 1 && step < 4 ?
+      say`One layer: no notes` : [
+      say`Every token starts a stream`, say`Head ${low} looks one token back`, say`It leaves a note`,
+        say`Head ${high} asks: what followed ${asks} last time?`,
+      say`Softmax turns scores into attention`, say`It copies what it found`, say`The prediction`,
+        say`Cut the notes, and the lookup fails`][step - 1];
     const moved = (v.paths ?? []).filter(([path]) => path.startsWith(high)), named = ([path, x]) => {
       const [second, first] = path.split("·"), mine = first === low;
-      const words = !path ? "the last token itself" : first ? (mine ? `${second}, of the note` : `${second}, of what ${first} wrote`) : `head ${second}, of the tokens`;
+      const words = !path ? "the last token itself" : first ?
+        (mine ? `${second}, of the note` : `${second}, of what ${first} wrote`) : `head ${second}, of the tokens`;
       return [words, x, x < 0 ? "red" : path.startsWith("1") ? "second" : path ? "first" : "bar"];
     };
+    const sees = v.alsoSees?.length ? ` (here ${v.alsoSees.join(", ")})` : "";
     const own = v.paths?.find(([path]) => path === `${high}·${low}`)?.[1];
-    const why = own < 0 ? say` The note itself, moved along, speaks for ${asks} and so against ${answer} (${signed(own)}): head ${low} says where, not what.` : [];
+    const why = own < 0 ? say` The note itself, moved along, speaks for ${asks} and so against ${answer}
+      (${signed(own)}): head ${low} says where, not what.` : [];
     const words = {
-      1: say`A stream is a list of numbers. Two layers of heads read it and add to it. The underlined run occurs twice.`,
-      2: v.one ? say`There is no earlier layer whose notes a head could read.` : say`In the first layer, it attends from nearly every token to the one before. Thicker is more.`,
-      3: v.one ? say`A key is made from its token and its place alone. Nothing in it says what came before.` : say`What it reads, it adds to the stream. The stream at ${answer} now says: the token before me is ${asks}. That is all head ${low} does here.`,
-      4: v.one ? say`Of all heads in the layer, ${high} attends to ${answer} most. It cannot ask for “the token after ${asks}”: no key holds the answer.` : [
-        ...say`Its query meets the key of every token. The score of ${answer} wins, by its note (orange). Keys read what an earlier head wrote: K-composition.`,
-        ...(above(v.parts.also, v.followed) > 0.5 ? say` Head ${also} helps: it, too, looks at the tokens just before${v.alsoSees ? ` (here ${v.alsoSees})` : ""}.` : []),
-        ...say` Here the note alone would get ${percent(alone(v.parts.note, v.followed))} of the attention. Among the hundreds of keys of a long text it is not enough (chapter 7).`],
-      5: v.one ? say`${answer} gets ${seen}, little more than its share of a short text. The rest is spread.` : say`Differences become shares: the best match takes almost everything. ${answer} gets ${seen}.`,
-      6: v.one ? say`The head raises the logit of ${answer} by ${raises}.` : [...say`Attention says where. What is moved is ${answer} itself: the head adds ${raises} to its logit.`, ...why],
-      7: guess === v.answer ? say`All paths together give ${answer} ${percent(p)}. What followed ${asks} last time is expected again: induction.`
-        : say`The best guess is ${[guess]} (${percent(p)}). ${answer} gets ${percent(chance(v))}${v.one ? `; with two layers, ${percent(chance(intact))}` : ""}.`,
-      8: v.one ? say`One layer has no notes to cut. This is what the two-layer model does without them.` : say`Every key of head ${high} gets the same average note. Attention to ${answer} falls from ${percent(intact.share)} to ${seen}, its chance from ${percent(chance(intact))} to ${percent(chance(v))}.`,
+      1: say`A stream is a list of numbers. Two layers of heads read it and add to it. The underlined run occurs
+        twice.`,
+      2: v.one ? say`There is no earlier layer whose notes a head could read.` :
+        say`In the first layer, it attends from nearly every token to the one before. Thicker is more.`,
+      3: v.one ? say`A key is made from its token and its place alone. Nothing in it says what came before.` :
+        say`What it reads, it adds to the stream. The stream at ${answer} now says: the token before me is ${asks}.
+          That is all head ${low} does here.`,
+      4: v.one ? say`Of all heads in the layer, ${high} attends to ${answer} most. It cannot ask for “the token after
+        ${asks}”: no key holds the answer.` : [
+        ...say`Its query meets the key of every token. The score of ${answer} wins, by its note (orange). Keys read
+          what an earlier head wrote: K-composition.`,
+        ...(above(v.parts.also, v.followed) > 0.5 ?
+          say` Head ${also} helps: it, too, looks at what came before${sees}.` : []),
+        ...say` Here the note alone would get ${percent(alone(v.parts.note, v.followed))} of the attention. Among the
+          hundreds of keys of a long text it is not enough (chapter 7).`],
+      5: v.one ? say`${answer} gets ${seen}, little more than its share of a short text. The rest is spread.` :
+        say`Differences become shares: the best match takes almost everything. ${answer} gets ${seen}.`,
+      6: v.one ? say`The head raises the logit of ${answer} by ${raises}.` :
+        [...say`Attention says where. What is moved is ${answer} itself: the head adds ${raises} to its logit.`,
+          ...why],
+      7: guess === v.answer ? say`All paths together give ${answer} ${percent(p)}. What followed ${asks} last time is
+        expected again: induction.`
+        : say`The best guess is ${[guess]} (${percent(p)}). ${answer} gets
+          ${percent(chance(v))}${v.one ? `; with two layers, ${percent(chance(intact))}` : ""}.`,
+      8: v.one ? say`One layer has no notes to cut. This is what the two-layer model does without them.` :
+        say`Every key of head ${high} gets the same average note. Attention to ${answer} falls from
+          ${percent(intact.share)} to ${seen}, its chance from ${percent(chance(intact))} to ${percent(chance(v))}.`,
     }[step];
-    const split = v.parts && [[say`its note “before me: ${v.asks}”`, above(v.parts.note, v.followed), "first"], [`what head ${also} wrote`, above(v.parts.also, v.followed), "bar"],
-      [say`the token ${answer} itself`, above(v.parts.token, v.followed), "bar"], ["all else", above(v.parts.rest, v.followed), "bar"]];
+    const split = v.parts && [[say`its note “before me: ${v.asks}”`, above(v.parts.note, v.followed), "first"],
+      [`what head ${also} wrote`, above(v.parts.also, v.followed), "bar"],
+      [say`the token ${answer} itself`, above(v.parts.token, v.followed), "bar"],
+        ["all else", above(v.parts.rest, v.followed), "bar"]];
     const others = v.others ? [[`${v.others[0]} other paths`, v.others[1], "faint"]] : [];
     const lists = { 4: split && [say`Score of ${answer}, above the mean key: ${signed(score(v, v.followed))}`, split],
       6: moved.length && [say`What head ${high} moves to the logit of ${answer}`, moved.map(named)],
@@ -85,18 +119,23 @@ const stage = (() => {
   // ---- the stage --------------------------------------------------------------------------------------------------
 
   /**
-   * Options: `step` (0: the whole picture), `runs` and `steps` (whether their buttons are there), `own`: what full.js adds,
+   * Options: `step` (0: the whole picture), `runs` and `steps` (whether their buttons are there), `own`: what full.js
+   * adds,
    * { view(run) → the view, or a promise of it; choose, cut, changed }.
    */
   function start(host, { heads, sentences }, { step = 0, runs = true, steps = true, own = null } = {}) {
     const now = { run: "intact", step }, given = Object.values(sentences)[0].runs;
     const sheet = make("div", { className: "tc-scene" }), told = make("p", { className: "tc-say", ariaLive: "polite" });
     const pic = picture.create(sheet, { choose: own?.choose, cut: own?.cut });
-    const button = (text, onclick, rest = {}) => make("button", { type: "button", textContent: text, onclick, ...rest });
-    const pressed = Object.entries(RUNS).map(([run, text]) => button(text, () => own ? own.preset(run) : choose(run), { data: { run } }));
+    const button = (text, onclick, rest = {}) =>
+      make("button", { type: "button", textContent: text, onclick, ...rest });
+    const pressed = Object.entries(RUNS).map(([run, text]) => button(text, () => own ? own.preset(run) : choose(run),
+      { data: { run } }));
     const story = make("section", { className: "tc-story", hidden: true, ariaLabel: "Explanation" });
     const walk = button("▶ Explain in eight steps", () => go(1), { className: "tc-walk" });
-    const controls = make("div", { className: "tc-controls" }, ...(runs ? [make("div", { className: "tc-runs", role: "group", ariaLabel: "What the model may use" }, ...pressed)] : []), ...(steps ? [walk] : []));
+    const controls = make("div", { className: "tc-controls" },
+      ...(runs ? [make("div", { className: "tc-runs", role: "group", ariaLabel: "What the model may use" },
+        ...pressed)] : []), ...(steps ? [walk] : []));
     let views = given, asked = 0;
 
     function choose(run) {
@@ -111,13 +150,17 @@ const stage = (() => {
       if (now.step === LAST && now.run === "intact") own ? own.preset("cut") : (now.run = "cut");
       else if (before === LAST && now.run === "cut") own ? own.preset("intact") : (now.run = "intact");
       await draw();
-      if (Boolean(before) !== Boolean(now.step)) (now.step ? story.querySelector("button.tc-next-step") : walk).focus({ preventScroll: true });
+      if (Boolean(before) !== Boolean(now.step)) (now.step ? story.querySelector("button.tc-next-step") : walk).focus(
+        { preventScroll: true });
     }
     async function draw() {
-      const mine = ++asked, found = own ? await own.views() : { now: views[now.run], intact: views.intact, run: now.run };
+      const mine = ++asked, found = own ? await own.views() : { now: views[now.run], intact: views.intact,
+        run: now.run };
       if (mine !== asked || !found) return;
-      const v = completed(found.now, heads), intact = completed(found.intact, heads), cut = found.run === "cut" ? "Without the notes" : found.changed;
-      const view = { ...v, cut: v.cut ?? found.run === "cut", one: found.run === "one" }, simple = v.followed < 0 || (!v.noted && !view.one) || !v.induces;
+      const v = completed(found.now, heads), intact = completed(found.intact, heads), cut = found.run === "cut" ?
+        "Without the notes" : found.changed;
+      const view = { ...v, cut: v.cut ?? found.run === "cut", one: found.run === "one" }, simple = v.followed < 0 ||
+        (!v.noted && !view.one) || !v.induces;
       if (now.step && simple && found.run !== "cut" && own) now.step = 0; // there is nothing to explain
       pressed.forEach((each) => each.setAttribute("aria-pressed", each.dataset.run === found.run));
       const whole = completed(view, heads);
@@ -130,10 +173,15 @@ const stage = (() => {
     }
     function tell({ title, words, list }) {
       const at = document.activeElement, name = story.contains(at) ? at.className : null;
-      const dots = make("ol", { className: "tc-dots", ariaHidden: "true" }, ...Array.from({ length: LAST }, (_, i) => make("li", { className: i + 1 === now.step ? "now" : "", onclick: () => go(i + 1) })));
+      const dots = make("ol", { className: "tc-dots", ariaHidden: "true" }, ...Array.from({ length: LAST }, (_, i) =>
+        make("li", { className: i + 1 === now.step ? "now" : "", onclick: () => go(i + 1) })));
       story.replaceChildren(
-        make("div", {}, make("p", { className: "tc-step" }, `Step ${now.step} of ${LAST}`), make("div", { ariaLive: "polite" }, make("p", { className: "tc-story-title" }, ...title), make("p", {}, ...words)),
-          make("div", { className: "tc-steps" }, button("‹ Back", () => go(now.step - 1), { className: "tc-back-step" }), button(now.step === LAST ? "Done" : "Next ›", () => go(now.step === LAST ? 0 : now.step + 1), { className: "tc-next-step" }), dots)),
+        make("div", {}, make("p", { className: "tc-step" }, `Step ${now.step} of ${LAST}`),
+          make("div", { ariaLive: "polite" }, make("p", { className: "tc-story-title" }, ...title),
+            make("p", {}, ...words)),
+          make("div", { className: "tc-steps" }, button("‹ Back", () => go(now.step - 1),
+            { className: "tc-back-step" }), button(now.step === LAST ? "Done" : "Next ›", () =>
+              go(now.step === LAST ? 0 : now.step + 1), { className: "tc-next-step" }), dots)),
         ...(list ? [make("div", {}, make("p", { className: "tc-bars-title" }, ...list[0]), bars(list[1]))] : []));
       if (name) story.querySelector(`.${name.split(" ")[0]}`)?.focus({ preventScroll: true });
     }
@@ -142,7 +190,8 @@ const stage = (() => {
     host.append(sheet, controls, told, story);
     host.addEventListener("keydown", (event) => {
       const target = /** @type {HTMLElement} */ (event.target);
-      if (!now.step || !["ArrowLeft", "ArrowRight"].includes(event.key) || target.matches("input, textarea, select, [role=listbox], [role=radio]")) return;
+      if (!now.step || !["ArrowLeft", "ArrowRight"].includes(event.key) ||
+        target.matches("input, textarea, select, [role=listbox], [role=radio]")) return;
       event.preventDefault();
       go(now.step + (event.key === "ArrowRight" ? 1 : -1));
     });

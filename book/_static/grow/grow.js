@@ -1,52 +1,63 @@
-// The page "Grow one" (book_build/pages/grow.py): train.js trains in a worker, this draws. The worker is asked for a few steps at a time,
+// The page "Grow one" (book_build/pages/grow.py): train.js trains in a worker, this draws. The worker is asked for a
+// few steps at a time,
 // and for the next ones when these are drawn.
 (() => {
   const root = document.getElementById("grow");
   const { make, svg, percent } = dom, { choices, section } = heads;
   const thresholds = JSON.parse(root.dataset.thresholds);
   const NAMES = Array.from("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+=");
-  const ROLES = ["", "", "previous-token head", "induction head", "removed"]; // numbered as their colors are in watch.css
-  const SIDES = { Q: "queries", K: "keys", V: "values" };
+  // numbered as their colors are in watch.css
+  const ROLES = ["", "", "previous-token head", "induction head", "removed"];
+  const SIDES = { Q: "queries", K: "keys", V: "values" }, JUMP = 0.5; // of right guesses, from which on it has jumped
   const FIXED = { d_model: 64, d_vocab: 64, n_ctx: 32, rows: 64 };
   const SHARP = { 1: 16, 2: 16, 4: 16, 8: 8 }; // dimensions of a head
-  // Every setting: its label, its values with their names, and whether it belongs to a new model. The first value is the default; a value may have a name of its own.
+  // Every setting: its label, its values with their names, and whether it belongs to a new model. The first value is
+  // the default; a value may have a name of its own.
   const SETTINGS = {
     layers: { label: "Layers", values: [["2", "two"], ["1", "one"]], fresh: true },
     heads: { label: "Heads per layer", values: ["4", "1", "2", "8"], fresh: true },
     seed: { label: "Seed", values: ["0", "1", "2", "3", "4"], fresh: true },
-    cut: { label: "Second layer reads the first with its", values: [["", "queries, keys, values"], ["K", "queries, values"], ["Q", "keys, values"]] },
+    cut: { label: "Second layer reads the first with its",
+      values: [["", "queries, keys, values"], ["K", "queries, values"], ["Q", "keys, values"]] },
     positions: { label: "Positions", values: ["on", "off"] },
-    repeats: { label: "A segment occurs twice", values: [["all", "in every row"], ["half", "in half of the rows"], ["same", "always 16 tokens apart"], ["none", "never"]] },
+    repeats: { label: "A segment occurs twice", values: [["all", "in every row"], ["half", "in half of the rows"],
+      ["same", "always 16 tokens apart"], ["none", "never"]] },
     lr: { label: "Learning rate", values: ["0.02", "0.01", "0.005"] },
   };
   const SPEEDS = { fast: 10, slow: 2 }; // steps between two drawings
   const value = (pair) => [pair].flat()[0];
-  const defaults = () => Object.fromEntries(Object.entries(SETTINGS).map(([name, { values }]) => [name, value(values[0])]));
+  const defaults = () => Object.fromEntries(Object.entries(SETTINGS).map(([name, { values }]) =>
+    [name, value(values[0])]));
 
-  const state = { settings: defaults(), removed: [], running: false, speed: 10, head: 0, place: 0, side: "K" };
+  const state = { settings: defaults(), removed: [], running: false, speed: 10, head: 0, follows: true, place: 0,
+    side: "K" };
   let ask, looks = {}, history = {}; // by run: "chosen", and "one layer" to compare with
   const ui = {};
   const { app, say } = heads.page(root, "watch", () => looks.chosen && draw());
 
-  // ---- training ------------------------------------------------------------------------------------------------------------------
+  // ---- training -----------------------------------------------------------------------------------------------------
 
   const number = (name, settings = state.settings) => Number(settings[name]);
-  const asks = ({ cut, positions, repeats, lr, seed } = state.settings) => ({ cut, positions: positions === "on", repeats, lr: Number(lr), seed: Number(seed) });
+  const asks = ({ cut, positions, repeats, lr, seed } = state.settings) =>
+    ({ cut, positions: positions === "on", repeats, lr: Number(lr), seed: Number(seed) });
   const shape = (layers, heads) => ({ ...FIXED, layers, heads, d_head: SHARP[heads] });
 
   async function begin(changed = {}) {
     const settings = { ...state.settings, ...changed };
     state.running = false;
-    const fresh = {}, past = {}; // in place, with what changed, only when both are whole: a click or another theme draws at any time
+    // in place, with what changed, only when both are whole: a click or another theme draws at any time
+    const fresh = {}, past = {};
     const runs = number("layers", settings) === 1 ? { chosen: 1 } : { chosen: 2, "one layer": 1 };
     for (const [name, layers] of Object.entries(runs)) {
-      fresh[name] = (await ask("start", { name, shape: shape(layers, number("heads", settings)), settings: asks(settings) })).look;
+      fresh[name] = (await ask("start", { name, shape: shape(layers, number("heads", settings)),
+        settings: asks(settings) })).look;
       past[name] = [];
     }
-    Object.assign(state.settings, changed), state.removed = [], looks = fresh, history = past;
+    Object.assign(state.settings, changed), state.removed = [], state.follows = true, looks = fresh, history = past;
     // The best place to look from: in the middle of the second copy.
     const second = looks.chosen.target.flatMap((target, i) => (target >= 0 ? [i] : []));
-    state.place = second[Math.floor(second.length / 2)], state.head = Math.min(state.head, number("layers") * number("heads") - 1);
+    state.place = second[Math.floor(second.length / 2)],
+      state.head = Math.min(state.head, number("layers") * number("heads") - 1);
     build();
     draw();
   }
@@ -54,7 +65,7 @@
   let busy = Promise.resolve(); // one thing at a time
   const inTurn = (work) => (busy = busy.then(work).catch((error) => {
     state.running = false;
-    say(`The training stopped: ${error.message}. Reload the page.`, true);
+    say(`The training stopped: ${error.message}`, true);
   }));
 
   async function advance() {
@@ -86,23 +97,49 @@
   }
 
   function remove(head) {
-    state.removed = state.removed.includes(head) ? state.removed.filter((other) => other !== head) : [...state.removed, head];
+    state.removed = state.removed.includes(head) ? state.removed.filter((other) => other !== head) :
+      [...state.removed, head];
     change();
   }
 
-  // ---- drawing -----------------------------------------------------------------------------------------------------------------
+  // ---- drawing ------------------------------------------------------------------------------------------------------
 
   const roleOf = (h) => {
     const { induction, previous } = looks.chosen.scores[h];
-    return looks.chosen.removed.includes(h) ? 4 : induction >= thresholds.induction ? 3 : previous >= thresholds.previous ? 2 : 0;
+    return looks.chosen.removed.includes(h) ? 4 : induction >= thresholds.induction ? 3 :
+      previous >= thresholds.previous ? 2 : 0;
   };
 
+  // The head that is shown until the reader chooses one: the best induction head, or the best previous-token head of a
+  // model that has none.
+  function best() {
+    const { scores } = looks.chosen, of = (key) => scores.map((score) => score[key]), highest = (all) =>
+      all.indexOf(Math.max(...all));
+    return Math.max(...of("induction")) > 0.1 ? highest(of("induction")) : highest(of("previous"));
+  }
+
+  function drawNews() {
+    const H = number("heads"), rights = smoothed(history.chosen.map(({ right }) => right)),
+      jumped = rights.findIndex((x) => x > JUMP);
+    const previous = looks.chosen.scores.findIndex((_, h) => roleOf(h) === 2), shown = state.follows ?
+      "The picture follows the best head. " : "";
+    const step = (i) => looks.chosen.step - history.chosen.length + i + 1, news = !looks.chosen.step ? "Press Train." :
+      jumped >= 0
+      ? `The jump: from step ${step(jumped)} on, more than half of the first guesses are right.` : previous >= 0
+      ? `Head ${heads.name(previous, H)} attends to the previous token now.` : "No head looks back yet.";
+    if (ui.news.textContent !== shown + news) ui.news.textContent = shown + news;
+  }
+
   function draw() {
+    if (state.follows) state.head = best();
+    drawNews();
     ui.play.textContent = state.running ? "❚❚ Pause" : looks.chosen.step ? "▶ Continue" : "▶ Train";
     ui.now.textContent = `step ${looks.chosen.step}`;
-    ui.rate.textContent = root.dataset.milliseconds && state.running ? `${Math.round(Number(root.dataset.milliseconds) / state.speed)} ms per step` : "";
+    ui.rate.textContent = root.dataset.milliseconds && state.running ?
+      `${Math.round(Number(root.dataset.milliseconds) / state.speed)} ms per step` : "";
     drawCurves(), drawHeads(), drawAttention();
-    Object.assign(root.dataset, { step: looks.chosen.step, right: looks.chosen.right, removed: looks.chosen.removed.join(" ") });
+    Object.assign(root.dataset, { step: looks.chosen.step, right: looks.chosen.right,
+      removed: looks.chosen.removed.join(" ") });
   }
 
   // Means over a few steps, so that a line is read and not a cloud.
@@ -115,36 +152,46 @@
 
   function drawCurves() {
     const length = Math.max(500, looks.chosen.step);
-    for (const { key, most, least, format, lines, values } of ui.curves) {
+    for (const { key, most, least, format, lines, values, end } of ui.curves) {
+      end.textContent = `step ${length}`;
       for (const [name, line] of Object.entries(lines)) {
         const all = smoothed(history[name].map((row) => row[key])), every = Math.ceil(all.length / 500);
         const y = (value) => (100 * (most - Math.max(least, Math.min(most, value)))) / (most - least);
-        line.setAttribute("points", all.flatMap((value, i) => (i % every || Number.isNaN(value) ? [] : [`${((1000 * i) / length).toFixed(1)},${y(value).toFixed(1)}`])).join(" "));
+        line.setAttribute("points", all.flatMap((value, i) => (i % every || Number.isNaN(value) ? [] :
+          [`${((1000 * i) / length).toFixed(1)},${y(value).toFixed(1)}`])).join(" "));
         values[name].textContent = all.length ? format(all.at(-1)) : "–";
       }
     }
-    ui.end.textContent = length;
   }
 
   function drawHeads() {
-    const { scores, composition, patterns } = looks.chosen, H = number("heads"), n = FIXED.n_ctx, ink = heads.ink(root, "--watch-ink");
+    const { scores, composition, patterns } = looks.chosen, H = number("heads"), n = FIXED.n_ctx;
+    root.dataset.layer = String(Math.floor(state.head / H));
     ui.heads.forEach((button, h) => {
       const role = roleOf(h), from = (h % H) * n * n, pattern = patterns[Math.floor(h / H)];
       heads.mark(button, h === state.head, role, `Head ${heads.name(h, H)}${role ? `, ${ROLES[role]}` : ""}`);
-      heads.paint(ui.tiles[h], n, (i, j) => 255 * pattern[from + i * n + j], ink);
+      heads.paint(ui.tiles[h], n, (i, j) => 255 * pattern[from + i * n + j],
+        heads.ink(root, h < H ? "--ink-first" : "--ink-second"));
     });
     ui.lines.forEach((line, pair) => heads.width(line, composition[pair], 3, thresholds.composes));
-    const { previous, induction } = scores[state.head], off = looks.chosen.removed.includes(state.head), name = heads.name(state.head, H), role = roleOf(state.head);
-    const reads = state.head < H ? [] : composition.slice((state.head - H) * H, (state.head - H + 1) * H), best = reads.indexOf(Math.max(...reads));
-    ui.about.replaceChildren(make("b", {}, `Head ${name}${role ? `: ${ROLES[role]}` : ""}. `), `Attention to the previous token ${percent(previous)}; induction score ${percent(induction)}.` +
-      (reads.length ? ` Its ${SIDES[state.side]} read head 0.${best} most, at ${reads[best].toFixed(1)} times chance.` : ""));
+    const { previous, induction } = scores[state.head], off = looks.chosen.removed.includes(state.head),
+      name = heads.name(state.head, H), role = roleOf(state.head);
+    const reads = state.head < H ? [] : composition.slice((state.head - H) * H, (state.head - H + 1) * H),
+      best = reads.indexOf(Math.max(...reads));
+    ui.about.replaceChildren(make("b", {}, `Head ${name}${role ? `: ${ROLES[role]}` : ""}. `),
+      `Attention to the previous token ${percent(previous)}; induction score ${percent(induction)}.` +
+      (reads.length ? ` Its ${SIDES[state.side]} read head 0.${best} most, at ${reads[best].toFixed(1)} times chance.` :
+        ""));
     ui.remove.textContent = off ? `Put head ${name} back` : `Remove head ${name}`;
   }
 
   function drawAttention() {
-    const { ids, guesses, chance, patterns, target } = looks.chosen, H = number("heads"), n = FIXED.n_ctx, i = state.place;
-    const of = (row) => patterns[Math.floor(state.head / H)].subarray(((state.head % H) * n + row) * n, ((state.head % H) * n + row + 1) * n);
-    const next = heads.lastTime(ids, i), values = of(i), word = (id) => make("code", { className: "watch-word" }, NAMES[id]);
+    const { ids, guesses, chance, patterns, target } = looks.chosen, H = number("heads"), n = FIXED.n_ctx,
+      i = state.place;
+    const of = (row) => patterns[Math.floor(state.head / H)].subarray(((state.head % H) * n + row) * n,
+      ((state.head % H) * n + row + 1) * n);
+    const next = heads.lastTime(ids, i), values = of(i), word = (id) => make("code", { className: "watch-word" },
+      NAMES[id]);
     heads.attend(ui.tokens, (j) => values[j], i, next, "watch");
     ui.tokens.forEach((token, j) => {
       token.lastChild.textContent = j + 1 < n ? NAMES[guesses[j]] : "";
@@ -152,13 +199,16 @@
       token.classList.toggle("grow-known", target[j] >= 0);
     });
     ui.attentionTitle.textContent = `Attention of head ${heads.name(state.head, H)} in one row`;
-    ui.where.replaceChildren(make("b", {}, "From "), word(ids[i]), ": ", ...(next < 0 ? ["this token is new in the row. "] : [`${percent(values[next])} on `, word(ids[next]), ", which followed last time. "]),
-      ...(i + 1 < n ? ["The model's guess is ", word(guesses[i]), "; next comes ", word(ids[i + 1]), `, to which it gives ${percent(chance[i])}.`] : ["The row ends here."]));
+    ui.where.replaceChildren(make("b", {}, "From "), word(ids[i]), ": ",
+      ...(next < 0 ? ["this token is new in the row. "] : [`${percent(values[next])} on `, word(ids[next]),
+        ", which followed last time. "]),
+      ...(i + 1 < n ? ["The model's guess is ", word(guesses[i]), "; next comes ", word(ids[i + 1]),
+        `, to which it gives ${percent(chance[i])}.`] : ["The row ends here."]));
     ui.pattern.draw(ids, (row, j) => 255 * of(row)[j], heads.ink(root, "--watch-ink"), i);
   }
 
   function chooseHead(h) {
-    state.head = h;
+    state.head = h, state.follows = false;
     drawHeads(), drawAttention();
   }
 
@@ -167,9 +217,10 @@
     drawAttention();
   }
 
-  // ---- links -------------------------------------------------------------------------------------------------------------------
+  // ---- links --------------------------------------------------------------------------------------------------------
 
-  const address = () => new URLSearchParams(Object.entries(state.settings).filter(([name, value]) => value !== defaults()[name]));
+  const address = () => new URLSearchParams(Object.entries(state.settings).filter(([name, value]) =>
+    value !== defaults()[name]));
 
   function fromAddress() {
     const settings = defaults();
@@ -179,27 +230,38 @@
     return settings;
   }
 
-  // ---- the page ----------------------------------------------------------------------------------------------------------------
+  // ---- the page -----------------------------------------------------------------------------------------------------
 
   function curve(title, key, least, most, format, threshold) {
     const lines = {}, values = {}, label = [];
     for (const name of Object.keys(history)) {
       const kind = name === "chosen" ? "grow-chosen" : "grow-compared";
       lines[name] = svg("polyline", { class: kind }), values[name] = make("b");
-      label.push(make("span", { className: kind }, name === "chosen" ? state.settings.layers === "2" ? "two layers " : "one layer " : "one layer ", values[name]));
+      label.push(make("span", { className: kind }, name === "chosen" ? state.settings.layers === "2" ? "two layers " :
+        "one layer " : "one layer ", values[name]));
     }
-    const chart = svg("svg", { viewBox: "0 0 1000 100", preserveAspectRatio: "none", "aria-hidden": "true" }, ...threshold, ...Object.values(lines));
-    ui.curves.push({ key, least, most, format, lines, values });
-    return make("div", { className: "watch-curve" }, make("p", {}, `${title}: `, ...label), make("div", { className: "watch-chart" }, chart));
+    const chart = svg("svg", { viewBox: "0 0 1000 100", preserveAspectRatio: "none", "aria-hidden": "true" },
+      ...threshold, ...Object.values(lines)), end = make("span");
+    ui.curves.push({ key, least, most, format, lines, values, end });
+    const axis = make("div", { className: "grow-axis" }, make("span", {}, "step 0"), end);
+    const scale = make("div", { className: "grow-scale" }, ...[most, (most + least) / 2, least].map((x) =>
+      make("span", {}, format(x))));
+    return make("div", { className: "watch-curve" }, make("p", {}, `${title}: `, ...label),
+      make("div", { className: "grow-plot" }, scale, make("div", { className: "watch-chart" }, chart), axis));
   }
 
   function settings() {
     const select = ([name, { label, values }]) => {
-      const options = values.map((pair) => make("option", { value: value(pair), selected: value(pair) === state.settings[name] }, [pair].flat().at(-1)));
-      return make("label", {}, `${label} `, make("select", { name, onchange: ({ target }) => set(name, /** @type {HTMLSelectElement} */ (target).value) }, ...options));
+      const options = values.map((pair) =>
+        make("option", { value: value(pair), selected: value(pair) === state.settings[name] }, [pair].flat().at(-1)));
+      return make("label", {}, `${label} `,
+        make("select", { name, onchange: ({ target }) => set(name, /** @type {HTMLSelectElement} */ (target).value) },
+          ...options));
     };
-    const group = (legend, fresh) => make("fieldset", {}, make("legend", {}, legend), ...Object.entries(SETTINGS).filter(([, each]) => Boolean(each.fresh) === fresh).map(select));
-    return make("div", { className: "grow-settings" }, group("A change starts a new model", true), group("A change holds from the next step on", false));
+    const group = (legend, fresh) => make("fieldset", {}, make("legend", {}, legend),
+      ...Object.entries(SETTINGS).filter(([, each]) => Boolean(each.fresh) === fresh).map(select));
+    return make("div", { className: "grow-settings" }, group("A change starts a new model", true),
+      group("A change holds from the next step on", false));
   }
 
   function build() {
@@ -207,45 +269,62 @@
     ui.play = make("button", { type: "button", className: "watch-play", onclick: run });
     ui.now = make("b", { className: "watch-now" }), ui.rate = make("span", { className: "watch-small" });
     const again = make("button", { type: "button", name: "again", onclick: () => inTurn(() => begin()) }, "Start over");
-    const speed = choices("Speed", Object.keys(SPEEDS), Object.values(SPEEDS).indexOf(state.speed), (k) => (state.speed = Object.values(SPEEDS)[k]));
-    const bar = make("div", { className: "watch-bar" }, make("div", { className: "watch-row" }, ui.play, ui.now, again, speed, ui.rate));
-    ui.curves = [], ui.end = make("span", { className: "grow-end" });
-    const line = (share) => svg("line", { x1: 0, x2: 1000, y1: 100 - 100 * share, y2: 100 - 100 * share, class: "watch-threshold" });
-    const curves = make("section", {}, curve("First guesses that are right in second copies", "right", 0, 1, percent, [line(0.5)]),
-      curve("Loss, nats per token", "loss", 3, 4.4, (x) => x.toFixed(2), []), make("div", { className: "watch-axis" }, make("span", { style: "left: 0" }, "0"), ui.end),
-      make("p", { className: "watch-small" }, "Steps of 64 rows. The dashed line marks 50%. Lines are means over ten steps; the loss axis goes from 3.0 to 4.4."));
+    const speed = choices("Speed", Object.keys(SPEEDS), Object.values(SPEEDS).indexOf(state.speed), (k) =>
+      (state.speed = Object.values(SPEEDS)[k]));
+    const bar = make("div", { className: "watch-bar" }, make("div", { className: "watch-row" }, ui.play, ui.now, again,
+      speed, ui.rate));
+    ui.curves = [], ui.news = make("p", { className: "grow-news", role: "status" });
+    const line = (share) => svg("line", { x1: 0, x2: 1000, y1: 100 - 100 * share, y2: 100 - 100 * share,
+      class: "watch-threshold" });
+    const curves = make("section", { className: "grow-curves" },
+      curve("Right first guesses in second copies", "right", 0, 1, percent, [line(0.5)]),
+      curve("Loss, nats per token", "loss", 3, 4.4, (x) => x.toFixed(1), []));
     ui.tiles = Array.from({ length: L * H }, () => make("canvas", { "aria-hidden": "true" }));
     const graph = heads.graph(L, H, chooseHead, { content: (h) => [heads.name(h, H), ui.tiles[h]] });
     ui.heads = graph.buttons, ui.lines = graph.lines, ui.about = make("p", { className: "watch-about" });
     ui.remove = make("button", { type: "button", onclick: () => remove(state.head) });
-    const sides = choices("Second layer reads with its", Object.values(SIDES), Object.keys(SIDES).indexOf(state.side), (k) => ((state.side = Object.keys(SIDES)[k]), change()));
-    const key = make("p", { className: "watch-key" }, ...[2, 3, 4].map((role) => make("span", { data: { role } }, ROLES[role])));
+    const sides = choices("Second layer reads with its", Object.values(SIDES), Object.keys(SIDES).indexOf(state.side),
+      (k) => ((state.side = Object.keys(SIDES)[k]), change()));
+    const key = make("p", { className: "watch-key" },
+      ...[2, 3, 4].map((role) => make("span", { data: { role } }, ROLES[role])));
     const circuits = section("Heads", ...(L > 1 ? [sides] : []), graph.box, key,
-      ...(L > 1 ? [make("p", { className: "watch-small" }, `A line's width shows how far the composition ratio is above chance. Lines of at least ${thresholds.composes} times chance are colored.`)] : []), ui.about, ui.remove);
+      ...(L > 1 ? [make("p", { className: "watch-small" },
+        `A line's width shows how far the composition ratio is above chance. Lines of at least ${thresholds.composes} times chance are colored.`)] : []), ui.about, ui.remove);
     ui.strip = heads.strip(() => state.place, choosePlace);
     ui.tokens = looks.chosen.ids.map((id, i) => heads.token(i, "watch", make("span", {}, NAMES[id]), make("small")));
     ui.strip.replaceChildren(...ui.tokens);
-    ui.attentionTitle = make("h3"), ui.where = make("p"), ui.pattern = heads.pattern(choosePlace);
+    ui.attentionTitle = make("h2"), ui.where = make("p"), ui.pattern = heads.pattern(choosePlace);
     const attention = make("section", { className: "watch-attention" }, ui.attentionTitle, ui.strip,
-      make("p", { className: "watch-small" }, "Below each token: the model's guess of the next one. Underlined: the second copy, where the next token can be known. Bold and framed: right."),
-      ui.where, ui.pattern.square, make("p", { className: "watch-small" }, "Rows attend to columns. Rings: the token that followed last time."));
+      make("p", { className: "watch-small" },
+        "Below each token: the model's guess of the next one. Underlined: the second copy, where the next token can be known. Bold and framed: right."),
+      ui.where, ui.pattern.square, make("p", { className: "watch-small" },
+        "Rows attend to columns. Rings: the token that followed last time."));
     const name = document.activeElement.getAttribute("name"); // the focus stays on the successor of what had it
-    app.replaceChildren(bar, settings(), make("div", { className: "watch-panels" }, curves, circuits, attention, make("section", {}, heads.link("Link to these settings", address))));
+    const door = make("details", { className: "watch-door", open: app.querySelector("details")?.open ?? false },
+      make("summary", {}, "Settings: experiments to try"), settings(), heads.link("Link to these settings", address));
+    app.replaceChildren(bar, ui.news, curves, make("div", { className: "watch-panels" }, circuits, attention), door);
     app.querySelector(`[name="${name}"]`)?.focus();
     heads.belowHeader(root, "--watch-top");
   }
 
-  // ---- from here ---------------------------------------------------------------------------------------------------------------
+  // ---- from here ----------------------------------------------------------------------------------------------------
 
   async function open() {
-    ask = dom.worker([forwardMemory, forwardPlaces, forwardPass, growRandom, growRows, growTrainer], growServer);
+    try {
+      ask = dom.worker([forwardMemory, forwardPlaces, forwardPass, growRandom, growRows, growTrainer], growServer);
+    } catch (error) {
+      return say(error.message, true);
+    }
     const linked = () => inTurn(() => begin(fromAddress()));
     await linked();
+    if (!looks.chosen) return; // what went wrong has been said
     heads.linked(linked);
     root.dataset.ready = "yes";
-    // For tests: loss, gradients and update of given weights; the first-layer head that attends most to the previous token; when all is done.
+    // For tests: loss, gradients and update of given weights; the first-layer head that attends most to the previous
+    // token; when all is done.
     const previous = () => looks.chosen.scores.slice(0, number("heads")).map((score) => score.previous);
-    window.grow = { check: (rest) => ask("check", rest), previous: () => previous().indexOf(Math.max(...previous())), settled: () => busy };
+    window.grow = { check: (rest) => ask("check", rest), previous: () => previous().indexOf(Math.max(...previous())),
+      settled: () => busy };
   }
 
   open();

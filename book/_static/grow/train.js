@@ -1,4 +1,5 @@
-// The training of the page "Grow one" (book_build/pages/grow.py): rows of tokens, backward pass, optimizers, measures. It draws
+// The training of the page "Grow one" (book_build/pages/grow.py): rows of tokens, backward pass, optimizers, measures.
+// It draws
 // nothing: grow.js runs these functions in a worker, with those of forward.js.
 
 // Numbers from 0 to 1 (mulberry32), and normal ones, always the same for a seed.
@@ -14,11 +15,14 @@ function growRandom(seed) {
   return { uniform, normal, whole: (n) => Math.floor(n * uniform()) };
 }
 
-// Rows of random tokens, in which a segment of different tokens, found nowhere else, occurs twice. `repeats`: in "all" rows, in "half" of them, in
-// "none", or always at the "same" distance of half a row. `target[row * n_ctx + i]`: the place after the first occurrence of the token at i, if
+// Rows of random tokens, in which a segment of different tokens, found nowhere else, occurs twice. `repeats`: in "all"
+// rows, in "half" of them, in
+// "none", or always at the "same" distance of half a row. `target[row * n_ctx + i]`: the place after the first
+// occurrence of the token at i, if
 // it is in the second copy and not its last token; else -1.
 function growRows({ rows, n_ctx, d_vocab, repeats }, random) {
-  const ids = new Int32Array(rows * n_ctx), target = new Int32Array(rows * n_ctx).fill(-1), names = Array.from({ length: d_vocab }, (_, id) => id);
+  const ids = new Int32Array(rows * n_ctx), target = new Int32Array(rows * n_ctx).fill(-1),
+    names = Array.from({ length: d_vocab }, (_, id) => id);
   for (let row = 0; row < rows; row++) {
     const length = 4 + random.whole(n_ctx / 2 - 4), distance = repeats === "same" ? n_ctx / 2 : length;
     const places = [0, 0].map(() => random.whole(n_ctx - length - distance + 1)), first = Math.min(...places);
@@ -29,7 +33,8 @@ function growRows({ rows, n_ctx, d_vocab, repeats }, random) {
       [names[i], names[other]] = [names[other], names[i]];
     }
     for (let i = 0, t = row * n_ctx; i < n_ctx; i++, t++) {
-      const copy = i >= first && i < first + length ? i - first : twice && i >= second && i < second + length ? i - second : -1;
+      const copy = i >= first && i < first + length ? i - first : twice && i >= second && i < second + length ?
+        i - second : -1;
       ids[t] = names[copy < 0 ? length + random.whole(d_vocab - length) : copy];
       if (i >= second && copy >= 0 && copy < length - 1) target[t] = first + copy + 1;
     }
@@ -37,32 +42,40 @@ function growRows({ rows, n_ctx, d_vocab, repeats }, random) {
   return { ids, target };
 }
 
-// A model of one or two layers in training. `shape`: layers, heads, d_head, d_model, d_vocab, n_ctx, rows; `settings`: cut ("", "K" or "Q": what of
-// the second layer reads embedding and position alone), positions, repeats, lr, seed. The settings cut, positions, repeats and lr, and `removed`
+// A model of one or two layers in training. `shape`: layers, heads, d_head, d_model, d_vocab, n_ctx, rows; `settings`:
+// cut ("", "K" or "Q": what of
+// the second layer reads embedding and position alone), positions, repeats, lr, seed. The settings cut, positions,
+// repeats and lr, and `removed`
 // (a set of heads: layer * heads + head), may change between steps.
 function growTrainer(shape, settings) {
   const { layers: L, heads: H, d_head: d, d_model: D, d_vocab: V, n_ctx: N, rows } = shape, W = H * d, T = rows * N;
   const random = growRandom(settings.seed), removed = new Set();
   const WARMUP = 50, BETAS = [0.9, 0.95], MOMENTUM = 0.95, LIKE_ADAMW = 0.2, COEFFICIENTS = [3.4445, -4.775, 2.0315];
 
-  // ---- memory, and products in it ----------------------------------------------------------------------------------------------
+  // ---- memory, and products in it -----------------------------------------------------------------------------------
 
   const memory = {}, { take, used } = forwardPlaces();
-  // All weights are [out, in] as torch stores them, but O is [heads * d_head, d_model]: so each head has d_head rows in each of its four.
+  // All weights are [out, in] as torch stores them, but O is [heads * d_head, d_model]: so each head has d_head rows in
+  // each of its four.
   const at = { E: take(V * D), U: take(V * D) };
   for (let l = 0; l < L; l++) for (const side of "QKVO") at[side + l] = take(W * D);
   const size = used(), grad = take(size), first = take(size), second = take(size);
-  const pass = forwardPass(memory, take, { n_layers: L, n_heads: H, d_head: d, d_model: D, d_vocab: V, n_ctx: N, rows });
+  const pass = forwardPass(memory, take, { n_layers: L, n_heads: H, d_head: d, d_model: D, d_vocab: V, n_ctx: N,
+    rows });
   const wide = () => take(T * Math.max(D, W)), X = Array.from({ length: L + 1 }, wide);
-  const parts = Array.from({ length: L }, () => ({ Q: wide(), K: wide(), V: wide(), z: wide() })), A = parts.map(() => take(rows * H * N * N));
-  const logits = take(T * V), dX = wide(), dStart = wide(), dz = wide(), dq = wide(), dk = wide(), dv = wide(), spare = wide();
-  const scores = take(N * N), turned = take(T * Math.max(D, V, W)), panels = take(T * Math.max(D, V, W)), product = take(T * Math.max(D, V, W));
+  const parts = Array.from({ length: L }, () => ({ Q: wide(), K: wide(), V: wide(), z: wide() })),
+    A = parts.map(() => take(rows * H * N * N));
+  const logits = take(T * V), dX = wide(), dStart = wide(), dz = wide(), dq = wide(), dk = wide(), dv = wide(),
+    spare = wide();
+  const scores = take(N * N), turned = take(T * Math.max(D, V, W)), panels = take(T * Math.max(D, V, W)),
+    product = take(T * Math.max(D, V, W));
   const gram = take(d * d), factor = take(d * d), whole = take(d * d), square = take(d * d), heading = take(d * D);
   Object.assign(memory, forwardMemory(used()));
   const { F, matmul } = memory;
 
   /**
-   * C[n, m] = A[n, k] B[k, m], added to C if asked for. An operand is its place, the numbers from row to row, and whether it is stored
+   * C[n, m] = A[n, k] B[k, m], added to C if asked for. An operand is its place, the numbers from row to row, and
+   * whether it is stored
    * transposed. The kernel takes A by rows and B in panels of 8 columns.
    * @typedef {[place: number, row: number, transposed?: boolean]} Operand
    * @type {(C: number | Operand, A: Operand, B: Operand, n: number, k: number, m: number, add?: boolean) => void}
@@ -78,14 +91,15 @@ function growTrainer(shape, settings) {
     if (add) for (let i = 0; i < n; i++) for (let j = 0; j < m; j++) F[place + i * ldc + j] += F[product + i * m + j];
   }
 
-  // ---- the start: the scales of Transformer.initialize ----------------------------------------------------------------------------
+  // ---- the start: the scales of Transformer.initialize --------------------------------------------------------------
 
-  const scale = { E: 0.3, U: 0.02, Q: 0.5 / Math.sqrt(D), K: 0.5 / Math.sqrt(D), V: 0.5 / Math.sqrt(D), O: 0.3 / Math.sqrt(W) };
+  const scale = { E: 0.3, U: 0.02, Q: 0.5 / Math.sqrt(D), K: 0.5 / Math.sqrt(D), V: 0.5 / Math.sqrt(D),
+    O: 0.3 / Math.sqrt(W) };
   for (const [name, place] of Object.entries(at)) {
     for (let i = 0; i < (name.length === 1 ? V : W) * D; i++) F[place + i] = scale[name[0]] * random.normal();
   }
 
-  // ---- forward and backward ----------------------------------------------------------------------------------------------------
+  // ---- forward and backward -----------------------------------------------------------------------------------------
 
   const cut = (l, side) => l === 1 && settings.cut === side;
 
@@ -93,7 +107,8 @@ function growTrainer(shape, settings) {
   const reads = (l) => Object.fromEntries(Array.from("QKV", (side) => [side, X[cut(l, side) ? 0 : l]]));
 
   function withoutRemoved(z, l) {
-    for (const head of removed) if (Math.floor(head / H) === l) for (let t = 0; t < T; t++) F.fill(0, z + t * W + (head % H) * d, z + t * W + (head % H) * d + d);
+    for (const head of removed) if (Math.floor(head / H) === l) for (let t = 0; t < T;
+    t++) F.fill(0, z + t * W + (head % H) * d, z + t * W + (head % H) * d + d);
   }
 
   // The mean loss over all tokens but the first of each row; then `logits` has the probabilities.
@@ -106,7 +121,8 @@ function growTrainer(shape, settings) {
     pass.pack(pass.U, F, at.U, D, V, 1, D);
     for (let t = 0; t < T; t++) F.copyWithin(X[0] + t * D, at.E + ids[t] * D, at.E + (ids[t] + 1) * D);
     for (let l = 0; l < L; l++) {
-      pass.layer(l, reads(l), parts[l], X[l], X[l + 1], N, { patterns: F, at: A[l], edit: (z) => withoutRemoved(z, l) });
+      pass.layer(l, reads(l), parts[l], X[l], X[l + 1], N,
+        { patterns: F, at: A[l], edit: (z) => withoutRemoved(z, l) });
     }
     pass.unembed(X[L], logits, T);
     let loss = 0;
@@ -122,7 +138,8 @@ function growTrainer(shape, settings) {
     const of = (name) => at[name] + grad, counted = rows * (N - 1);
     for (let t = 0; t < T; t++) {
       const last = (t + 1) % N === 0;
-      for (let id = 0; id < V; id++) F[logits + t * V + id] = last ? 0 : (F[logits + t * V + id] - Number(id === ids[t + 1])) / counted;
+      for (let id = 0; id < V; id++) F[logits + t * V + id] = last ? 0 :
+        (F[logits + t * V + id] - Number(id === ids[t + 1])) / counted;
     }
     multiply(of("U"), [logits, V, true], [X[L], D], V, T, D);
     multiply(dX, [logits, V], [at.U, D], T, V, D);
@@ -139,7 +156,8 @@ function growTrainer(shape, settings) {
         for (let i = 0; i < N; i++) {
           let mean = 0;
           for (let j = 0; j <= i; j++) mean += F[pattern + i * N + j] * F[scores + i * N + j];
-          for (let j = 0; j < N; j++) F[scores + i * N + j] = (F[pattern + i * N + j] * (F[scores + i * N + j] - mean)) / Math.sqrt(d);
+          for (let j = 0; j < N; j++) F[scores + i * N + j] =
+            (F[pattern + i * N + j] * (F[scores + i * N + j] - mean)) / Math.sqrt(d);
         }
         multiply([dq + here, W], [scores, N], [K + here, W], N, N, d);
         multiply([dk + here, W], [scores, N, true], [Q + here, W], N, N, d);
@@ -152,10 +170,11 @@ function growTrainer(shape, settings) {
       multiply(dX, [dv, W], [at["V" + l], D], T, W, D, true);
     }
     F.fill(0, of("E"), of("E") + V * D);
-    for (let t = 0; t < T; t++) for (let c = 0; c < D; c++) F[of("E") + ids[t] * D + c] += F[dX + t * D + c] + F[dStart + t * D + c];
+    for (let t = 0; t < T; t++) for (let c = 0; c < D; c++) F[of("E") + ids[t] * D + c] += F[dX + t * D + c] +
+      F[dStart + t * D + c];
   }
 
-  // ---- one step: Muon for each head (training/muon.py), Adam for the embeddings -----------------------------------------------------
+  // ---- one step: Muon for each head (training/muon.py), Adam for the embeddings -------------------------------------
 
   let steps = 0;
 
@@ -167,10 +186,12 @@ function growTrainer(shape, settings) {
       F[first + i] += (1 - b1) * (g - F[first + i]), F[second + i] += (1 - b2) * (g * g - F[second + i]);
       F[i] -= (lr * F[first + i]) / (1 - b1 ** steps) / (Math.sqrt(F[second + i] / (1 - b2 ** steps)) + 1e-8);
     }
-    for (let matrix = 2 * V * D; matrix < size; matrix += d * D) { // each head's part of Q, K, V or O: [d_head, d_model]
+    // each head's part of Q, K, V or O: [d_head, d_model]
+    for (let matrix = 2 * V * D; matrix < size; matrix += d * D) {
       let square2 = 0;
       for (let i = 0; i < d * D; i++) {
-        const g = F[grad + matrix + i], average = (F[first + matrix + i] += (1 - MOMENTUM) * (g - F[first + matrix + i]));
+        const g = F[grad + matrix + i],
+          average = (F[first + matrix + i] += (1 - MOMENTUM) * (g - F[first + matrix + i]));
         square2 += (F[heading + i] = g + MOMENTUM * (average - g)) ** 2;
       }
       const norm = Math.max(Math.sqrt(square2), 1e-7);
@@ -197,13 +218,14 @@ function growTrainer(shape, settings) {
   }
 
   function step() {
-    const { ids, target } = growRows({ ...shape, repeats: settings.repeats }, random), loss = forward(ids), right = firstGuesses(ids, target);
+    const { ids, target } = growRows({ ...shape, repeats: settings.repeats }, random), loss = forward(ids),
+      right = firstGuesses(ids, target);
     backward(ids);
     update();
     return { step: steps, loss, right };
   }
 
-  // ---- measures ----------------------------------------------------------------------------------------------------------------
+  // ---- measures -----------------------------------------------------------------------------------------------------
 
   const guess = (t) => {
     let best = 0;
@@ -232,7 +254,8 @@ function growTrainer(shape, settings) {
     });
   }
 
-  // How strongly the keys, queries or values of second-layer heads read what first-layer heads write, 1 by chance: |A B| sqrt(D) / (|A| |B|)
+  // How strongly the keys, queries or values of second-layer heads read what first-layer heads write, 1 by chance: |A
+  // B| sqrt(D) / (|A| |B|)
   // for circuits A and B. [reader, writer]
   function composition(side) {
     if (L < 2) return [];
@@ -242,29 +265,35 @@ function growTrainer(shape, settings) {
       return Math.sqrt(F.subarray(spare, spare + D * D).reduce((total, x) => total + x * x, 0));
     };
     return Array.from({ length: H * H }, (_, pair) => {
-      const [r, s] = [side, other].map((name) => part(name + 1, Math.floor(pair / H))), [w, o] = ["V0", "O0"].map((name) => part(name, pair % H));
+      const [r, s] = [side, other].map((name) => part(name + 1, Math.floor(pair / H))),
+        [w, o] = ["V0", "O0"].map((name) => part(name, pair % H));
       multiply(gram, [o, D], [r, D, true], d, D, d);
       multiply(heading, [gram, d], [s, D], d, d, D);
       return (norm(w, heading) * Math.sqrt(D)) / (norm(w, o) * norm(r, s));
     });
   }
 
-  // What is shown: scores and first guesses on rows that are always the same, and patterns and guesses of the first of them.
+  // What is shown: scores and first guesses on rows that are always the same, and patterns and guesses of the first of
+  // them.
   const test = growRows({ ...shape, repeats: "all" }, growRandom(12345));
   function look(side = "K") {
     forward(test.ids);
-    const patterns = A.map((place) => F.slice(place, place + H * N * N)), places = Array.from({ length: N }, (_, i) => i);
+    const patterns = A.map((place) => F.slice(place, place + H * N * N)), places = Array.from({ length: N }, (_, i) =>
+      i);
     const chance = places.map((i) => (i + 1 < N ? F[logits + i * V + test.ids[i + 1]] : NaN));
-    return { step: steps, right: firstGuesses(test.ids, test.target), scores: scoresOf(test.target), composition: composition(side), patterns,
-      ids: [...test.ids.slice(0, N)], target: [...test.target.slice(0, N)], guesses: places.map(guess), chance, removed: [...removed] };
+    return { step: steps, right: firstGuesses(test.ids, test.target), scores: scoresOf(test.target),
+      composition: composition(side), patterns,
+      ids: [...test.ids.slice(0, N)], target: [...test.target.slice(0, N)], guesses: places.map(guess), chance,
+        removed: [...removed] };
   }
 
   // For tests: weights by name, in place, and the gradients of one batch.
-  const weights = (from = 0) => Object.fromEntries(Object.entries(at).map(([name, place]) => [name, F.subarray(from + place, from + place + (name.length === 1 ? V : W) * D)]));
+  const weights = (from = 0) => Object.fromEntries(Object.entries(at).map(([name, place]) =>
+    [name, F.subarray(from + place, from + place + (name.length === 1 ? V : W) * D)]));
   return { step, look, removed, settings, weights, gradients: () => weights(grad), forward, backward, update };
 }
 
-// ---- what the worker does ----------------------------------------------------------------------------------------------------
+// ---- what the worker does -------------------------------------------------------------------------------------------
 
 // Answers questions. Runs are known by name, and `advance` trains each that is named.
 function growServer() {
@@ -283,12 +312,17 @@ function growServer() {
       return { look: run.look(side) };
     },
     advance({ names, steps, side }) {
-      const began = performance.now(), history = Object.fromEntries(names.map((name) => [name, Array.from({ length: steps }, () => runs[name].step())]));
-      return { history, looks: Object.fromEntries(names.map((name) => [name, runs[name].look(side)])), milliseconds: performance.now() - began };
+      const began = performance.now(),
+        history = Object.fromEntries(names.map((name) =>
+          [name, Array.from({ length: steps }, () => runs[name].step())]));
+      return { history, looks: Object.fromEntries(names.map((name) => [name, runs[name].look(side)])),
+        milliseconds: performance.now() - began };
     },
-    // Composition ratios, loss and gradients for weights and a batch that a test gives, and the weights after one update.
+    // Composition ratios, loss and gradients for weights and a batch that a test gives, and the weights after one
+    // update.
     check({ shape, settings, weights, ids, removed = [] }) {
-      const run = growTrainer(shape, settings), copied = (found) => Object.fromEntries(Object.entries(found).map(([name, x]) => [name, [...x]]));
+      const run = growTrainer(shape, settings), copied = (found) =>
+        Object.fromEntries(Object.entries(found).map(([name, x]) => [name, [...x]]));
       removed.forEach((head) => run.removed.add(head));
       for (const [name, to] of Object.entries(run.weights())) to.set(weights[name]);
       const composition = Array.from("QKV", (side) => run.look(side).composition), loss = run.forward(ids);

@@ -1,13 +1,14 @@
 // The models of the stage (book_build/pages/play.py): tokenizer, removal of heads and connections, and what everything
 // adds. It draws nothing: stage.js runs these functions in a worker, with those of forward.js.
 
-// ---- a byte-level BPE, as tokenizers (Python) does it ------------------------------------------------------------------------
+// ---- a byte-level BPE, as tokenizers (Python) does it ---------------------------------------------------------------
 
 function playTokenizer({ vocabulary, merges, start }) {
   // Bytes are written as printable characters: themselves, or from U+0100 on (GPT-2's alphabet).
   const letters = [];
   let next = 256;
-  for (let b = 0; b < 256; b++) letters[b] = String.fromCharCode((b > 32 && b < 127) || (b > 160 && b !== 173) ? b : next++);
+  for (let b = 0; b < 256; b++) letters[b] = String.fromCharCode((b > 32 && b < 127) || (b > 160 && b !== 173) ? b :
+    next++);
   const byteOf = new Map(letters.map((letter, b) => [letter, b]));
   const idOf = new Map(vocabulary.map((token, id) => [token, id]));
   const size = vocabulary.length;
@@ -60,7 +61,8 @@ function playTokenizer({ vocabulary, merges, start }) {
     return ids.filter((id) => id >= 0);
   }
 
-  // At most `limit` ids, the start token first; whether there would be more. The start token typed as text is the start token.
+  // At most `limit` ids, the start token first; whether there would be more. The start token typed as text is the start
+  // token.
   function encode(text, limit) {
     const ids = [0];
     for (const [n, part] of text.split(start).entries()) {
@@ -184,7 +186,8 @@ function playEngine({ config, means }, bytes) {
     const start = Math.floor(common / 4) * 4, all = (place) => ({ Q: place, K: place, V: place });
     F.fill(0, E + start * D, E + 4 * Math.ceil(n / 4) * D);
     for (let i = start; i < n; i++) F.copyWithin(E + i * D, W_E + ids[i] * D, W_E + (ids[i] + 1) * D);
-    text = { ids, n, padded: 4 * Math.ceil(n / 4), patterns: Array.from({ length: L }, () => new Float32Array(H * n * n)) };
+    text = { ids, n, padded: 4 * Math.ceil(n / 4), patterns: Array.from({ length: L }, () =>
+      new Float32Array(H * n * n)) };
     held = {};
     const options = (l) => ({ first: start, patterns: text.patterns[l], old: { patterns: old.patterns[l], n: old.n } });
     pass.layer(0, all(E), first, E, full, n, options(0));
@@ -205,10 +208,12 @@ function playEngine({ config, means }, bytes) {
   }
 
   // `edits`: off [[layer, head]], mean (a head that is off adds its mean), cut [[reader, side, writer]] (what a head of
-  // layer 1 reads there of one of layer 0 is the mean over the text; -1: of all), frozen (patterns of the intact model).
+  // layer 1 reads there of one of layer 0 is the mean over the text; -1: of all), frozen (patterns of the intact
+  // model).
   function run(ids, { off = [], mean = false, cut = [], frozen = false } = {}) {
     if (!text || ids.length !== text.n || ids.some((id, i) => id !== text.ids[i])) read(ids);
-    const { n, padded } = text, offIn = (layer) => off.filter(([l]) => l === layer).map(([, h]) => h).sort((a, b) => a - b);
+    const { n, padded } = text, offIn = (layer) => off.filter(([l]) => l === layer).map(([, h]) => h).sort((a, b) =>
+      a - b);
     const [off0, off1] = [offIn(0), offIn(1)], touched = off0.length > 0, removal = touched ? `${off0}${mean}` : "all";
     if (touched && held.hidden !== removal) {
       pass.write(0, without(off0, 0, first.z, mean, n), E, hidden, padded);
@@ -309,7 +314,8 @@ function playEngine({ config, means }, bytes) {
     const p = rowOf(logits, i).map((x) => Math.exp(x - lse)), best = Array.from(p.keys()).sort((a, b) => p[b] - p[a]);
     const listed = best.slice(0, k).map((id) => [id, p[id]]), chosen = target < 0 ? best[0] : target;
     if (!listed.some(([id]) => id === chosen)) listed.push([chosen, p[chosen]]);
-    const up = Float32Array.from({ length: D }, (_, d) => F[pass.U + (chosen >> 3) * 8 * D + d * 8 + (chosen & 7)] - F[meanU + d]);
+    const up = Float32Array.from({ length: D }, (_, d) => F[pass.U + (chosen >> 3) * 8 * D + d * 8 +
+      (chosen & 7)] - F[meanU + d]);
     const ups = pass.layers.map(({ O }) => through(O, up)), zs = L > 1 ? [first.z, z] : [first.z], offs = [off0, off1];
     const adds = zs.map((from, l) => Array.from({ length: H }, (_, h) => {
       if (!offs[l].includes(h)) return dot(from + i * W + h * d_head, ups[l], h * d_head, d_head);
@@ -323,11 +329,13 @@ function playEngine({ config, means }, bytes) {
       if (off1.includes(h)) return null;
       const reads = spread(pass.layers[1].V, h, ups[1].subarray(h * d_head, (h + 1) * d_head));
       const row = patterns[1].subarray((h * text.n + i) * text.n, (h * text.n + i + 1) * text.n);
-      const mixed = (values) => values.reduce((sum, x, j) => sum + row[j] * x, 0), wrote = through(pass.layers[0].O, reads);
+      const mixed = (values) => values.reduce((sum, x, j) => sum + row[j] * x, 0),
+        wrote = through(pass.layers[0].O, reads);
       const own = mixed(Array.from({ length: text.n }, (_, j) => dot(E + j * D, reads)));
       return [own, ...Array.from({ length: H }, (_, g) => mixed(written(g, wrote, h, "V")))];
     });
-    const query = F.slice(at.Q + i * W + head * d_head, at.Q + i * W + (head + 1) * d_head).map((x) => x / Math.sqrt(d_head));
+    const query = F.slice(at.Q + i * W + head * d_head, at.Q + i * W + (head + 1) * d_head).map((x) =>
+      x / Math.sqrt(d_head));
     const asks = spread(pass.layers[1].K, head, query), wrote = through(pass.layers[0].O, asks);
     const tokens = Array.from({ length: i + 1 }, (_, j) => dot(E + j * D, asks));
     const places = tokens.map((_, j) => dot(pass.P + j * D, asks));
@@ -360,7 +368,8 @@ function playServer() {
       const next = said.next?.map(([id, p]) => [tokenizer.show(id), p]);
       const answer = said.next && tokenizer.show(said.target), names = ids.map(tokenizer.show);
       const all = logits && allLogits(), milliseconds = performance.now() - began;
-      return { ...found, ...said, patterns, ids, names, overlong: cut, at: i, followed, next, answer, logits: all, milliseconds };
+      return { ...found, ...said, patterns, ids, names, overlong: cut, at: i, followed, next, answer, logits: all,
+        milliseconds };
     },
     encode: ({ texts }) => ({ ids: texts.map((text) => tokenizer.encode(text, Infinity).ids) }),
   };

@@ -1,11 +1,14 @@
-// The page "Watch it learn" (book_build/pages/watch.py): snapshots of a model's training, one at a time. Every number and every
-// threshold comes from the build: films/NAME.js has the facts of one film and its arrays.
+// The page "Watch it learn" (book_build/pages/watch.py): snapshots of a model's training, one at a time. Every number
+// and
+// every threshold comes from the build: films/NAME.js has the facts of one film and its arrays.
 (() => {
   const root = document.getElementById("watch");
   const folder = new URL(".", document.currentScript.src);
   const { films } = JSON.parse(root.dataset.films), names = films.map(({ name }) => name);
   const { make, svg, fixed, percent } = dom, { choices, section } = heads;
-  const short = (t) => (t >= 1e6 ? `${+(t / 1e6).toPrecision(3)}M` : t >= 1e3 ? `${+(t / 1e3).toPrecision(3)}K` : `${t}`);
+  const scaled = (t, unit, letter) => `${+(t / unit).toPrecision(3)}${letter}`;
+  const short = (t) => (t >= 1e6 ? scaled(t, 1e6, "M") : t >= 1e3 ? scaled(t, 1e3, "K") : `${t}`);
+  const BEGIN = 1e6, SLOW = [2.9e6, 6.5e6]; // tokens: where the film begins, and where it slows down
   const still = matchMedia("(prefers-reduced-motion: reduce)");
   const SIDES = { Q: "queries", K: "keys", V: "values" };
 
@@ -14,7 +17,7 @@
   const ui = {};
   const { app, say } = heads.page(root, "watch", () => film && drawPattern(place()));
 
-  // ---- films -----------------------------------------------------------------------------------------------------------------
+  // ---- films --------------------------------------------------------------------------------------------------------
 
   const TYPES = { uint8: Uint8Array, uint16: Uint16Array, int16: Int16Array, float32: Float32Array };
   const known = new Map(); // by name: a promise of a film
@@ -35,7 +38,7 @@
     return facts;
   }
 
-  // ---- the numbers that are drawn ----------------------------------------------------------------------------------------------
+  // ---- the numbers that are drawn -----------------------------------------------------------------------------------
 
   const S = () => film.tokens.length;
   const text = () => film.texts[state.text];
@@ -51,17 +54,18 @@
 
   // Attention of the chosen head: a row for each destination, sources up to it, 0 to 255.
   function row(i) {
-    const n = text().names.length, size = (n * (n + 1)) / 2, from = (state.at * film.heads + state.head) * size + (i * (i + 1)) / 2;
+    const n = text().names.length, size = (n * (n + 1)) / 2;
+    const from = (state.at * film.heads + state.head) * size + (i * (i + 1)) / 2;
     return film[`pattern_${state.text}`].subarray(from, from + i + 1);
   }
 
   const lastTime = (i) => heads.lastTime(text().ids, i);
 
-  // ---- drawing -----------------------------------------------------------------------------------------------------------------
+  // ---- drawing ------------------------------------------------------------------------------------------------------
 
   function draw() {
     const began = performance.now();
-    drawTime(), drawHeads(), drawAttention(), drawEigenvalues();
+    drawTime(), drawHeads(), drawAttention();
     root.dataset.milliseconds = (performance.now() - began).toFixed(1);
     root.dataset.at = String(state.at);
   }
@@ -82,6 +86,7 @@
 
   function drawHeads() {
     const { n_heads, n_layers } = film, all = film.heads * state.at;
+    root.dataset.layer = String(Math.floor(state.head / n_heads));
     ui.heads.forEach((button, h) => {
       const role = film.roles[all + h];
       heads.mark(button, h === state.head, role, `Head ${headName(h)}${role ? `, ${film.role_names[role]}` : ""}`);
@@ -90,7 +95,8 @@
       const pairs = n_heads * n_heads, from = (3 * state.at + "QKV".indexOf(state.side)) * pairs;
       ui.lines.forEach((line, pair) => {
         const ratio = film.composition[from + pair];
-        const idle = [n_heads + Math.floor(pair / n_heads), pair % n_heads].some((h) => film.roles[all + h] === film.idle);
+        const idle = [n_heads + Math.floor(pair / n_heads), pair % n_heads].some((h) =>
+          film.roles[all + h] === film.idle);
         heads.width(line, ratio, film.widest, idle ? Infinity : film.composes);
         line.classList.toggle("watch-idle", idle);
       });
@@ -125,31 +131,24 @@
     ui.pattern.draw(text().ids, (i, j) => rows[i][j], heads.ink(root, "--watch-ink"), chosen);
   }
 
-  function drawEigenvalues() {
-    const d = film.d_head, from = (state.at * film.heads + state.head) * d * 2, scale = film.eigenvalue_scale[state.at * film.heads + state.head];
-    ui.dots.forEach((dot, k) => {
-      const [re, im] = [film.eigenvalues[from + 2 * k] / 32767, film.eigenvalues[from + 2 * k + 1] / 32767];
-      dot.setAttribute("cx", re), dot.setAttribute("cy", -im);
-      dot.classList.toggle("watch-below", re < 0);
-    });
-    ui.planeTitle.textContent = `Eigenvalues of the OV circuit of head ${headName(state.head)}`;
-    ui.plane.setAttribute("aria-label", `${d} eigenvalues in the complex plane, direct positivity ${fixed(film.positivity[state.at * film.heads + state.head])}`);
-    ui.scale.textContent = `Direct positivity ${fixed(film.positivity[state.at * film.heads + state.head])}. ` +
-      `The circle's radius is the largest absolute value, ${+scale.toPrecision(3)}.`;
-  }
-
-  // ---- moving through training -------------------------------------------------------------------------------------------------
+  // ---- moving through training --------------------------------------------------------------------------------------
 
   function go(at) {
     state.at = at;
     draw();
   }
 
-  const steps = dom.stepper({ at: () => state.at, last: () => S() - 1, go, pace: () => (still.matches ? 1000 : 150), className: "watch-play" });
+  // Milliseconds until the next moment: while the wire appears, there is time to look.
+  function pace() {
+    const tokens = film.tokens[state.at];
+    return still.matches ? 1000 : tokens >= SLOW[0] && tokens < SLOW[1] ? 900 : 180;
+  }
+  const moving = { at: () => state.at, last: () => S() - 1, go, pace, className: "watch-play" };
+  const steps = dom.stepper(moving);
 
   function chooseHead(h) {
     state.head = h;
-    drawHeads(), drawAttention(), drawEigenvalues();
+    drawHeads(), drawAttention();
   }
 
   function chooseToken(i) {
@@ -157,25 +156,31 @@
     drawAttention();
   }
 
-  // ---- links -------------------------------------------------------------------------------------------------------------------
+  // ---- links --------------------------------------------------------------------------------------------------------
 
-  const address = () => Object.entries({ t: short(film.tokens[state.at]), head: headName(state.head), model: film.name, text: state.text, at: place() })
-    .map((pair) => pair.join("=")).join("&");
+  function address() {
+    const { name, tokens } = film, t = short(tokens[state.at]), head = headName(state.head);
+    return Object.entries({ t, head, model: name, text: state.text, at: place() }).map((pair) => pair.join("=")).join(
+      "&");
+  }
   const asked = () => new URLSearchParams(location.hash.slice(1));
 
   function fromAddress() {
-    const values = asked(), head = /^(\d+)\.(\d+)$/.exec(values.get("head")), t = /^(\d+\.?\d*)([KM]?)$/i.exec(values.get("t"));
+    const values = asked(), head = /^(\d+)\.(\d+)$/.exec(values.get("head"));
+    const t = /^(\d+\.?\d*)([KM]?)$/i.exec(values.get("t"));
     const h = head && Number(head[1]) * film.n_heads + Number(head[2]);
     if (head && Number(head[2]) < film.n_heads && h < film.heads) state.head = h;
     if (t) state.at = nearest(film.x(Number(t[1]) * { "": 1, K: 1e3, M: 1e6 }[t[2].toUpperCase()]));
     if (/^[01]$/.test(values.get("text"))) state.text = Number(values.get("text"));
-    if (/^\d+$/.test(values.get("at"))) state.place[state.text] = Math.min(Number(values.get("at")), text().names.length - 1);
+    const at = values.get("at");
+    if (/^\d+$/.test(at)) state.place[state.text] = Math.min(Number(at), text().names.length - 1);
   }
 
-  // ---- the page ----------------------------------------------------------------------------------------------------------------
+  // ---- the page -----------------------------------------------------------------------------------------------------
 
   function timeline() {
-    ui.slider = make("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": "Tokens seen", className: "watch-slider" });
+    ui.slider = make("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": "Tokens seen",
+      className: "watch-slider" });
     ui.slider.addEventListener("input", () => {
       steps.stop();
       go(nearest(ui.slider.value));
@@ -183,65 +188,84 @@
     ui.slider.addEventListener("keydown", steps.keyed); // from snapshot to snapshot, whatever the distance on the axis
     ui.now = make("b", { className: "watch-now" }), ui.of = make("span", { className: "watch-small" });
     return make("div", { className: "watch-bar" },
-      make("div", { className: "watch-row" }, steps.button, ui.now, ui.of), make("div", { className: "watch-track" }, ui.slider));
+      make("div", { className: "watch-row" }, steps.button, ui.now, ui.of), make("div", { className: "watch-track" },
+        ui.slider));
+  }
+
+  function curve({ title, values, threshold, percent: share }) {
+    const high = 100, most = Math.max(...values, threshold ?? -Infinity),
+      least = Math.min(...values, share ? 0 : Infinity);
+    const y = (value) => high - (high * (value - least)) / (most - least || 1),
+      dot = make("i", { className: "watch-dot" });
+    const point = (value, s) => `${(1000 * film.x(film.tokens[s])).toFixed(1)},${y(value).toFixed(1)}`;
+    const line = { x1: 0, x2: 1000, y1: y(threshold), y2: y(threshold), class: "watch-threshold" };
+    const chart = svg("svg", { viewBox: `0 0 1000 ${high}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+      ...(threshold ? [svg("line", line)] : []), svg("polyline", { points: values.map(point).join(" ") }));
+    const format = share ? percent : fixed, value = make("b"), range = [Math.min(...values), Math.max(...values)].map(
+      format);
+    const small = ` (${range.join(" to ")}${threshold ? `; dashed: ${format(threshold)}` : ""})`;
+    const words = make("p", {}, `${title}: `, value, make("span", { className: "watch-small" }, small));
+    const box = make("div", { className: "watch-curve" }, words, make("div", { className: "watch-chart" }, chart, dot));
+    return { dot, value, values, y, format, box };
   }
 
   function curves() {
-    const high = 100, ticks = [];
+    const ticks = [];
     for (let t = 10 ** Math.ceil(Math.log10(film.tokens[1])); t <= film.tokens.at(-1); t *= 10) ticks.push(t);
-    ui.curves = film.curves.map(({ title, values, threshold, percent: share }) => {
-      const most = Math.max(...values, threshold ?? -Infinity), least = Math.min(...values, share ? 0 : Infinity);
-      const y = (value) => high - (high * (value - least)) / (most - least || 1), dot = make("i", { className: "watch-dot" });
-      const points = values.map((value, s) => `${(1000 * film.x(film.tokens[s])).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
-      const value = make("b"), chart = svg("svg", { viewBox: `0 0 1000 ${high}`, preserveAspectRatio: "none", "aria-hidden": "true" },
-        ...(threshold ? [svg("line", { x1: 0, x2: 1000, y1: y(threshold), y2: y(threshold), class: "watch-threshold" })] : []),
-        svg("polyline", { points }));
-      const format = share ? percent : fixed;
-      return { dot, value, values, y, format, box: make("div", { className: "watch-curve" },
-        make("p", {}, `${title}: `, value, make("span", { className: "watch-small" }, ` (${format(Math.min(...values))} to ${format(Math.max(...values))}${threshold ? `; dashed: ${format(threshold)}` : ""})`)),
-          make("div", { className: "watch-chart" }, chart, dot)) };
-    });
-    const flags = film.marks.map(({ tokens, kind }) => make("i", { className: "watch-flag", style: `left: ${100 * film.x(tokens)}%`, data: { kind } }));
-    const area = make("div", { className: "watch-area" }, ...ui.curves.map(({ box }) => box), ...flags, ui.cursor = make("div", { className: "watch-cursor" }));
-    const axis = make("div", { className: "watch-axis" }, ...ticks.map((t) => make("span", { style: `left: ${100 * film.x(t)}%` }, short(t))));
+    ui.curves = film.curves.map(curve);
+    const at = (tokens) => `left: ${100 * film.x(tokens)}%`, boxes = ui.curves.map(({ box }) => box),
+      main = boxes.pop();
+    const flag = ({ tokens, kind }) => make("i", { className: "watch-flag", style: at(tokens), data: { kind } });
+    ui.cursor = make("div", { className: "watch-cursor" });
+    const area = make("div", { className: "watch-area" }, main, ...film.marks.map(flag), ui.cursor);
+    const axis = make("div", { className: "watch-axis" },
+      ...ticks.map((t) => make("span", { style: at(t) }, short(t))));
     area.addEventListener("pointerdown", (event) => {
       const box = area.getBoundingClientRect();
       ui.slider.value = (event.clientX - box.left) / box.width;
       ui.slider.dispatchEvent(new Event("input"));
     });
-    ui.marks = film.marks.map(({ at, kind, text }) => ({ at, button: make("button", { type: "button", onclick: () => (steps.stop(), go(at)), data: { kind } }), text }));
-    for (const mark of ui.marks) mark.button.append(make("i"), mark.text);
-    return make("section", {}, area, axis, make("div", { className: "watch-marks", role: "group", "aria-label": "Moments to go to" },
-      ...ui.marks.map((mark) => mark.button), heads.link("Link to this moment", address, { className: "watch-link" })));
+    ui.marks = film.marks.map(({ at: moment, kind, text: words }) => {
+      const button = make("button", { type: "button", onclick: () => (steps.stop(), go(moment)), data: { kind } },
+        make("i"), words);
+      return { at: moment, button };
+    });
+    const group = { className: "watch-marks", role: "group", "aria-label": "Moments to go to" };
+    ui.more = make("div", {}, ...boxes);
+    return make("section", {}, area, axis, make("div", group, ...ui.marks.map((mark) => mark.button),
+      heads.link("Link to this moment", address, { className: "watch-link" })));
   }
 
   function graph() {
     const L = film.n_layers, { box, buttons, lines } = heads.graph(L, film.n_heads, chooseHead);
     ui.heads = buttons, ui.lines = lines;
-    const key = make("p", { className: "watch-key" }, ...film.role_names.slice(1).map((name, k) => make("span", { data: { role: k + 1 } }, name)));
+    const roles = film.role_names.slice(1).map((name, k) => make("span", { data: { role: k + 1 } }, name));
     ui.about = make("p", { className: "watch-about" });
-    const sides = choices("Second layer reads with its", Object.values(SIDES), "QKV".indexOf(state.side), (k) => (state.side = "QKV"[k], drawHeads()));
-    return section("Heads", ...(L > 1 ? [sides] : []), box, key,
-      ...(L > 1 ? [make("p", { className: "watch-small" }, `A line's width shows how far the composition ratio is above chance. Lines of at least ${film.composes} times chance are colored. Lines of heads without effect are pale.`)] : []),
+    const wide = "A line is as wide as the composition ratio (of the weights as stored) is above chance: colored from " +
+      `${film.composes} times chance on, pale for heads without effect.`;
+    const lined = L > 1 ? [make("p", { className: "watch-small" }, wide)] : [];
+    return section(L > 1 ? "Who reads whom" : "Heads", box, make("p", { className: "watch-key" }, ...roles), ...lined,
       ui.about);
   }
 
   function attention() {
     ui.strip = heads.strip(place, chooseToken);
-    ui.where = make("p", { role: "status" }), ui.attentionTitle = make("h3"), ui.nextTitle = make("h3");
+    ui.where = make("p", { role: "status" }), ui.attentionTitle = make("h2"), ui.nextTitle = make("h2");
     ui.pattern = heads.pattern(chooseToken);
     ui.next = Array.from({ length: film.top }, () => {
       const name = make("code", { className: "watch-word" }), bar = svg("rect", { height: 10 }), share = make("td");
-      const line = make("tr", {}, make("th", { scope: "row" }, name), make("td", { className: "watch-bars" },
-        svg("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, bar)), share);
+      const chart = svg("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, bar);
+      const line = make("tr", {}, make("th", { scope: "row" }, name), make("td", { className: "watch-bars" }, chart),
+        share);
       return { line, name, bar, share };
     });
     ui.comes = make("p", { className: "watch-small" });
     const table = make("table", { className: "watch-next" }, make("tbody", {}, ...ui.next.map(({ line }) => line)));
-    const texts = choices("Text", film.texts.map(({ label }) => label), state.text, (k) => (state.text = k, drawTokens(), drawAttention()));
-    return make("section", { className: "watch-attention" }, ui.attentionTitle, texts, ui.strip, ui.where, make("div", { className: "watch-reading" },
-      make("div", {}, ui.pattern.square, make("p", { className: "watch-small" }, "Rows attend to columns. Rings: the token that followed last time.")),
-      make("div", {}, ui.nextTitle, table, ui.comes)));
+    const rings = make("p", { className: "watch-small" },
+      "Rows attend to columns. Rings: the token that followed last time.");
+    return make("section", { className: "watch-attention" }, ui.attentionTitle, ui.strip, ui.where,
+      make("div", { className: "watch-reading" }, make("div", {}, ui.pattern.square, rings),
+        make("div", {}, ui.nextTitle, table, ui.comes)));
   }
 
   function drawTokens() {
@@ -249,23 +273,26 @@
     ui.strip.replaceChildren(...ui.tokens);
   }
 
-  function eigenvalues() {
-    ui.planeTitle = make("h3"), ui.scale = make("p", { className: "watch-small watch-scale" });
-    ui.dots = Array.from({ length: film.d_head }, () => svg("circle", { r: 0.03 }));
-    ui.plane = svg("svg", { viewBox: "-1.1 -1.1 2.2 2.2", role: "img", class: "watch-plane" }, svg("circle", { r: 1, class: "watch-unit" }),
-      svg("line", { x1: -1.1, x2: 1.1, y1: 0, y2: 0 }), svg("line", { y1: -1.1, y2: 1.1, x1: 0, x2: 0 }), ...ui.dots);
-    return section(ui.planeTitle, ui.plane, ui.scale, make("p", { className: "watch-small" }, "In a copying head, most of the dots move to the right of the vertical axis."));
+  // What is not needed to watch: other models, the other text, other sides, two more curves.
+  function door() {
+    const model = choices("Model", films.map(({ label }) => label), names.indexOf(film.name), (k) => open(names[k]));
+    const texts = film.texts.map(({ label }) => label), sides = Object.values(SIDES);
+    const ofText = choices("Text", texts, state.text, (k) => (state.text = k, drawTokens(), drawAttention()));
+    const side = (k) => (state.side = "QKV"[k], drawHeads());
+    const reads = choices("Second layer reads with its", sides, "QKV".indexOf(state.side), side);
+    return make("details", { className: "watch-door" }, make("summary", {}, "Other models, texts, sides and curves"),
+      ...(films.length > 1 ? [model] : []), ofText, ...(film.n_layers > 1 ? [reads] : []), ui.more);
   }
 
   function build() {
-    const models = films.length > 1 ? [choices("Model", films.map(({ label }) => label), names.indexOf(film.name), (k) => open(names[k]))] : [];
-    app.replaceChildren(...models, timeline(), make("div", { className: "watch-panels" },
-      curves(), graph(), attention(), eigenvalues()));
+    const was = app.querySelector("details")?.open ?? false;
+    app.replaceChildren(timeline(), curves(), make("div", { className: "watch-panels" }, graph(), attention()), door());
+    app.querySelector("details").open = was;
     drawTokens();
     heads.belowHeader(root, "--watch-top");
   }
 
-  // ---- from here ---------------------------------------------------------------------------------------------------------------
+  // ---- from here ----------------------------------------------------------------------------------------------------
 
   let wanted; // the film that was chosen last
 
@@ -281,10 +308,13 @@
     } catch (error) {
       return say(error.message, true);
     }
-    Object.assign(state, { at: S() - 1, head: film.start.head, text: 0, place: [...film.start.place] });
+    const at = nearest(film.x(BEGIN)), plays = linked && !asked().has("t") && !still.matches;
+    Object.assign(state, { at: linked ? at : state.at, head: film.start.head, text: 0, place: [...film.start.place] });
+    state.at = Math.min(state.at, S() - 1);
     if (linked) fromAddress();
     build();
     draw();
+    if (plays) steps.play();
     if (!linked) app.querySelector("[aria-pressed=true]").focus(); // the button that was pressed is a new one
     say("");
     root.dataset.load = String(Math.round(performance.now() - began));

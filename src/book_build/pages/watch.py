@@ -25,7 +25,7 @@ from transformer_circuits.models.registry import list_models, load_model, manife
 TEXTS = ("Made-up names", "Random tokens, twice")
 # What a head does. Of several roles, the last one is shown.
 ROLES = ("", "copying head", "previous-token head", "induction head", "without effect")
-FLOATS = ("eigenvalue_scale", "previous_token", "rest", "induction", "positivity", "composition")
+FLOATS = ("previous_token", "rest", "induction", "positivity", "composition")
 LABELS = {  # models as people call them
     "attn-only-1l": "one layer",
     "attn-only-1l-smeared-keys": "one layer, keys that see their neighbor",
@@ -114,7 +114,6 @@ def token_name(tokenizer: Any, token: int) -> str:
 def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[dict[str, Any], bytes]:
     """Return where the arrays are that watch.js reads, and their bytes; `held`: the roles."""
     arrays = {name: film[name].astype(np.float32) for name in FLOATS if name in film}
-    arrays["eigenvalues"] = np.round(film["eigenvalues"].astype(np.float32) * 32767).astype(np.int16)
     for k in range(len(TEXTS)):
         arrays |= {f"{name}_{k}": film[f"{name}_{k}"] for name in ("top_token", "pattern", "top_probability")}
     arrays["roles"] = held
@@ -143,7 +142,7 @@ def script(name: str, film: Film) -> str:
          "threshold": attention.INDUCTION_HEAD, "percent": True},
     ]  # fmt: skip
     facts = {
-        "name": name, "n_layers": n_layers, "n_heads": n_heads, "d_head": film["eigenvalues"].shape[3],
+        "name": name, "n_layers": n_layers, "n_heads": n_heads,
         "top": film["top_token_0"].shape[2],
         "tokens": tokens.tolist(), "names": names, "role_names": ROLES, "idle": ROLES.index("without effect"),
         "curves": curves, "marks": marks(film, log), "start": start(film, log),
