@@ -28,6 +28,16 @@ const dom = (() => {
     return element;
   };
   /**
+   * @template {Element} E
+   * @param {E} element
+   * @param {Record<string, any>} attributes
+   * @returns {E}
+   */
+  const set = (element, attributes) => {
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    return element;
+  };
+  /**
    * @template {keyof SVGElementTagNameMap} K
    * @param {K} name
    * @param {Record<string, any>} attributes
@@ -36,9 +46,8 @@ const dom = (() => {
    */
   const svg = (name, attributes = {}, ...children) => {
     const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
     element.append(...children);
-    return element;
+    return set(element, attributes);
   };
 
   const clamp = (x, low = 0, high = 1) => Math.min(high, Math.max(low, x));
@@ -51,8 +60,7 @@ const dom = (() => {
   }
 
   // Goes through steps 0 to `last()`, of which `at()` is shown: a button that plays, with `pace()` milliseconds for
-  // each,
-  // and pauses; and keys.
+  // each, and pauses; and keys.
   function stepper({ at, last, go, pace, className = "" }) {
     let timer = 0;
     const button = make("button", { type: "button", className, onclick: () => (timer ? stop() : play()) });
@@ -100,8 +108,7 @@ const dom = (() => {
   }
 
   // Returns `ask(kind, rest)`, which promises the answer of `server()[kind](rest)`, in a worker made from the source
-  // text
-  // of `functions`: a page opened from disk may not load one from a file.
+  // text of `functions`: a page opened from disk may not load one from a file.
   function worker(functions, server) {
     modern();
     const after = `const answer = ${answer}, kinds = ${server.name}();
@@ -136,8 +143,7 @@ const dom = (() => {
 
   // Loads what the build wrote for a page: a script, since a page opened from disk may load nothing else, that calls
   // `pageData(facts, data)`. `data`: none, or bytes, gzipped, which checks their sum, in base64. Returns { facts, bytes
-  // };
-  // an error says in a sentence what is wrong.
+  // }; an error says in a sentence what is wrong.
   const waiting = new Map(); // by address: what to do with the data
   window.pageData = (...given) => waiting.get(document.currentScript.src)(given);
   async function load(file, folder) {
@@ -160,5 +166,5 @@ const dom = (() => {
       throw new Error(`The file ${file} is damaged; ${again}.`);
     }
   }
-  return Object.freeze({ make, svg, clamp, fixed, signed, percent, stepper, worker, load });
+  return Object.freeze({ make, svg, set, clamp, fixed, signed, percent, stepper, worker, load });
 })();

@@ -3,13 +3,10 @@
 // run these functions from their own source text, so that none may use what is outside it but the others.
 
 // ---- products of matrices -------------------------------------------------------------------------------------------
-
 // C[n, m] = A[n, k] B[k, m], in a memory of single-precision numbers. n is a multiple of 4, m of 8; B lies in panels of
-// 8 columns,
-// [panel][k][8]; `lda`, `ldb`, `ldc`: numbers from row to row of A, panel to panel of B, row to row of C. All other
-// arguments are
-// places in memory. In WebAssembly with SIMD, assembled here from its instructions: 4 to 8 times as fast as plain
-// loops.
+// 8 columns, [panel][k][8]; `lda`, `ldb`, `ldc`: numbers from row to row of A, panel to panel of B, row to row of C.
+// All other arguments are places in memory. In WebAssembly with SIMD, assembled here from its instructions: 4 to 8
+// times as fast as plain loops.
 function forwardMemory(numbers) {
   if (!globalThis.WebAssembly) throw new Error("this browser has no WebAssembly");
   const pages = Math.ceil(numbers / 16384), memory = new WebAssembly.Memory({ initial: pages, maximum: pages });
@@ -86,7 +83,6 @@ function forwardMemory(numbers) {
 }
 
 // ---- the forward pass -----------------------------------------------------------------------------------------------
-
 // Places of numbers in a memory that is made when all are taken: multiples of 16 bytes.
 function forwardPlaces() {
   let used = 0;
@@ -94,8 +90,7 @@ function forwardPlaces() {
 }
 
 // A model with positions added to what queries and keys read, for `rows` texts at once. `memory` may be filled in after
-// this call.
-// Matrices are [in, out], in panels: `layers[l].Q` is W_Q of all heads next to one another.
+// this call. Matrices are [in, out], in panels: `layers[l].Q` is W_Q of all heads next to one another.
 function forwardPass(memory, take, { n_layers, n_heads: H, d_head, d_model: D, d_vocab: V, n_ctx, rows = 1 }) {
   const W = H * d_head, N = 8 * Math.ceil(n_ctx / 8), V8 = 8 * Math.ceil(V / 8);
   const layers = Array.from({ length: n_layers }, () =>
@@ -121,46 +116,40 @@ function forwardPass(memory, take, { n_layers, n_heads: H, d_head, d_model: D, d
     }
   }
 
-  // Tokens from `first`, a multiple of 4, to n.
-  const project = (A, k, B, C, m, n, first = 0) => memory.matmul(A + first * k, k, B, 8 * k, C + first * m, m,
-    n - first, k, m);
+  const project = (A, k, B, C, m, n) => memory.matmul(A, k, B, 8 * k, C, m, n, k, m);
 
   // A stream with positions, in a place that the next call fills again.
-  function placed(from, n, first = 0) {
+  function placed(from, n) {
     const { F } = memory;
-    for (let t = first; t < n; t++) for (let c = 0; c < D; c++) F[X + t * D + c] = F[from + t * D + c] +
+    for (let t = 0; t < n; t++) for (let c = 0; c < D; c++) F[X + t * D + c] = F[from + t * D + c] +
       F[P + (t % N) * D + c];
     return X;
   }
 
   // Queries, keys or values of a layer.
-  const read = (l, side, from, to, n, first = 0) => project(side === "V" ? from : placed(from, n, first), D,
-    layers[l][side], to, W, n, first);
+  const read = (l, side, from, to, n) => project(side === "V" ? from : placed(from, n), D, layers[l][side], to, W, n);
 
   // The stream `onto`, with what a layer's heads write: z by W_O.
-  function write(l, z, onto, to, n, first = 0) {
+  function write(l, z, onto, to, n) {
     const { F } = memory;
-    project(z, W, layers[l].O, added, D, n, first);
-    for (let i = first * D; i < n * D; i++) F[to + i] = F[onto + i] + F[added + i];
+    project(z, W, layers[l].O, added, D, n);
+    for (let i = 0; i < n * D; i++) F[to + i] = F[onto + i] + F[added + i];
   }
 
-  const unembed = (from, to, n, first = 0) => project(from, D, U, to, V8, n, first);
+  const unembed = (from, to, n) => project(from, D, U, to, V8, n);
 
   // All heads of a layer in one text of n tokens: patterns [head, destination, source] at `at` of the array `patterns`,
-  // and z, which they mix. `given`:
-  // the patterns are there. `start`: z of the tokens before it is there, and their patterns are in `old`.
-  function attend({ Q = 0, K = 0, V = 0, z }, n, { patterns, at = 0, given = false, start = 0, old = undefined }) {
-    const { F, matmul } = memory, padded = Math.ceil(n / 4) * 4, wide = Math.ceil(n / 8) * 8,
-      scale = 1 / Math.sqrt(d_head), block = 64;
+  // and z, which they mix. `given`: the patterns are there.
+  function attend({ Q = 0, K = 0, V = 0, z }, n, { patterns, at = 0, given = false }) {
+    const { F, matmul } = memory, padded = Math.ceil(n / 4) * 4, wide = Math.ceil(n / 8) * 8;
+    const scale = 1 / Math.sqrt(d_head), block = 64;
     for (let h = 0; h < H; h++) {
       const mine = h * d_head, pattern = at + h * n * n;
       for (let j = 0; j < wide; j++) for (let d = 0; d < d_head; d++) {
         F[keys + (j >> 3) * 8 * d_head + d * 8 + (j & 7)] = j < n ? F[K + j * W + mine + d] : 0;
         F[values + (d >> 3) * 8 * wide + j * 8 + (d & 7)] = j < n ? F[V + j * W + mine + d] : 0;
       }
-      for (let i = 0; i < start; i++) patterns.set(old.patterns.subarray((h * old.n + i) * old.n,
-        (h * old.n + i) * old.n + i + 1), pattern + i * n);
-      for (let first = start; first < padded; first += block) { // only the keys that a block of queries can see
+      for (let first = 0; first < padded; first += block) { // only the keys that a block of queries can see
         const rows = Math.min(block, padded - first), seen = Math.min(wide, Math.ceil((first + rows) / 8) * 8),
           S = scores + first * wide;
         if (!given) matmul(Q + first * W + mine, W, keys, 8 * d_head, S, wide, rows, d_head, seen);
@@ -185,18 +174,16 @@ function forwardPass(memory, take, { n_layers, n_heads: H, d_head, d_model: D, d
   }
 
   // A whole layer. `from`: where its three sides read; `part`: where q, k, v and z go; `onto`, `to`: the stream before
-  // and after. `n`: tokens of a text.
-  // `edit`: a change of z before it is written.
-  function layer(l, from, part, onto, to, n, { first = 0, patterns, at = 0, old = undefined, edit = undefined }) {
-    const all = rows === 1 ? Math.ceil(n / 4) * 4 : rows * n;
-    for (const side of "QKV") read(l, side, from[side], part[side], all, first);
+  // and after. `n`: tokens of a text. `edit`: a change of z before it is written.
+  function layer(l, from, part, onto, to, n, { patterns, at = 0, edit = undefined }) {
+    const all = rows === 1 ? Math.ceil(n / 4) * 4 : rows * n, mine = Object.entries(part);
+    for (const side of "QKV") read(l, side, from[side], part[side], all);
     for (let row = 0; row < rows; row++) {
-      const text = /** @type {any} */ (
-        Object.fromEntries(Object.entries(part).map(([name, place]) => [name, place + row * n * W])));
-      attend(text, n, { patterns, at: at + row * H * n * n, start: first, old });
+      const text = /** @type {any} */ (Object.fromEntries(mine.map(([name, place]) => [name, place + row * n * W])));
+      attend(text, n, { patterns, at: at + row * H * n * n });
     }
     edit?.(part.z);
-    write(l, part.z, onto, to, all, first);
+    write(l, part.z, onto, to, all);
   }
 
   return { layers, U, P, V8, pack, place, placed, project, read, write, unembed, attend, softmax, layer };

@@ -57,15 +57,16 @@ const heads = (() => {
   }
 
   // The list of tokens, of which one is chosen: by a click, or by arrow keys from the one `at()`.
-  function strip(at, choose, prefix = "watch", label = "Tokens: arrow keys choose the one to look from") {
-    const list = make("div", { className: `${prefix}-strip`, role: "listbox", tabIndex: 0, "aria-label": label });
+  function strip(at, choose) {
+    const label = "Tokens: arrow keys choose the one to look from";
+    const list = make("div", { className: "watch-strip", role: "listbox", tabIndex: 0, "aria-label": label });
     list.addEventListener("click", (event) => {
       const i = /** @type {any} */ (event.target).closest?.("[data-i]")?.dataset.i;
       if (i !== undefined) choose(Number(i));
     });
     list.addEventListener("keydown", (event) => {
-      const last = list.querySelectorAll("[data-i]").length - 1, i = { ArrowLeft: at() - 1, ArrowRight: at() + 1,
-        Home: 0, End: last }[event.key];
+      const last = list.querySelectorAll("[data-i]").length - 1;
+      const i = { ArrowLeft: at() - 1, ArrowRight: at() + 1, Home: 0, End: last }[event.key];
       if (i === undefined) return;
       event.preventDefault();
       choose(clamp(i, 0, last));
@@ -73,18 +74,16 @@ const heads = (() => {
     return list;
   }
 
-  const token = (i, prefix, ...content) =>
-    make("span", { className: `${prefix}-token`, role: "option", id: `${prefix}-token-${i}`, data: { i } }, ...content);
+  const token = (i, ...content) =>
+    make("span", { className: "watch-token", role: "option", id: `watch-token-${i}`, data: { i } }, ...content);
 
-  // Tokens colored by the attention from the one at i; `attention(j)` is 0 to 1. A dashed frame around the token at
-  // `next`.
-  function attend(tokens, attention, i, next, prefix) {
+  // Tokens colored by the attention from the one at i, 0 to 1; a dashed frame around the token at `next`.
+  function attend(tokens, attention, i, next) {
     tokens.forEach((each, j) => {
       const a = j <= i ? attention(j) : 0;
       each.style.setProperty("--a", a.toFixed(3));
-      each.classList.toggle(`${prefix}-strong`, a > 0.5);
-      each.classList.toggle(`${prefix}-ahead`, j > i);
-      each.classList.toggle(`${prefix}-lasttime`, j === next);
+      for (const [name, on] of [["strong", a > 0.5], ["ahead", j > i], ["lasttime", j === next]])
+        each.classList.toggle(`watch-${name}`, on);
       each.setAttribute("aria-selected", j === i);
     });
     tokens[i].parentElement.setAttribute("aria-activedescendant", tokens[i].id);
@@ -104,30 +103,23 @@ const heads = (() => {
     context.putImageData(image, 0, 0);
   }
 
-  // A pattern, with a ring around the token that followed last time, and a frame around the chosen row. A click chooses
-  // a row; a mouse points at one.
-  function pattern(choose, prefix = "watch", point = (_) => {}) {
-    const canvas = make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" }),
-      rings = svg("g"), row = svg("rect", { x: 0, height: 1 });
-    const over = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, rings, row),
-      square = make("div", { className: `${prefix}-square` }, canvas, over);
-    let painted, ringed, size = 0;
-    const rowAt = (event) => {
+  // A pattern, with rings around tokens that followed last time, and a frame around the chosen row. A click chooses
+  // one.
+  function pattern(choose) {
+    const canvas = make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" });
+    const rings = svg("g"), row = svg("rect", { x: 0, height: 1 });
+    const over = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, rings, row);
+    const square = make("div", { className: "watch-square" }, canvas, over);
+    let size = 0;
+    square.addEventListener("click", (event) => {
       const box = square.getBoundingClientRect();
-      return clamp(Math.floor(((event.clientY - box.top) / box.height) * size), 0, size - 1);
-    };
-    square.addEventListener("click", (event) => choose(rowAt(event)));
-    square.addEventListener("pointermove", (event) => event.pointerType === "mouse" && point(rowAt(event)));
-    square.addEventListener("pointerleave", () => point(null));
-    // `key`: what the ink depends on; without one it is painted each time. Of a long text there are no rings.
-    function draw(ids, alpha, ink, chosen, key = {}) {
-      const n = size = ids.length, text = ids.join(), places = n > 160 ? [] :
-        ids.map((_, i) => [i, lastTime(ids, i)]).filter(([, k]) => k >= 0);
-      if (key !== painted) paint(canvas, n, alpha, ink);
-      if (text !== ringed) rings.replaceChildren(
-        ...places.map(([i, k]) => svg("circle", { cx: k + 0.5, cy: i + 0.5, r: Math.max(0.7, n / 60) }))),
-          over.setAttribute("viewBox", `0 0 ${n} ${n}`);
-      painted = key, ringed = text;
+      choose(clamp(Math.floor(((event.clientY - box.top) / box.height) * size), 0, size - 1));
+    });
+    function draw(ids, alpha, ink, chosen) {
+      const n = size = ids.length, places = ids.map((_, i) => [i, lastTime(ids, i)]).filter(([, k]) => k >= 0);
+      paint(canvas, n, alpha, ink);
+      rings.replaceChildren(...places.map(([i, k]) => svg("circle", { cx: k + 0.5, cy: i + 0.5, r: 0.7 })));
+      over.setAttribute("viewBox", `0 0 ${n} ${n}`);
       row.setAttribute("y", chosen), row.setAttribute("width", chosen + 1);
     }
     return { square, draw };
@@ -146,17 +138,16 @@ const heads = (() => {
   }
 
   // ---- the frame of a page ------------------------------------------------------------------------------------------
-
   const section = (title, ...children) => make("section", {}, typeof title === "string" ? make("h2", {}, title) : title,
     ...children);
 
   // Where a page draws, and `say(text, trouble)` for its line of status. `draw` is called when the theme changes.
-  function page(root, prefix, draw) {
-    const [status, app] = ["status", "app"].map((part) => root.querySelector(`.${prefix}-${part}`));
+  function page(root, draw) {
+    const [status, app] = ["status", "app"].map((part) => root.querySelector(`.watch-${part}`));
     new MutationObserver(draw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
     const say = (text, trouble = false) => {
       status.textContent = text;
-      status.classList.toggle(`${prefix}-trouble`, trouble);
+      status.classList.toggle("watch-trouble", trouble);
     };
     return { app, say };
   }

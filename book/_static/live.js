@@ -1,26 +1,24 @@
 // Pictures that answer, inside chapters: figures/live.py puts the chapter's numbers into `.tc-live` elements, and the
-// functions below draw them.
-// And questions to predict: `<details data-answer="64" data-chance="0.3" data-max="100" data-unit="%">` gets a slider
-// before it, one with
-// `data-choices="keys|queries|values"` gets buttons, and opens when the reader has answered.
+// functions below draw them. And questions to predict: `<details data-answer="64" data-chance="0.3" data-max="100"
+// data-unit="%">` gets a slider before it, one with `data-choices="keys|queries|values"` gets buttons, and opens when
+// the reader has answered.
 (() => {
   "use strict";
-  const { make, svg, clamp, fixed: text } = dom;
+  const { make, svg, set, clamp, fixed: text } = dom;
   const button = (label, pressed, onclick) =>
     make("button", { type: "button", textContent: label, ariaPressed: String(pressed), onclick });
 
   /** A list of bars with names, to the right of zero or to its left. */
   function bars(rows, most, { mark = null, digits = 2, color = (_) => /** @type {string} */ ("blue") } = {}) {
-    return make("ul", { className: "tc-live-bars" }, ...rows.map(([name, value, note = ""], i) => {
+    return make("ul", { className: "tc-live-bars" }, ...rows.map(([name, value, note = "", shown = null], i) => {
       const bar = make("i", { className: color(i),
         style: `width: ${(100 * clamp(Math.abs(value) / most, 0, 1)).toFixed(1)}%` });
       const box = make("b", {}, bar, ...(mark === null ? [] : [make("u", { style: `left: ${(100 * mark) / most}%` })]));
-      return make("li", {}, make("span", {}, name), box, make("em", {}, text(value, digits) + note));
+      return make("li", {}, make("span", {}, name), box, make("em", {}, shown ?? text(value, digits) + note));
     }));
   }
 
   // ---- chapter 5: two vectors, and the eigenvalues of their matrix --------------------------------------------------
-
   function eigenvalues(host, { start }) {
     const rows = start.map((row) => [...row]), size = 260, unit = 36, center = size / 2;
     const plane = svg("svg", { viewBox: `0 0 ${size} ${size}` }),
@@ -48,21 +46,19 @@
       const positivity = whole < 1e-9 ? 0 : (values[0][0] + values[1][0]) / whole;
       marks.forEach(({ line, end }, i) => {
         const [x, y] = at(rows[i]);
-        for (const [key, value] of Object.entries({ x2: x, y2: y })) line.setAttribute(key, value);
-        for (const [key, value] of Object.entries({ cx: x, cy: y, "aria-label": `Token ${"AB"[i]}, when attended to`,
-          "aria-valuetext": `raises A by ${text(rows[i][0], 1)} and B by ${text(rows[i][1], 1)}`,
-            "aria-valuenow": rows[i][0] })) end.setAttribute(key, value);
+        set(line, { x2: x, y2: y });
+        set(end, { cx: x, cy: y, "aria-label": `Token ${"AB"[i]}, when attended to`, "aria-valuenow": rows[i][0],
+          "aria-valuetext": `raises A by ${text(rows[i][0], 1)} and B by ${text(rows[i][1], 1)}` });
       });
       points.forEach((point, i) => {
         const [x, y] = at(values[i].map((v) => clamp(v, -3.5, 3.5)));
-        for (const [key, value] of Object.entries({ cx: x, cy: y, fill: values[i][0] > 0 ? "var(--live-blue)" :
-          "var(--live-red)" })) point.setAttribute(key, value);
+        set(point, { cx: x, cy: y, fill: values[i][0] > 0 ? "var(--live-blue)" : "var(--live-red)" });
       });
-      complex.setAttribute("aria-label",
-        `Eigenvalues ${values.map(([x, y]) => `${text(x)}${y ? ` ${y < 0 ? "−" : "+"} ${text(Math.abs(y))}i` : ""}`).join(" and ")}`);
+      const named = values.map(([x, y]) => text(x) + (y ? ` ${y < 0 ? "−" : "+"} ${text(Math.abs(y))}i` : ""));
+      complex.setAttribute("aria-label", `Eigenvalues ${named.join(" and ")}`);
       const own = [rows[0][0] > rows[0][1], rows[1][1] > rows[1][0]].filter(Boolean).length;
       said.replaceChildren(make("b", {}, `Positivity ${text(positivity)}`),
-        `. ${["Neither token raises itself", "One of the two tokens raises itself", "Both tokens raise themselves"][own]} most. `,
+        `. ${["Neither token raises itself", "One token raises itself", "Both tokens raise themselves"][own]} most. `,
         real ? "" : "The two eigenvalues are complex: the head turns one token into the other.");
     }
     function moving(end, i) {
@@ -86,14 +82,13 @@
     marks.forEach(({ end }, i) => moving(end, i));
     host.replaceChildren(make("div", { className: "tc-live-two" },
       make("figure", {}, plane, make("figcaption", {},
-        "Drag the ends, or move them with the arrow keys: blue is what token A raises when it is attended to, orange what token B raises.")),
+        "Drag the ends, or use the arrow keys. Blue: what token A raises when it is attended to. Orange: token B.")),
       make("figure", {}, complex, make("figcaption", {}, "The two eigenvalues of this matrix, in the complex plane."))),
         said);
     update();
   }
 
   // ---- chapters 3 and 4: one source token, its QK column and its OV row ---------------------------------------------
-
   function circuits(host, { head, sources }) {
     const box = make("div", { ariaLive: "polite" }), code = (token) =>
       make("code", { className: "token", textContent: token });
@@ -108,7 +103,9 @@
           bars(destinations.map(([name, x]) => [code(name), x]), most(destinations))),
         make("div", {}, make("h4", {}, `OV: what does it raise?`), bars(outs.map(([name, x]) => [code(name), x]),
           most(outs), { color: () => "orange" }))),
-      make("p", {}, "The head cannot choose pairs: every destination on the left gets every output on the right. ✓ marks right skip-trigrams: seen at least five times, and the source makes the output more likely. A dot is wrong, or too rare to judge."),
+      make("p", {}, "The head cannot choose pairs: every destination on the left gets every output on the right. ",
+        "✓ marks right skip-trigrams: seen at least five times, and the source makes the output more likely. A dot ",
+        "is wrong, or too rare to judge."),
       make("div", { className: "tc-live-table" },
         make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, `${source} …`),
           ...outs.map(([out]) => make("th", { scope: "col" }, code(out))))), make("tbody", {}, ...rows))));
@@ -119,7 +116,6 @@
   }
 
   // ---- chapter 6: which head reads which, and through which side ----------------------------------------------------
-
   function graph(host, { writers, readers, ratios, most, composes, works = [] }) {
     const sides = ["queries", "keys", "values"], n = writers.length, names = [...writers, ...readers];
     const told = make("div", { ariaLive: "polite" }), { box, buttons, lines } = heads.graph(2, n, show, { strands: 3 });
@@ -136,9 +132,11 @@
       buttons.forEach((button, k) => heads.mark(button, k === head, works.length && !works.includes(names[k]) ? "idle" :
         "", `Head ${names[k]}`));
       const rows = own.sort((a, b) => ratio(b) - ratio(a)).slice(0, 5);
+      const named = (pair) => (reads ? writers[pair.writer] : readers[pair.reader]);
       told.replaceChildren(make("p", {}, make("b", {}, `Head ${names[head]}`), reads ? " reads most strongly:" :
         " is read most strongly by:"),
-        bars(rows.map((pair) => [`head ${reads ? writers[pair.writer] : readers[pair.reader]}, with its ${sides[pair.side]}`, ratio(pair), " × chance"]), most, { mark: 1, color: (i) => color(rows[i]) }));
+        bars(rows.map((pair) => [`head ${named(pair)}, with its ${sides[pair.side]}`, ratio(pair), " × chance"]), most,
+          { mark: 1, color: (i) => color(rows[i]) }));
     }
     buttons.forEach((button, head) => button.addEventListener("pointerenter", () => show(head)));
     host.replaceChildren(box, make("p", { className: "tc-live-key" },
@@ -147,8 +145,7 @@
   }
 
   // ---- chapter 8: which paths may act -------------------------------------------------------------------------------
-
-  /** `losses`: by the switches that are on, joined by +, such as "direct+layer 1"; combinations that the chapter did not measure are skipped. */
+  /** `losses`: by the switches that are on, joined by +, such as "direct+layer 1", where the chapter measured them. */
   function paths(host, { switches, losses, uniform, at }) {
     const on = new Set(at), told = make("p", { ariaLive: "polite" }), bar = make("div", { className: "tc-live-loss" }),
       row = make("div", { className: "tc-choices", role: "group", ariaLabel: "Paths that act" },
@@ -178,45 +175,42 @@
   }
 
   // ---- chapter 10: a moment of the training -------------------------------------------------------------------------
-
   function training(host, { tokens, curves, at }) {
-    const width = 640, height = 200, logs = tokens.map((t) => Math.log(t)), x = (i) => 8 +
-      ((width - 16) * (logs[i] - logs[0])) / (logs.at(-1) - logs[0]), y = (share) =>
-        height - 8 - (height - 16) * clamp(share, 0, 1);
-    const colors = ["red", "orange", "blue", "ink"],
-      picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
-        "aria-label": "Curves over training, each from its first to its last value" }),
-          line = svg("line", { y1: 0, y2: height, stroke: "var(--live-ink)" }),
-            told = make("div", { ariaLive: "polite" });
-    const share = ({ values }, i) => (values[i] - values[0]) / (values.at(-1) - values[0]);
-    curves.forEach((curve, k) => picture.append(
-      svg("path", { d: `M${tokens.map((_, i) => `${x(i).toFixed(1)} ${y(share(curve, i)).toFixed(1)}`).join("L")}`,
-        fill: "none", "stroke-width": 2.5, stroke: `var(--live-${colors[k % 4]})` })));
-    picture.append(line);
-    const slider = make("input", { type: "range", min: x(0), max: x(tokens.length - 1), step: "any",
-      ariaLabel: "Moment of the training" }), last = tokens.length - 1;
-    const nearest = (place) => tokens.reduce((best, _, i) => (Math.abs(x(i) - place) < Math.abs(x(best) - place) ? i :
-      best), 0);
-    slider.oninput = () => show(nearest(Number(slider.value)));
-    slider.onkeydown = dom.stepper({ at: () => nearest(Number(slider.value)), last: () => last, go: show, pace: () =>
-      0 }).keyed;
+    const width = 640, low = 176, last = tokens.length - 1, [first, final] = [tokens[0], tokens[last]].map(Math.log);
+    const x = (t) => 8 + ((width - 16) * (Math.log(t) - first)) / (final - first);
+    const share = ({ values }, i) => (values[i] - values[0]) / (values[last] - values[0]);
+    const y = (curve, i) => low - 6 - (low - 14) * clamp(share(curve, i), 0, 1);
+    const colors = ["red", "orange", "blue", "ink"], line = svg("line", { y1: 0, y2: low, stroke: "var(--live-ink)" });
+    const picture = svg("svg", { viewBox: `0 0 ${width} ${low + 18}`, role: "img",
+      "aria-label": "Curves over training, each from its first to its last value" });
+    curves.forEach((curve, k) => {
+      const d = `M${tokens.map((t, i) => `${x(t).toFixed(1)} ${y(curve, i).toFixed(1)}`).join("L")}`;
+      picture.append(svg("path", { d, fill: "none", "stroke-width": 2.5, stroke: `var(--live-${colors[k % 4]})` }));
+    });
+    picture.append(svg("path", { d: `M0 ${low}H${width}`, stroke: "var(--live-faint)" }), line);
+    for (let t = 10 ** Math.ceil(Math.log10(tokens[0])); t <= tokens[last]; t *= 10)
+      picture.append(svg("text", { x: x(t), y: low + 14, "text-anchor": "middle" }, t < 1e6 ? `${t / 1e3}K` :
+        `${t / 1e6}M`));
+    const slider = make("input", { type: "range", min: x(tokens[0]), max: x(tokens[last]), step: "any",
+      ariaLabel: "Moment of the training" }), told = make("div", { ariaLive: "polite" });
+    const away = (i) => Math.abs(x(tokens[i]) - Number(slider.value));
+    const nearest = () => tokens.reduce((best, _, i) => (away(i) < away(best) ? i : best), 0);
+    slider.oninput = () => show(nearest());
+    slider.onkeydown = dom.stepper({ at: nearest, last: () => last, go: show, pace: () => 0 }).keyed;
     function show(i) {
       const million = tokens[i] / 1e6;
-      slider.value = String(x(i));
-      line.setAttribute("x1", x(i));
-      line.setAttribute("x2", x(i));
+      slider.value = String(x(tokens[i]));
+      for (const end of ["x1", "x2"]) line.setAttribute(end, slider.value);
       slider.ariaValueText = `${text(million, 1)} million tokens`;
-      told.replaceChildren(make("p", {}, make("b", {}, `After ${text(million, million < 10 ? 1 : 0)} million tokens`)),
-        bars(curves.map((curve) => [curve.name, 100 * share(curve, i),
-          `% of the way (${text(curve.values[i], curve.digits ?? 2)})`]), 100,
-            { digits: 0, color: (k) => colors[k % 4] }));
+      const rows = curves.map((curve) => [curve.name, share(curve, i), "", text(curve.values[i], curve.digits ?? 2)]);
+      told.replaceChildren(make("p", {}, make("b", {}, `After ${text(million, million < 10 ? 1 : 0)} million tokens`),
+        " (bars: how far from the first to the last value)"), bars(rows, 1, { color: (k) => colors[k % 4] }));
     }
     host.replaceChildren(picture, slider, told);
     show(at);
   }
 
   // ---- predict first ------------------------------------------------------------------------------------------------
-
   function predict(details) {
     const { answer, chance, choices, min = "0", max = "100", unit = "" } = details.dataset,
       box = make("div", { className: "tc-live tc-predict", role: "group", ariaLabel: "Your prediction" });

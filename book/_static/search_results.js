@@ -1,8 +1,7 @@
 // Orders what the search finds: a glossary entry first, then the pages that say most about the words, chapters before
-// other pages.
-// Sphinx defines the results; book/_ext/search_results.py puts in front of this, as PAGES, for each page its title in
-// the sidebar,
-// its first sentence, how often it has its most frequent words, and the terms that it defines.
+// other pages. Sphinx defines the results; book/_ext/search_results.py puts in front of this, as PAGES, for each page
+// its title in the sidebar, its first sentence, how often it has its most frequent words, and the terms that it
+// defines.
 const plain = (text) => text.toLowerCase().match(/[a-z]{3,}/g)?.map((word) => word.replace(/s+$/, "")) ?? [];
 const query = new URLSearchParams(location.search).get("q") ?? "";
 const asked = plain(query);

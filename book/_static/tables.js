@@ -1,6 +1,7 @@
 // Tables and outputs that are wider than the screen show that they scroll; what is folded is printed, code apart.
 (() => {
-  const boxes = ".pst-scrollable-table-container, .token-table, .head-dump .dt-layout-full, .cell_output .output.text_html:has(table), .cell_output pre";
+  const boxes = [".pst-scrollable-table-container", ".token-table", ".head-dump .dt-layout-full", ".cell_output pre",
+    ".cell_output .output.text_html:has(table)"].join();
   function mark() {
     for (const box of document.querySelectorAll(boxes)) {
       const hidden = box.scrollWidth - box.clientWidth;

@@ -1,6 +1,5 @@
 // What the theme's controls lack on each page. The theme's menu button is the first of the page, which would be in the
-// header that we hide
-// (pydata-sphinx-theme, issue 2451); labels name what is seen.
+// header that we hide (pydata-sphinx-theme, issue 2451); labels name what is seen.
 for (const hidden of document.querySelectorAll("#pst-header .sidebar-toggle")) hidden.remove();
 for (const named of document.querySelectorAll(
   ".search-button-field, .theme-switch-button, details.hide > summary")) named.removeAttribute("aria-label");

@@ -112,7 +112,7 @@ class TestInItsChapter:
                 page.keyboard.press("ArrowRight")
                 assert slider.get_attribute("aria-valuetext") != before, f"no moment of {million} million tokens"
             for i, value in enumerate(values):
-                expect(picture.locator("li").nth(i)).to_contain_text(f"({value})")
+                expect(picture.locator("li").nth(i)).to_contain_text(value)
 
     def test_circuits(self, html, reused):
         page = reused.open(html / "notebooks" / "04_skip_trigrams.html")

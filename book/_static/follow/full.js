@@ -21,7 +21,6 @@
   const notes = () => [[number(state.high), "K", number(state.low)]];
 
   // ---- what the picture shows ---------------------------------------------------------------------------------------
-
   /** The view of a run of the model, as pages/follow.py writes it for the prepared sentences. */
   function view(found, { one = false } = {}) {
     const { n, at, followed, patterns, parts } = found, rowOf = (layer, h, i) =>
@@ -75,7 +74,6 @@
   }
 
   // ---- running: at most one question at a time, and always the latest -----------------------------------------------
-
   let running = false, again = false, noted;
   async function run(since = performance.now()) {
     if (!ask) return void stageOf.draw();
@@ -110,7 +108,6 @@
   }
 
   // ---- a last token that is new: does what was typed occur before, in other tokens? ---------------------------------
-
   const WORD = /[\p{L}\p{N}_]+$/u, FROM = /^[\p{L}\p{N}_]+/u;
   async function explainNew({ at, n, names }) {
     const { text } = state, tail = WORD.exec(text)?.[0] ?? "", found = tail ?
@@ -139,7 +136,6 @@
   }
 
   // ---- the door: every head, every connection -----------------------------------------------------------------------
-
   function edit(change) {
     state.layers = 2;
     Object.assign(state.edits, change);
@@ -227,7 +223,6 @@
   }
 
   // ---- one address for text, cuts and moment ------------------------------------------------------------------------
-
   function address() {
     const { text, at, low, high, layers, edits } = state, values = { text }, star = (layer, h) =>
       (h < 0 ? "*" : name(layer, h));
@@ -266,11 +261,12 @@
     });
     state.edits = { off, cut, mean: values.has("mean"), frozen: values.has("frozen") };
     ui.text.value = state.text;
-    return clamp(Math.round(Number(values.get("step"))) || 0, 0, 8);
+    const step = clamp(Math.round(Number(values.get("step"))) || 0, 0, 8);
+    if (step === 8 && kind() === "intact") state.edits.cut = notes();
+    return step;
   }
 
   // ---- from here ----------------------------------------------------------------------------------------------------
-
   async function load(name_, file) {
     const { facts: model, bytes } = await dom.load(`play/${file}`, base),
       memory = await ask("load", { name: name_, model, bytes: new Uint8Array(bytes) });
@@ -307,7 +303,7 @@
     new MutationObserver(drawDoor).observe(document.documentElement,
       { attributes: true, attributeFilter: ["data-theme"] });
     heads.linked(() => { stageOf.now.step = fromAddress(), run(); });
-    // For the console: `await play.run("some text", { off: [[0, 6]] })` has patterns, losses and logits.
+    // For the console: `await play.run("some text", { off: [[0, 6]] })` has patterns and logits.
     window.play = { run: (text, edits = {}, model = "two") => ask("run", { name: model, text, edits, logits: true }),
       encode: (texts) => ask("encode", { texts }) };
   }

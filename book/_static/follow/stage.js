@@ -7,7 +7,6 @@ const stage = (() => {
   const LAST = 8, RUNS = { intact: "Intact", cut: "✂ Cut the notes", one: "One layer" };
 
   // ---- words -----------------------------------------------------------------------------------------------------
-
   const strong = (...words) => make("b", {}, ...words);
   /** A view with what the words ask of it: whether the low head's note at the found token is the token before. */
   function completed(view, heads) {
@@ -117,86 +116,80 @@ const stage = (() => {
   }
 
   // ---- the stage --------------------------------------------------------------------------------------------------
-
   /**
-   * Options: `step` (0: the whole picture), `runs` and `steps` (whether their buttons are there), `own`: what full.js
-   * adds,
-   * { view(run) → the view, or a promise of it; choose, cut, changed }.
+   * Options: `step` (0: the whole picture), `steps` (whether it can be explained), `own`: what full.js adds: views(),
+   * preset(run), stepped(), and choose and cut for the picture.
    */
-  function start(host, { heads, sentences }, { step = 0, runs = true, steps = true, own = null } = {}) {
+  function start(host, { heads, sentences }, { step = 0, steps = true, own = null } = {}) {
     const now = { run: "intact", step }, given = Object.values(sentences)[0].runs;
     const sheet = make("div", { className: "tc-scene" }), told = make("p", { className: "tc-say", ariaLive: "polite" });
     const pic = picture.create(sheet, { choose: own?.choose, cut: own?.cut });
-    const button = (text, onclick, rest = {}) =>
-      make("button", { type: "button", textContent: text, onclick, ...rest });
-    const pressed = Object.entries(RUNS).map(([run, text]) => button(text, () => own ? own.preset(run) : choose(run),
-      { data: { run } }));
+    const button = (text, onclick, className) =>
+      make("button", { type: "button", textContent: text, onclick, className });
+    const pressed = Object.entries(RUNS).map(([run, text]) => button(text, () => choose(run), "tc-run"));
     const story = make("section", { className: "tc-story", hidden: true, ariaLabel: "Explanation" });
-    const walk = button("▶ Explain in eight steps", () => go(1), { className: "tc-walk" });
-    const controls = make("div", { className: "tc-controls" },
-      ...(runs ? [make("div", { className: "tc-runs", role: "group", ariaLabel: "What the model may use" },
-        ...pressed)] : []), ...(steps ? [walk] : []));
-    let views = given, asked = 0;
+    const walk = button("▶ Explain in eight steps", () => go(1), "tc-walk");
+    const runs = make("div", { className: "tc-runs", role: "group", ariaLabel: "What the model may use" }, ...pressed);
+    const controls = make("div", { className: "tc-controls" }, runs, ...(steps ? [walk] : []));
+    let asked = 0;
 
     function choose(run) {
-      now.run = run;
       if (now.step === LAST && run !== "cut") now.step = 0;
-      draw();
+      now.run = run;
+      return own ? own.preset(run) : draw();
     }
     async function go(to) {
       const before = now.step;
       now.step = clamp(to, 0, LAST);
-      own?.stepped(now.step);
-      if (now.step === LAST && now.run === "intact") own ? own.preset("cut") : (now.run = "cut");
-      else if (before === LAST && now.run === "cut") own ? own.preset("intact") : (now.run = "intact");
+      own?.stepped();
+      if (now.step === LAST && now.run === "intact") choose("cut");
+      else if (before === LAST && now.run === "cut") choose("intact");
       await draw();
-      if (Boolean(before) !== Boolean(now.step)) (now.step ? story.querySelector("button.tc-next-step") : walk).focus(
-        { preventScroll: true });
+      const next = now.step ? story.querySelector("button.tc-next-step") : walk;
+      if (Boolean(before) !== Boolean(now.step)) next.focus({ preventScroll: true });
     }
     async function draw() {
-      const mine = ++asked, found = own ? await own.views() : { now: views[now.run], intact: views.intact,
+      const mine = ++asked, found = own ? await own.views() : { now: given[now.run], intact: given.intact,
         run: now.run };
       if (mine !== asked || !found) return;
-      const v = completed(found.now, heads), intact = completed(found.intact, heads), cut = found.run === "cut" ?
-        "Without the notes" : found.changed;
-      const view = { ...v, cut: v.cut ?? found.run === "cut", one: found.run === "one" }, simple = v.followed < 0 ||
-        (!v.noted && !view.one) || !v.induces;
-      if (now.step && simple && found.run !== "cut" && own) now.step = 0; // there is nothing to explain
-      pressed.forEach((each) => each.setAttribute("aria-pressed", each.dataset.run === found.run));
-      const whole = completed(view, heads);
-      pic.show(whole, { step: now.step, before: intact, words: labels(whole, now.step) });
+      const { run, changed } = found, intact = completed(found.intact, heads);
+      const view = completed({ cut: run === "cut", ...found.now, one: run === "one" }, heads);
+      const simple = view.followed < 0 || (!view.noted && !view.one) || !view.induces; // there is nothing to explain
+      now.run = run;
+      if (simple && own) now.step = 0;
+      pressed.forEach((each, k) => each.setAttribute("aria-pressed", Object.keys(RUNS)[k] === run));
+      pic.show(view, { step: now.step, before: intact, words: labels(view, now.step) });
       walk.hidden = now.step > 0 || Boolean(own && simple);
-      story.hidden = now.step === 0;
-      told.replaceChildren(...summary(whole, intact, cut));
-      told.hidden = now.step > 0;
-      if (now.step) tell(explained(whole, intact, now.step));
+      told.hidden = now.step > 0, story.hidden = !now.step;
+      told.replaceChildren(...summary(view, intact, run === "cut" ? "Without the notes" : changed));
+      if (now.step) tell(explained(view, intact, now.step));
     }
     function tell({ title, words, list }) {
-      const at = document.activeElement, name = story.contains(at) ? at.className : null;
-      const dots = make("ol", { className: "tc-dots", ariaHidden: "true" }, ...Array.from({ length: LAST }, (_, i) =>
-        make("li", { className: i + 1 === now.step ? "now" : "", onclick: () => go(i + 1) })));
+      const at = document.activeElement, name = story.contains(at) ? at.className : null, end = now.step === LAST;
+      const dots = Array.from({ length: LAST }, (_, i) =>
+        make("li", { className: i + 1 === now.step ? "now" : "", onclick: () => go(i + 1) }));
+      const back = button("‹ Back", () => go(now.step - 1), "tc-back-step");
+      const next = button(end ? "Done" : "Next ›", () => go(end ? 0 : now.step + 1), "tc-next-step");
+      const said = [make("p", { className: "tc-story-title" }, ...title), make("p", {}, ...words)];
       story.replaceChildren(
         make("div", {}, make("p", { className: "tc-step" }, `Step ${now.step} of ${LAST}`),
-          make("div", { ariaLive: "polite" }, make("p", { className: "tc-story-title" }, ...title),
-            make("p", {}, ...words)),
-          make("div", { className: "tc-steps" }, button("‹ Back", () => go(now.step - 1),
-            { className: "tc-back-step" }), button(now.step === LAST ? "Done" : "Next ›", () =>
-              go(now.step === LAST ? 0 : now.step + 1), { className: "tc-next-step" }), dots)),
+          make("div", { ariaLive: "polite" }, ...said),
+          make("div", { className: "tc-steps" }, back, next, make("ol", { className: "tc-dots", ariaHidden: "true" },
+            ...dots))),
         ...(list ? [make("div", {}, make("p", { className: "tc-bars-title" }, ...list[0]), bars(list[1]))] : []));
-      if (name) story.querySelector(`.${name.split(" ")[0]}`)?.focus({ preventScroll: true });
+      if (name) story.querySelector(`.${name}`)?.focus({ preventScroll: true });
     }
 
     host.classList.add("tc-stage");
     host.append(sheet, controls, told, story);
     host.addEventListener("keydown", (event) => {
-      const target = /** @type {HTMLElement} */ (event.target);
-      if (!now.step || !["ArrowLeft", "ArrowRight"].includes(event.key) ||
-        target.matches("input, textarea, select, [role=listbox], [role=radio]")) return;
+      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key], target = /** @type {HTMLElement} */ (event.target);
+      if (!now.step || !by || target.matches("input, textarea, select, [role=listbox], [role=radio]")) return;
       event.preventDefault();
-      go(now.step + (event.key === "ArrowRight" ? 1 : -1));
+      go(now.step + by);
     });
     draw();
-    return { draw, go, now, controls, told, pic };
+    return { draw, now };
   }
-  return Object.freeze({ start, completed });
+  return Object.freeze({ start });
 })();

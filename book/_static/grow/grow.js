@@ -1,14 +1,13 @@
 // The page "Grow one" (book_build/pages/grow.py): train.js trains in a worker, this draws. The worker is asked for a
-// few steps at a time,
-// and for the next ones when these are drawn.
+// few steps at a time, and for the next ones when these are drawn.
 (() => {
   const root = document.getElementById("grow");
-  const { make, svg, percent } = dom, { choices, section } = heads;
+  const { make, svg, percent } = dom, { section } = heads;
   const thresholds = JSON.parse(root.dataset.thresholds);
   const NAMES = Array.from("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+=");
   // numbered as their colors are in watch.css
   const ROLES = ["", "", "previous-token head", "induction head", "removed"];
-  const SIDES = { Q: "queries", K: "keys", V: "values" }, JUMP = 0.5; // of right guesses, from which on it has jumped
+  const JUMP = 0.5, STEPS = 10; // right guesses, from which on they have jumped; steps between two drawings
   const FIXED = { d_model: 64, d_vocab: 64, n_ctx: 32, rows: 64 };
   const SHARP = { 1: 16, 2: 16, 4: 16, 8: 8 }; // dimensions of a head
   // Every setting: its label, its values with their names, and whether it belongs to a new model. The first value is
@@ -22,24 +21,20 @@
     positions: { label: "Positions", values: ["on", "off"] },
     repeats: { label: "A segment occurs twice", values: [["all", "in every row"], ["half", "in half of the rows"],
       ["same", "always 16 tokens apart"], ["none", "never"]] },
-    lr: { label: "Learning rate", values: ["0.02", "0.01", "0.005"] },
   };
-  const SPEEDS = { fast: 10, slow: 2 }; // steps between two drawings
   const value = (pair) => [pair].flat()[0];
   const defaults = () => Object.fromEntries(Object.entries(SETTINGS).map(([name, { values }]) =>
     [name, value(values[0])]));
 
-  const state = { settings: defaults(), removed: [], running: false, speed: 10, head: 0, follows: true, place: 0,
-    side: "K" };
+  const state = { settings: defaults(), removed: [], running: false, head: 0, follows: true, place: 0 };
   let ask, looks = {}, history = {}; // by run: "chosen", and "one layer" to compare with
   const ui = {};
-  const { app, say } = heads.page(root, "watch", () => looks.chosen && draw());
+  const { app, say } = heads.page(root, () => looks.chosen && draw());
 
   // ---- training -----------------------------------------------------------------------------------------------------
-
   const number = (name, settings = state.settings) => Number(settings[name]);
-  const asks = ({ cut, positions, repeats, lr, seed } = state.settings) =>
-    ({ cut, positions: positions === "on", repeats, lr: Number(lr), seed: Number(seed) });
+  const asks = ({ cut, positions, repeats, seed } = state.settings) =>
+    ({ cut, positions: positions === "on", repeats, lr: 0.02, seed: Number(seed) });
   const shape = (layers, heads) => ({ ...FIXED, layers, heads, d_head: SHARP[heads] });
 
   async function begin(changed = {}) {
@@ -70,7 +65,7 @@
 
   async function advance() {
     if (!state.running) return;
-    const names = Object.keys(history), found = await ask("advance", { names, steps: state.speed, side: state.side });
+    const names = Object.keys(history), found = await ask("advance", { names, steps: STEPS, side: "K" });
     for (const name of names) history[name].push(...found.history[name]), (looks[name] = found.looks[name]);
     root.dataset.milliseconds = found.milliseconds.toFixed(0);
     if (looks.chosen.step >= 5000) state.running = false;
@@ -87,7 +82,7 @@
   const change = () => inTurn(async () => {
     for (const name of Object.keys(history)) {
       const removed = name === "chosen" ? state.removed : [];
-      looks[name] = (await ask("change", { name, settings: asks(), removed, side: state.side })).look;
+      looks[name] = (await ask("change", { name, settings: asks(), removed, side: "K" })).look;
     }
     draw();
   });
@@ -103,7 +98,6 @@
   }
 
   // ---- drawing ------------------------------------------------------------------------------------------------------
-
   const roleOf = (h) => {
     const { induction, previous } = looks.chosen.scores[h];
     return looks.chosen.removed.includes(h) ? 4 : induction >= thresholds.induction ? 3 :
@@ -119,15 +113,13 @@
   }
 
   function drawNews() {
-    const H = number("heads"), rights = smoothed(history.chosen.map(({ right }) => right)),
-      jumped = rights.findIndex((x) => x > JUMP);
-    const previous = looks.chosen.scores.findIndex((_, h) => roleOf(h) === 2), shown = state.follows ?
-      "The picture follows the best head. " : "";
-    const step = (i) => looks.chosen.step - history.chosen.length + i + 1, news = !looks.chosen.step ? "Press Train." :
-      jumped >= 0
-      ? `The jump: from step ${step(jumped)} on, more than half of the first guesses are right.` : previous >= 0
-      ? `Head ${heads.name(previous, H)} attends to the previous token now.` : "No head looks back yet.";
-    if (ui.news.textContent !== shown + news) ui.news.textContent = shown + news;
+    const jumped = smoothed(history.chosen.map(({ right }) => right)).findIndex((x) => x > JUMP);
+    const back = looks.chosen.scores.findIndex((_, h) => roleOf(h) === 2), head = heads.name(back, number("heads"));
+    const news = !looks.chosen.step ? "Press Train."
+      : jumped >= 0 ? `The jump: from step ${jumped + 1} on, more than half of the first guesses are right.`
+      : back >= 0 ? `Head ${head} attends to the previous token now.` : "No head looks back yet.";
+    const words = (state.follows ? "The picture follows the best head. " : "") + news;
+    if (ui.news.textContent !== words) ui.news.textContent = words;
   }
 
   function draw() {
@@ -135,8 +127,6 @@
     drawNews();
     ui.play.textContent = state.running ? "❚❚ Pause" : looks.chosen.step ? "▶ Continue" : "▶ Train";
     ui.now.textContent = `step ${looks.chosen.step}`;
-    ui.rate.textContent = root.dataset.milliseconds && state.running ?
-      `${Math.round(Number(root.dataset.milliseconds) / state.speed)} ms per step` : "";
     drawCurves(), drawHeads(), drawAttention();
     Object.assign(root.dataset, { step: looks.chosen.step, right: looks.chosen.right,
       removed: looks.chosen.removed.join(" ") });
@@ -180,7 +170,7 @@
       best = reads.indexOf(Math.max(...reads));
     ui.about.replaceChildren(make("b", {}, `Head ${name}${role ? `: ${ROLES[role]}` : ""}. `),
       `Attention to the previous token ${percent(previous)}; induction score ${percent(induction)}.` +
-      (reads.length ? ` Its ${SIDES[state.side]} read head 0.${best} most, at ${reads[best].toFixed(1)} times chance.` :
+      (reads.length ? ` Its keys read head 0.${best} most, at ${reads[best].toFixed(1)} times chance.` :
         ""));
     ui.remove.textContent = off ? `Put head ${name} back` : `Remove head ${name}`;
   }
@@ -192,7 +182,7 @@
       ((state.head % H) * n + row + 1) * n);
     const next = heads.lastTime(ids, i), values = of(i), word = (id) => make("code", { className: "watch-word" },
       NAMES[id]);
-    heads.attend(ui.tokens, (j) => values[j], i, next, "watch");
+    heads.attend(ui.tokens, (j) => values[j], i, next);
     ui.tokens.forEach((token, j) => {
       token.lastChild.textContent = j + 1 < n ? NAMES[guesses[j]] : "";
       token.classList.toggle("grow-right", j + 1 < n && guesses[j] === ids[j + 1]);
@@ -218,7 +208,6 @@
   }
 
   // ---- links --------------------------------------------------------------------------------------------------------
-
   const address = () => new URLSearchParams(Object.entries(state.settings).filter(([name, value]) =>
     value !== defaults()[name]));
 
@@ -231,14 +220,13 @@
   }
 
   // ---- the page -----------------------------------------------------------------------------------------------------
-
   function curve(title, key, least, most, format, threshold) {
     const lines = {}, values = {}, label = [];
     for (const name of Object.keys(history)) {
       const kind = name === "chosen" ? "grow-chosen" : "grow-compared";
       lines[name] = svg("polyline", { class: kind }), values[name] = make("b");
-      label.push(make("span", { className: kind }, name === "chosen" ? state.settings.layers === "2" ? "two layers " :
-        "one layer " : "one layer ", values[name]));
+      const words = name === "chosen" && state.settings.layers === "2" ? "two layers " : "one layer ";
+      label.push(make("span", { className: kind }, words, values[name]));
     }
     const chart = svg("svg", { viewBox: "0 0 1000 100", preserveAspectRatio: "none", "aria-hidden": "true" },
       ...threshold, ...Object.values(lines)), end = make("span");
@@ -267,12 +255,10 @@
   function build() {
     const H = number("heads"), L = number("layers");
     ui.play = make("button", { type: "button", className: "watch-play", onclick: run });
-    ui.now = make("b", { className: "watch-now" }), ui.rate = make("span", { className: "watch-small" });
+    ui.now = make("b", { className: "watch-now" });
     const again = make("button", { type: "button", name: "again", onclick: () => inTurn(() => begin()) }, "Start over");
-    const speed = choices("Speed", Object.keys(SPEEDS), Object.values(SPEEDS).indexOf(state.speed), (k) =>
-      (state.speed = Object.values(SPEEDS)[k]));
-    const bar = make("div", { className: "watch-bar" }, make("div", { className: "watch-row" }, ui.play, ui.now, again,
-      speed, ui.rate));
+    const bar = make("div", { className: "watch-bar" }, make("div", { className: "watch-row" }, ui.play, ui.now,
+      again));
     ui.curves = [], ui.news = make("p", { className: "grow-news", role: "status" });
     const line = (share) => svg("line", { x1: 0, x2: 1000, y1: 100 - 100 * share, y2: 100 - 100 * share,
       class: "watch-threshold" });
@@ -283,20 +269,19 @@
     const graph = heads.graph(L, H, chooseHead, { content: (h) => [heads.name(h, H), ui.tiles[h]] });
     ui.heads = graph.buttons, ui.lines = graph.lines, ui.about = make("p", { className: "watch-about" });
     ui.remove = make("button", { type: "button", onclick: () => remove(state.head) });
-    const sides = choices("Second layer reads with its", Object.values(SIDES), Object.keys(SIDES).indexOf(state.side),
-      (k) => ((state.side = Object.keys(SIDES)[k]), change()));
     const key = make("p", { className: "watch-key" },
       ...[2, 3, 4].map((role) => make("span", { data: { role } }, ROLES[role])));
-    const circuits = section("Heads", ...(L > 1 ? [sides] : []), graph.box, key,
-      ...(L > 1 ? [make("p", { className: "watch-small" },
-        `A line's width shows how far the composition ratio is above chance. Lines of at least ${thresholds.composes} times chance are colored.`)] : []), ui.about, ui.remove);
+    const wide = "A line is as wide as the keys of a head of the second layer read one of the first above chance: " +
+      `colored from ${thresholds.composes} times chance on.`;
+    const lined = L > 1 ? [make("p", { className: "watch-small" }, wide)] : [];
+    const circuits = section(L > 1 ? "Who reads whom" : "Heads", graph.box, key, ...lined, ui.about, ui.remove);
     ui.strip = heads.strip(() => state.place, choosePlace);
-    ui.tokens = looks.chosen.ids.map((id, i) => heads.token(i, "watch", make("span", {}, NAMES[id]), make("small")));
+    ui.tokens = looks.chosen.ids.map((id, i) => heads.token(i, make("span", {}, NAMES[id]), make("small")));
     ui.strip.replaceChildren(...ui.tokens);
     ui.attentionTitle = make("h2"), ui.where = make("p"), ui.pattern = heads.pattern(choosePlace);
     const attention = make("section", { className: "watch-attention" }, ui.attentionTitle, ui.strip,
       make("p", { className: "watch-small" },
-        "Below each token: the model's guess of the next one. Underlined: the second copy, where the next token can be known. Bold and framed: right."),
+        "Below each token: the model's guess of the next one. Underlined: the second copy. Bold and framed: right."),
       ui.where, ui.pattern.square, make("p", { className: "watch-small" },
         "Rows attend to columns. Rings: the token that followed last time."));
     const name = document.activeElement.getAttribute("name"); // the focus stays on the successor of what had it
@@ -308,7 +293,6 @@
   }
 
   // ---- from here ----------------------------------------------------------------------------------------------------
-
   async function open() {
     try {
       ask = dom.worker([forwardMemory, forwardPlaces, forwardPass, growRandom, growRows, growTrainer], growServer);

@@ -1,6 +1,5 @@
 // The training of the page "Grow one" (book_build/pages/grow.py): rows of tokens, backward pass, optimizers, measures.
-// It draws
-// nothing: grow.js runs these functions in a worker, with those of forward.js.
+// It draws nothing: grow.js runs these functions in a worker, with those of forward.js.
 
 // Numbers from 0 to 1 (mulberry32), and normal ones, always the same for a seed.
 function growRandom(seed) {
@@ -16,10 +15,8 @@ function growRandom(seed) {
 }
 
 // Rows of random tokens, in which a segment of different tokens, found nowhere else, occurs twice. `repeats`: in "all"
-// rows, in "half" of them, in
-// "none", or always at the "same" distance of half a row. `target[row * n_ctx + i]`: the place after the first
-// occurrence of the token at i, if
-// it is in the second copy and not its last token; else -1.
+// rows, in "half" of them, in "none", or always at the "same" distance of half a row. `target[row * n_ctx + i]`: the
+// place after the first occurrence of the token at i, if it is in the second copy and not its last token; else -1.
 function growRows({ rows, n_ctx, d_vocab, repeats }, random) {
   const ids = new Int32Array(rows * n_ctx), target = new Int32Array(rows * n_ctx).fill(-1),
     names = Array.from({ length: d_vocab }, (_, id) => id);
@@ -43,17 +40,15 @@ function growRows({ rows, n_ctx, d_vocab, repeats }, random) {
 }
 
 // A model of one or two layers in training. `shape`: layers, heads, d_head, d_model, d_vocab, n_ctx, rows; `settings`:
-// cut ("", "K" or "Q": what of
-// the second layer reads embedding and position alone), positions, repeats, lr, seed. The settings cut, positions,
-// repeats and lr, and `removed`
-// (a set of heads: layer * heads + head), may change between steps.
+// cut ("", "K" or "Q": what of the second layer reads embedding and position alone), positions, repeats, lr, seed. The
+// settings cut, positions, repeats and lr, and `removed` (a set of heads: layer * heads + head), may change between
+// steps.
 function growTrainer(shape, settings) {
   const { layers: L, heads: H, d_head: d, d_model: D, d_vocab: V, n_ctx: N, rows } = shape, W = H * d, T = rows * N;
   const random = growRandom(settings.seed), removed = new Set();
   const WARMUP = 50, BETAS = [0.9, 0.95], MOMENTUM = 0.95, LIKE_ADAMW = 0.2, COEFFICIENTS = [3.4445, -4.775, 2.0315];
 
   // ---- memory, and products in it -----------------------------------------------------------------------------------
-
   const memory = {}, { take, used } = forwardPlaces();
   // All weights are [out, in] as torch stores them, but O is [heads * d_head, d_model]: so each head has d_head rows in
   // each of its four.
@@ -92,7 +87,6 @@ function growTrainer(shape, settings) {
   }
 
   // ---- the start: the scales of Transformer.initialize --------------------------------------------------------------
-
   const scale = { E: 0.3, U: 0.02, Q: 0.5 / Math.sqrt(D), K: 0.5 / Math.sqrt(D), V: 0.5 / Math.sqrt(D),
     O: 0.3 / Math.sqrt(W) };
   for (const [name, place] of Object.entries(at)) {
@@ -100,7 +94,6 @@ function growTrainer(shape, settings) {
   }
 
   // ---- forward and backward -----------------------------------------------------------------------------------------
-
   const cut = (l, side) => l === 1 && settings.cut === side;
 
   // Where the three sides of a layer read: the stream, or, where they are cut off, the embedding.
@@ -175,7 +168,6 @@ function growTrainer(shape, settings) {
   }
 
   // ---- one step: Muon for each head (training/muon.py), Adam for the embeddings -------------------------------------
-
   let steps = 0;
 
   function update() {
@@ -226,7 +218,6 @@ function growTrainer(shape, settings) {
   }
 
   // ---- measures -----------------------------------------------------------------------------------------------------
-
   const guess = (t) => {
     let best = 0;
     for (let id = 1; id < V; id++) if (F[logits + t * V + id] > F[logits + t * V + best]) best = id;
@@ -255,8 +246,7 @@ function growTrainer(shape, settings) {
   }
 
   // How strongly the keys, queries or values of second-layer heads read what first-layer heads write, 1 by chance: |A
-  // B| sqrt(D) / (|A| |B|)
-  // for circuits A and B. [reader, writer]
+  // B| sqrt(D) / (|A| |B|) for circuits A and B. [reader, writer]
   function composition(side) {
     if (L < 2) return [];
     const other = { K: "Q", Q: "K", V: "O" }[side], part = (name, h) => at[name] + h * d * D;
@@ -294,7 +284,6 @@ function growTrainer(shape, settings) {
 }
 
 // ---- what the worker does -------------------------------------------------------------------------------------------
-
 // Answers questions. Runs are known by name, and `advance` trains each that is named.
 function growServer() {
   const runs = {};

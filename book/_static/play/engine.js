@@ -2,7 +2,6 @@
 // adds. It draws nothing: stage.js runs these functions in a worker, with those of forward.js.
 
 // ---- a byte-level BPE, as tokenizers (Python) does it ---------------------------------------------------------------
-
 function playTokenizer({ vocabulary, merges, start }) {
   // Bytes are written as printable characters: themselves, or from U+0100 on (GPT-2's alphabet).
   const letters = [];
@@ -104,7 +103,6 @@ function playTokenizer({ vocabulary, merges, start }) {
 }
 
 // ---- the model ---------------------------------------------------------------------------------------------------
-
 // An attention-only transformer with one or two layers. `bytes`: its weights in half precision, W_E, then W_Q W_K W_V
 // W_O of each layer, then W_U, all as [in, out]; `means`: what each head mixes on average [layer][head][d_head].
 function playEngine({ config, means }, bytes) {
@@ -116,7 +114,7 @@ function playEngine({ config, means }, bytes) {
   const gone = take(N * D), goneSide = take(N * W); // what a cut connection carried, and what a side makes of it
   const part = () => ({ Q: take(N * W), K: take(N * W), V: take(N * W), z: take(N * W) });
   const first = part(), intact = L > 1 ? part() : first, now = part();
-  const intactLogits = take(N * V8), nowLogits = take(N * V8);
+  const logits = take(N * V8);
   Object.assign(memory, forwardMemory(used()));
   const { F } = memory;
   load();
@@ -162,13 +160,7 @@ function playEngine({ config, means }, bytes) {
     pass.project(kept, W, pass.layers[0].O, gone, D, padded);
   }
 
-  function losses(logits, ids, old = []) {
-    const found = new Float32Array(Math.max(0, ids.length - 1));
-    for (let i = 0; i < found.length; i++) found[i] = old[i] ?? normalizer(logits, i) - F[logits + i * V8 + ids[i + 1]];
-    return found;
-  }
-
-  function normalizer(logits, i) { // log of the sum of exponentials
+  function normalizer(i) { // log of the sum of exponentials of row i of the logits
     let most = -Infinity, total = 0;
     const row = logits + i * V8;
     for (let t = 0; t < V; t++) if (F[row + t] > most) most = F[row + t];
@@ -179,21 +171,15 @@ function playEngine({ config, means }, bytes) {
   let text = null; // what was computed of the intact model, for one text
   let held = {}; // what `now` holds of layer 1, by what it was made from
 
-  // A token does not see those after it: what begins as the text before did is not computed again.
   function read(ids) {
-    const n = ids.length, old = text ?? { ids: [], n: 0, patterns: [] };
-    const same = ids.findIndex((id, i) => id !== old.ids[i]), common = same < 0 ? n : same;
-    const start = Math.floor(common / 4) * 4, all = (place) => ({ Q: place, K: place, V: place });
-    F.fill(0, E + start * D, E + 4 * Math.ceil(n / 4) * D);
-    for (let i = start; i < n; i++) F.copyWithin(E + i * D, W_E + ids[i] * D, W_E + (ids[i] + 1) * D);
+    const n = ids.length, all = (place) => ({ Q: place, K: place, V: place });
+    F.fill(0, E, E + 4 * Math.ceil(n / 4) * D);
+    for (let i = 0; i < n; i++) F.copyWithin(E + i * D, W_E + ids[i] * D, W_E + (ids[i] + 1) * D);
     text = { ids, n, padded: 4 * Math.ceil(n / 4), patterns: Array.from({ length: L }, () =>
       new Float32Array(H * n * n)) };
     held = {};
-    const options = (l) => ({ first: start, patterns: text.patterns[l], old: { patterns: old.patterns[l], n: old.n } });
-    pass.layer(0, all(E), first, E, full, n, options(0));
-    if (L > 1) pass.layer(1, all(full), intact, full, stream, n, options(1));
-    pass.unembed(L > 1 ? stream : full, intactLogits, text.padded, start);
-    text.losses = losses(intactLogits, ids, old.losses?.subarray(0, Math.max(0, common - 1)));
+    pass.layer(0, all(E), first, E, full, n, { patterns: text.patterns[0] });
+    if (L > 1) pass.layer(1, all(full), intact, full, stream, n, { patterns: text.patterns[1] });
   }
 
   // Connections that are cut for a side of layer 1, as [[its heads, heads of layer 0 that they do not read]].
@@ -220,7 +206,7 @@ function playEngine({ config, means }, bytes) {
       held = { hidden: removal };
     }
     const before = touched ? hidden : full, patterns = [...text.patterns];
-    let z = first.z, changed = touched, after = before;
+    let z = first.z, after = before;
     if (L > 1) {
       const at = { ...intact }, made = {}; // where queries, keys and values of layer 1 are, and what they are made from
       for (const side of "QKV") {
@@ -254,19 +240,18 @@ function playEngine({ config, means }, bytes) {
       }
       if (looking !== "all") patterns[1] = held.patterns;
       text.last = { at };
-      changed = mixing !== "all|all[]" || off1.length > 0 || touched;
-      if (changed) pass.write(1, off1.length ? without(off1, 1, z, mean, n) : z, before, stream, padded);
+      pass.write(1, off1.length ? without(off1, 1, z, mean, n) : z, before, stream, padded);
       after = stream;
     }
-    if (changed) pass.unembed(after, nowLogits, padded);
-    text.last = { ...text.last, off0, off1, mean, cut, z, patterns, logits: changed ? nowLogits : intactLogits };
-    return { n, patterns, losses: changed ? losses(nowLogits, ids) : text.losses };
+    text.last = { ...text.last, off0, off1, mean, cut, z, patterns, after };
+    return { n, patterns };
   }
 
-  const rowOf = (logits, i) => F.slice(logits + i * V8, logits + i * V8 + V);
+  const rowOf = (i) => F.slice(logits + i * V8, logits + i * V8 + V);
   function allLogits() {
     const found = new Float32Array(text.n * V);
-    for (let i = 0; i < text.n; i++) found.set(rowOf(text.last.logits, i), i * V);
+    pass.unembed(text.last.after, logits, text.padded);
+    for (let i = 0; i < text.n; i++) found.set(rowOf(i), i * V);
     return found;
   }
 
@@ -310,8 +295,10 @@ function playEngine({ config, means }, bytes) {
   // mean over the vocabulary, which softmax does not see; and the scores of all keys for the query of `head` there,
   // split into what they are made of.
   function explain(i, head, target, k = 8) {
-    const { off0, off1, mean, z, at, logits, patterns } = text.last, lse = normalizer(logits, i);
-    const p = rowOf(logits, i).map((x) => Math.exp(x - lse)), best = Array.from(p.keys()).sort((a, b) => p[b] - p[a]);
+    const { off0, off1, mean, z, at, after, patterns } = text.last, four = i - (i % 4);
+    pass.unembed(after + four * D, logits + four * V8, 4);
+    const lse = normalizer(i);
+    const p = rowOf(i).map((x) => Math.exp(x - lse)), best = Array.from(p.keys()).sort((a, b) => p[b] - p[a]);
     const listed = best.slice(0, k).map((id) => [id, p[id]]), chosen = target < 0 ? best[0] : target;
     if (!listed.some(([id]) => id === chosen)) listed.push([chosen, p[chosen]]);
     const up = Float32Array.from({ length: D }, (_, d) => F[pass.U + (chosen >> 3) * 8 * D + d * 8 +
@@ -347,7 +334,6 @@ function playEngine({ config, means }, bytes) {
 }
 
 // ---- what the worker does ----------------------------------------------------------------------------------------
-
 // Answers questions: "load" with the script's data of a model, "run", and "encode".
 function playServer() {
   const engines = {};

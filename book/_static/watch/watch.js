@@ -1,6 +1,5 @@
 // The page "Watch it learn" (book_build/pages/watch.py): snapshots of a model's training, one at a time. Every number
-// and
-// every threshold comes from the build: films/NAME.js has the facts of one film and its arrays.
+// and every threshold comes from the build: films/NAME.js has the facts of one film and its arrays.
 (() => {
   const root = document.getElementById("watch");
   const folder = new URL(".", document.currentScript.src);
@@ -15,10 +14,9 @@
   let film = null; // facts and arrays of the model that is shown
   const state = { at: 0, head: 0, text: 0, place: [0, 0], side: "K" };
   const ui = {};
-  const { app, say } = heads.page(root, "watch", () => film && drawPattern(place()));
+  const { app, say } = heads.page(root, () => film && drawPattern(place()));
 
   // ---- films --------------------------------------------------------------------------------------------------------
-
   const TYPES = { uint8: Uint8Array, uint16: Uint16Array, int16: Int16Array, float32: Float32Array };
   const known = new Map(); // by name: a promise of a film
 
@@ -39,7 +37,6 @@
   }
 
   // ---- the numbers that are drawn -----------------------------------------------------------------------------------
-
   const S = () => film.tokens.length;
   const text = () => film.texts[state.text];
   const place = () => state.place[state.text];
@@ -62,7 +59,6 @@
   const lastTime = (i) => heads.lastTime(text().ids, i);
 
   // ---- drawing ------------------------------------------------------------------------------------------------------
-
   function draw() {
     const began = performance.now();
     drawTime(), drawHeads(), drawAttention();
@@ -76,10 +72,9 @@
     ui.slider.setAttribute("aria-valuetext", `${short(tokens)} tokens seen`);
     ui.now.textContent = `${short(tokens)} tokens seen`;
     ui.of.textContent = `moment ${at + 1} of ${S()}`;
-    for (const { dot, value, values, y, format } of ui.curves) {
-      dot.style.left = `${100 * x}%`, dot.style.top = `${y(values[at])}%`;
-      value.textContent = format(values[at]);
-    }
+    const { dot, value, values, y } = ui.curve;
+    dot.style.left = `${100 * x}%`, dot.style.top = `${y(values[at])}%`;
+    value.textContent = percent(values[at]);
     ui.cursor.style.left = `${100 * x}%`;
     for (const mark of ui.marks) mark.button.classList.toggle("watch-past", mark.at <= at);
   }
@@ -109,7 +104,7 @@
 
   function drawAttention() {
     const i = place(), values = row(i), next = lastTime(i), { names, ids } = text();
-    heads.attend(ui.tokens, (j) => values[j] / 255, i, next, "watch");
+    heads.attend(ui.tokens, (j) => values[j] / 255, i, next);
     ui.attentionTitle.textContent = `Attention of head ${headName(state.head)}`;
     ui.where.replaceChildren(make("b", {}, `From ${names[i]}: `), next < 0 ? "this token is new in the text."
       : `${percent(values[next] / 255)} on ${names[next]}, which followed ${names[i]} last time.`);
@@ -132,7 +127,6 @@
   }
 
   // ---- moving through training --------------------------------------------------------------------------------------
-
   function go(at) {
     state.at = at;
     draw();
@@ -157,7 +151,6 @@
   }
 
   // ---- links --------------------------------------------------------------------------------------------------------
-
   function address() {
     const { name, tokens } = film, t = short(tokens[state.at]), head = headName(state.head);
     return Object.entries({ t, head, model: name, text: state.text, at: place() }).map((pair) => pair.join("=")).join(
@@ -177,7 +170,6 @@
   }
 
   // ---- the page -----------------------------------------------------------------------------------------------------
-
   function timeline() {
     ui.slider = make("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": "Tokens seen",
       className: "watch-slider" });
@@ -192,29 +184,20 @@
         ui.slider));
   }
 
-  function curve({ title, values, threshold, percent: share }) {
-    const high = 100, most = Math.max(...values, threshold ?? -Infinity),
-      least = Math.min(...values, share ? 0 : Infinity);
-    const y = (value) => high - (high * (value - least)) / (most - least || 1),
-      dot = make("i", { className: "watch-dot" });
-    const point = (value, s) => `${(1000 * film.x(film.tokens[s])).toFixed(1)},${y(value).toFixed(1)}`;
-    const line = { x1: 0, x2: 1000, y1: y(threshold), y2: y(threshold), class: "watch-threshold" };
-    const chart = svg("svg", { viewBox: `0 0 1000 ${high}`, preserveAspectRatio: "none", "aria-hidden": "true" },
-      ...(threshold ? [svg("line", line)] : []), svg("polyline", { points: values.map(point).join(" ") }));
-    const format = share ? percent : fixed, value = make("b"), range = [Math.min(...values), Math.max(...values)].map(
-      format);
-    const small = ` (${range.join(" to ")}${threshold ? `; dashed: ${format(threshold)}` : ""})`;
-    const words = make("p", {}, `${title}: `, value, make("span", { className: "watch-small" }, small));
-    const box = make("div", { className: "watch-curve" }, words, make("div", { className: "watch-chart" }, chart, dot));
-    return { dot, value, values, y, format, box };
-  }
-
+  // The best induction score, with the moments that are marked.
   function curves() {
-    const ticks = [];
+    const ticks = [], { title, values, threshold } = film.curve, most = Math.max(...values, threshold);
     for (let t = 10 ** Math.ceil(Math.log10(film.tokens[1])); t <= film.tokens.at(-1); t *= 10) ticks.push(t);
-    ui.curves = film.curves.map(curve);
-    const at = (tokens) => `left: ${100 * film.x(tokens)}%`, boxes = ui.curves.map(({ box }) => box),
-      main = boxes.pop();
+    const y = (score) => 100 - (100 * score) / most, dot = make("i", { className: "watch-dot" }), value = make("b");
+    const points = values.map((score, s) => `${(1000 * film.x(film.tokens[s])).toFixed(1)},${y(score).toFixed(1)}`);
+    const dashed = { x1: 0, x2: 1000, y1: y(threshold), y2: y(threshold), class: "watch-threshold" };
+    const chart = svg("svg", { viewBox: "0 0 1000 100", preserveAspectRatio: "none", "aria-hidden": "true" },
+      svg("line", dashed), svg("polyline", { points: points.join(" ") }));
+    const small = make("span", { className: "watch-small" }, ` (dashed: ${percent(threshold)})`);
+    const main = make("div", { className: "watch-curve" }, make("p", {}, `${title}: `, value, small),
+      make("div", { className: "watch-chart" }, chart, dot));
+    ui.curve = { dot, value, values, y };
+    const at = (tokens) => `left: ${100 * film.x(tokens)}%`;
     const flag = ({ tokens, kind }) => make("i", { className: "watch-flag", style: at(tokens), data: { kind } });
     ui.cursor = make("div", { className: "watch-cursor" });
     const area = make("div", { className: "watch-area" }, main, ...film.marks.map(flag), ui.cursor);
@@ -231,7 +214,6 @@
       return { at: moment, button };
     });
     const group = { className: "watch-marks", role: "group", "aria-label": "Moments to go to" };
-    ui.more = make("div", {}, ...boxes);
     return make("section", {}, area, axis, make("div", group, ...ui.marks.map((mark) => mark.button),
       heads.link("Link to this moment", address, { className: "watch-link" })));
   }
@@ -241,7 +223,7 @@
     ui.heads = buttons, ui.lines = lines;
     const roles = film.role_names.slice(1).map((name, k) => make("span", { data: { role: k + 1 } }, name));
     ui.about = make("p", { className: "watch-about" });
-    const wide = "A line is as wide as the composition ratio (of the weights as stored) is above chance: colored from " +
+    const wide = "A line is as wide as the composition ratio (weights as stored) is above chance: colored from " +
       `${film.composes} times chance on, pale for heads without effect.`;
     const lined = L > 1 ? [make("p", { className: "watch-small" }, wide)] : [];
     return section(L > 1 ? "Who reads whom" : "Heads", box, make("p", { className: "watch-key" }, ...roles), ...lined,
@@ -269,19 +251,19 @@
   }
 
   function drawTokens() {
-    ui.tokens = text().names.map((name, i) => heads.token(i, "watch", name));
+    ui.tokens = text().names.map((name, i) => heads.token(i, name));
     ui.strip.replaceChildren(...ui.tokens);
   }
 
-  // What is not needed to watch: other models, the other text, other sides, two more curves.
+  // What is not needed to watch: other models, the other text, other sides.
   function door() {
     const model = choices("Model", films.map(({ label }) => label), names.indexOf(film.name), (k) => open(names[k]));
     const texts = film.texts.map(({ label }) => label), sides = Object.values(SIDES);
     const ofText = choices("Text", texts, state.text, (k) => (state.text = k, drawTokens(), drawAttention()));
     const side = (k) => (state.side = "QKV"[k], drawHeads());
     const reads = choices("Second layer reads with its", sides, "QKV".indexOf(state.side), side);
-    return make("details", { className: "watch-door" }, make("summary", {}, "Other models, texts, sides and curves"),
-      ...(films.length > 1 ? [model] : []), ofText, ...(film.n_layers > 1 ? [reads] : []), ui.more);
+    return make("details", { className: "watch-door" }, make("summary", {}, "Other models, texts and sides"),
+      ...(films.length > 1 ? [model] : []), ofText, ...(film.n_layers > 1 ? [reads] : []));
   }
 
   function build() {
@@ -293,7 +275,6 @@
   }
 
   // ---- from here ----------------------------------------------------------------------------------------------------
-
   let wanted; // the film that was chosen last
 
   async function open(name, linked = false) {

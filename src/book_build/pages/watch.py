@@ -135,17 +135,13 @@ def script(name: str, film: Film) -> str:
     ids = np.unique(np.concatenate(shown)).tolist()
     names = {token: token_name(model.tokenizer, token) for token in ids}
     arrays, content = packed(film, roles(film, log, ablation.recorded_effects(name), copying))
-    curves = [
-        {"title": "Held-out loss, nats per token", "values": log["held_out"].tolist()},
-        {"title": "In-context score, nats", "values": log["in_context"].tolist()},
-        {"title": "Best induction score", "values": film["induction"].max(axis=(1, 2)).tolist(),
-         "threshold": attention.INDUCTION_HEAD, "percent": True},
-    ]  # fmt: skip
+    best = film["induction"].max(axis=(1, 2)).tolist()
+    curve = {"title": "Best induction score", "values": best, "threshold": attention.INDUCTION_HEAD}
     facts = {
         "name": name, "n_layers": n_layers, "n_heads": n_heads,
         "top": film["top_token_0"].shape[2],
         "tokens": tokens.tolist(), "names": names, "role_names": ROLES, "idle": ROLES.index("without effect"),
-        "curves": curves, "marks": marks(film, log), "start": start(film, log),
+        "curve": curve, "marks": marks(film, log), "start": start(film, log),
         "texts": [{"label": label, "ids": ids, "names": [names[i] for i in ids]} for label, ids in zip(TEXTS, texts)],
         "composes": weights.COMPOSES, "widest": float(film["composition"].max()) if "composition" in film else None,
         "arrays": arrays,
