@@ -111,7 +111,9 @@ def test_two_layers_learn_what_one_cannot_and_train_on_without_a_head(site, watc
     assert learned < 1000
     shares = [int(text.rstrip("%")) for text in page.locator(".watch-curve").first.locator("b").all_text_contents()]
     assert shares[0] > 85 and shares[1] < 50, "two layers, then one"
-    expect(page.get_by_role("radio", name=re.compile("induction head")).first).to_be_checked()  # it follows the best head
+    expect(
+        page.get_by_role("radio", name=re.compile("induction head")).first
+    ).to_be_checked()  # it follows the best head
     expect(page.locator(".grow-news")).to_contain_text("The jump: from step")
     previous = page.evaluate("() => grow.previous()")
     page.get_by_role("radio", name=f"Head 0.{previous}").click()
