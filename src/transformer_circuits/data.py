@@ -3,15 +3,18 @@
 All but the last are made by `python -m book_tools.corpus --ship data` from `src/book_tools/sources.toml`.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
+from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from safetensors.torch import load_file
 from scipy import sparse
+from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
@@ -19,9 +22,11 @@ from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import full_precision
 from transformer_circuits.models.tokenizer import as_pretrained, narrow, pieces
+from transformer_circuits.paths import did_you_mean
 
 D_VOCAB = 4096  # of the family's tokenizer
 SMALL_RUNS = "small_runs.safetensors"
+SHORTEST_TEXT = 10_000  # characters of a reader's text: 16 windows of some length
 
 
 def load_tokenizer() -> PreTrainedTokenizerFast:
@@ -107,6 +112,27 @@ def small_run(name: str) -> tuple[np.ndarray, dict[str, Tensor]]:
     of_run = {key.removeprefix(f"{name}/"): tensor for key, tensor in stored.items() if key.startswith(f"{name}/")}
     weights = full_precision(of_run)
     return weights.pop("log").numpy(), weights
+
+
+def own_text(place: str | Path) -> str:
+    """A text of the reader's: a file, a folder of text files, or the held-out side of a corpus folder (`make corpus`).
+
+    Raises ValueError, in one sentence, for a place that is not there, and for a text that is too short.
+    """
+    place = Path(place).expanduser()
+    if not place.exists():
+        raise ValueError(f"there is no text {place}{did_you_mean(place)}; pass a file, or a folder of text files")
+    if (place / "held_out.npy").is_file():
+        tokens = np.load(place / "held_out.npy")
+        return Tokenizer.from_file(str(place / "tokenizer.json")).decode(tokens[tokens != BOS].tolist())
+    texts = []
+    for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+        with contextlib.suppress(UnicodeDecodeError, IsADirectoryError):
+            texts.append(file.read_text(encoding="utf-8-sig"))
+    if (characters := sum(map(len, texts))) < SHORTEST_TEXT:
+        trouble = f"{place} has {characters:,} characters of UTF-8 text"
+        raise ValueError(f"{trouble}; take a text of at least {SHORTEST_TEXT:,}")
+    return "\n".join(texts)
 
 
 def passage(name: str) -> str:

@@ -1,9 +1,12 @@
 """The shipped data is whole, and fits together; bigram counts, and tokens of similar frequency."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from tokenizers import Tokenizer
 
 from book_tools.corpus import count_bigrams
 from transformer_circuits import data
@@ -18,6 +21,23 @@ def test_held_out_windows_begin_with_the_start_token_and_run_through_the_text():
     assert torch.equal(windows[0, 1:], text[:100])
     with pytest.raises(ValueError, match="held-out text holds"):
         data.held_out_windows(10**6, 100)
+
+
+def test_a_readers_text_is_a_file_a_folder_or_the_held_out_side_of_a_corpus(tmp_path, tiny_tokenizer_file):
+    long = "the cat sat on the mat " * 500
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text(long)
+    (tmp_path / "texts" / "b.bin").write_bytes(b"\xff\xfe\x00")
+    assert data.own_text(tmp_path / "texts") == data.own_text(tmp_path / "texts" / "a.txt") == long
+    ids = Tokenizer.from_file(str(tiny_tokenizer_file)).encode(long, add_special_tokens=False).ids
+    np.save(tmp_path / "held_out.npy", np.array([0, *ids, 0, *ids], dtype=np.uint16))
+    shutil.copy(tiny_tokenizer_file, tmp_path)
+    assert data.own_text(str(tmp_path)) == long + long
+    with pytest.raises(ValueError, match="there is no text .*texst: did you mean .*texts.; pass a file"):
+        data.own_text(tmp_path / "texst")
+    (tmp_path / "texts" / "a.txt").write_text("short")
+    with pytest.raises(ValueError, match="has 5 characters of UTF-8 text; take a text of at least 10,000"):
+        data.own_text(tmp_path / "texts")
 
 
 def test_compact_counts_are_the_counts(monkeypatch, tmp_path):
