@@ -244,25 +244,30 @@ def by_layer(
 ) -> Axes:
     """A dot for each head over its layer, for models of any depth. `values`, `faded`: [layer, head]; faded: hollow.
 
-    `mark`: a dashed line; heads above it are blue, and the `named` highest carry their names. `chance`: a gray band.
+    `mark`: a dashed line; heads above it have a color, and the `named` highest carry their names. `chance`: a band.
     """
     values, faded = np.asarray(values, dtype=float), np.asarray(faded)
     layers, heads = values.shape
-    x = np.arange(layers)[:, None] + spread(heads, 0.25)
-    above = values >= mark
-    for which, color in ((~above, OTHERS), (above, "second")):
-        for hollow in (True, False):
-            these = which & (faded == hollow)
-            ax.scatter(x[these], values[these], s=24, facecolor="none" if hollow else color, edgecolor=color)
-    for layer, head in np.argwhere(above)[np.argsort(-values[above])][:named]:
-        # In the last quarter of the layers a name is left of its dot, where there is room.
+    x, near = np.arange(layers)[:, None] + spread(heads, 0.25), 0.06 * (values.max() - values.min())
+    for (layer, head), value in np.ndenumerate(values):
+        color = OTHERS if value < mark else COLOR_OF_LAYER[min(layer, 1)]
+        hollow = "none" if faded[layer, head] else color
+        ax.scatter(x[layer, head], value, s=24, facecolor=hollow, edgecolor=color)
+    places: dict[tuple[int, float], list[str]] = {}  # names of dots at about the same place share a line
+    for layer, head in sorted(np.argwhere(values >= mark), key=lambda at: -values[tuple(at)])[:named]:
+        value = values[layer, head]
+        place = next((at for at in places if at[0] == layer and at[1] - value < near), (layer, value))
+        places.setdefault(place, []).append(f"{layer}.{head}")
+    for (layer, value), names in places.items():
+        # In the last quarter of the layers names are left of their dots, where there is room.
         right = layer > 0.75 * (layers - 1)
-        side = {"ha": "right" if right else "left", "va": "center"}
-        _name(f"{layer}.{head}", (x[layer, head], values[layer, head]), (-6 if right else 6, 0), ax, **side)
+        edge = min if right else max
+        at = edge(x[layer, int(name.split(".")[1])] for name in names), value
+        _name(", ".join(names), at, (-6 if right else 6, 0), ax, ha="right" if right else "left", va="center")
     ax.axhline(mark, **THRESHOLD)
     ax.axhspan(*chance, color="band", zorder=0)
     ax.set(xlabel="layer", ylabel=label, xlim=(-0.6, layers - 0.4))
-    ax.set_xticks(range(0, layers, -(-layers // 12)))
+    ax.set_xticks(range(0, layers, -(-layers * ax.get_subplotspec().get_gridspec().ncols // 12)))
     return ax
 
 
@@ -318,7 +323,7 @@ def rows(
         error = (errors or {}).get(name, 0.0)
         ax.plot([size - error, size + error], [row, row], color="ink", lw=1.2 * bool(error))
         look = {"va": "center", "weight": "bold" if name in accent else "normal"}
-        ax.text(max(size, 0) + error + 0.02 * full, row, form.format(size).replace("-", "−"), **look)
+        ax.text(max(size, 0) + error + 0.03 * full, row, form.format(size).replace("-", "−"), **look)
     if reference is not None:
         ax.axvline(reference, **THRESHOLD)
     ax.set(xlim=(min(0, 1.05 * sizes.min()), 1.22 * full), ylim=(len(sizes) - 0.5, -0.5), xticks=[])
