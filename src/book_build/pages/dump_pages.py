@@ -82,7 +82,7 @@ def overview(model: Any, name: str, dump: pd.DataFrame, effects: AblationEffects
     attention, drawn = patterns(model, model.to_tokens(TEXT))[0, 0], []
     for head, rows in dump.groupby("head"):
         copies = sum(not {i, *akin[i]}.isdisjoint(outs) for i, outs in zip(rows["source"], rows["outs"]))
-        role = f"copies {copies / len(rows):.0%}" if effects.working[0, head] else "no effect"
+        role = f"{copies / len(rows):.0%} copy" if effects.working[0, head] else "no effect"
         drawn.append(Tile(f"0.{head}", attention[head], float(effects.cost[0, head]), role))
     return tile_links({name: drawn}, {f"0.{head}": f"head_dump/{name}/0_{head}.html" for head in dump["head"].unique()})
 
