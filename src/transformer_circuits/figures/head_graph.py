@@ -17,13 +17,12 @@ def network(
     panels: Mapping[str, Float[Tensor, "reader writer"]],
     kinds: Mapping[tuple[int, int], str],
     faded: Collection[tuple[int, int]],
-    one_scale: bool = True,
     title: str = "",
 ) -> Figure:
     """Draw the writers of layer 0 and the readers of layer 1, joined by lines as wide as their ratio is above 1,
     chance; blue from COMPOSES on.
 
-    `kinds`: (layer, head) to a word. `faded`: pale heads, without lines. `one_scale`: for all panels.
+    `kinds`: (layer, head) to a word. `faded`: pale heads, without lines. Widths have one scale in all panels.
     """
     arrays = {name: panel.numpy(force=True).copy() for name, panel in panels.items()}
     for ratios in arrays.values():
@@ -31,7 +30,7 @@ def network(
             ratios[(slice(None), head) if layer == 0 else head] = 1.0
     fig, axes = plt.subplots(len(panels), 1, figsize=(WIDTH, 0.7 + 2.3 * len(panels)), squeeze=False)
     for ax, (name, ratios) in zip(axes[:, 0], arrays.items()):
-        widest = max(other.max() for other in (arrays.values() if one_scale else [ratios])) - 1
+        widest = max(other.max() for other in arrays.values()) - 1
         for reader, writer in sorted(np.ndindex(ratios.shape), key=lambda pair: ratios[pair]):
             excess, strong = ratios[reader, writer] - 1, ratios[reader, writer] >= COMPOSES
             # Thinner lines could not be seen; at chance or below there is none.

@@ -90,10 +90,10 @@ def _future(rows: int, columns: int, ax: Axes) -> None:
     ax.add_patch(PathPatch(Path([*outline, outline[0]]), fc="band", lw=0, zorder=0))
 
 
-def frame(places: Iterable[tuple[int, int]], ax: Axes, color: str = "frame") -> None:
+def frame(places: Iterable[tuple[int, int]], ax: Axes) -> None:
     """Frame selected cells, each (row, column)."""
     boxes = [Rectangle((column - 0.5, row - 0.5), 1, 1) for row, column in places]
-    ax.add_collection(PatchCollection(boxes, fc="none", ec=color, lw=1.4, zorder=3))
+    ax.add_collection(PatchCollection(boxes, fc="none", ec="frame", lw=1.4, zorder=3))
 
 
 def pattern(
@@ -103,7 +103,6 @@ def pattern(
     layer: int = 1,
     title: str = "",
     frames: ArrayLike | Iterable[tuple[int, int]] = (),
-    bold: Collection[int] = (),
     color: str | None = None,
     name: str = "",
     sources: bool = True,
@@ -112,8 +111,8 @@ def pattern(
     """An attention pattern [destination, source]: rows attend to columns, in the color of the head's layer.
 
     `tokens`: of all sources; where there are fewer rows, these are the last ones. `frames`: the cells that it is about,
-    as [destination, source], true or false, or as pairs. `bold`: positions of tokens to see first. `color`: another
-    one than the layer's. `name`: of this panel, where there are several. `sources`: whether the columns have names.
+    as [destination, source], true or false, or as pairs. `color`: another one than the layer's. `name`: of this
+    panel, where there are several. `sources`: whether the columns have names.
     """
     attention = np.asarray(attention, dtype=float)
     rows, columns = attention.shape
@@ -128,11 +127,10 @@ def pattern(
     frames = np.asarray(frames)
     frame(np.argwhere(frames) if frames.dtype == bool else frames, ax)
     every = int(np.ceil(0.15 / cell))  # names need 0.15 inches each
-    for axis, places, turn in ((ax.xaxis, range(columns), 90), (ax.yaxis, range(columns - rows, columns), 0)):
-        ticks = [i for i in range(len(places)) if (len(places) - 1 - i) % every == 0]
-        axis.set_ticks(ticks, [shown[places[i]] for i in ticks], rotation=turn, family=MONO, color="ink")
-        for i, label in zip(ticks, axis.get_ticklabels()):
-            label.set_weight("bold" if places[i] in bold else "normal")
+    for axis, n, turn in ((ax.xaxis, columns, 90), (ax.yaxis, rows, 0)):
+        ticks = range((n - 1) % every, n, every)
+        names = [shown[columns - n + i] for i in ticks]
+        axis.set_ticks(ticks, names, rotation=turn, family=MONO, color="ink")
     ax.tick_params(length=0, pad=2, top=True, labeltop=sources, bottom=False, labelbottom=False)
     ax.set_aspect("equal", anchor="W")
     ax.set_title(name)
@@ -163,10 +161,6 @@ def heatmap(
     if ax is None:
         _, ax = plt.subplots(figsize=(min(WIDTH, 2.2 + 0.36 * columns), min(6.5, 1.4 + 0.3 * rows)))
     largest = limits[1] if limits else float(np.nanmax(np.abs(values)))
-    causal = label.startswith("attention") and rows <= columns and not np.triu(values, columns - rows + 1).any()
-    if causal:
-        _future(rows, columns, ax)
-        color = "second" if color == "ink" else color
     # Behind numbers even the strongest cell stays pale enough to read them.
     cells(values, ax, color=color, largest=2.2 * largest if numbers else largest)
     for names, axis, turn in ((x, ax.xaxis, 90), (y, ax.yaxis, 0)):
@@ -180,7 +174,7 @@ def heatmap(
             ax.text(column, row, numbers.format(value), ha="center", va="center", fontsize=LABEL)
     if rings is not None:
         frame(np.argwhere(np.asarray(rings)), ax)
-    if label and not causal:
+    if label:
         red = ", red below zero" if (values < 0).any() else ""
         ax.set_title(f"{label}: full color at {largest:.2g}{red}", weight="normal", color="soft")
     finding(title, ax)

@@ -12,6 +12,7 @@ from transformer_circuits.figures.style import COLORS, LABEL, WIDTH, WORDS
 
 SIDE, GAP, TALL = 74, 14.8, 132  # of a tile's square, between tiles, and of a whole tile: pixels, as are all sizes here
 PIXELS = 96 / 72  # of a point
+COLUMNS = 6  # more would be too small on a phone
 NATS = "{:.3f}"
 
 
@@ -87,10 +88,8 @@ def tile(head: Tile, worth_of_most: float, form: str = NATS) -> str:
     return "".join(parts)
 
 
-def tiles(
-    rows: Mapping[str, Sequence[Tile]], *, title: str = "", note: str = "", form: str = NATS, columns: int = 6
-) -> Drawing:
-    """Return tiles of heads in rows of `columns`, each group below its name ("second layer"): a drawing to show as the
+def tiles(rows: Mapping[str, Sequence[Tile]], *, title: str = "", note: str = "", form: str = NATS) -> Drawing:
+    """Return tiles of heads in rows of COLUMNS, each group below its name ("second layer"): a drawing to show as the
     last value of a cell. `note`: a line that says what square, bar, and word are. `form`: of the numbers."""
     most, wide = max(head.worth for heads in rows.values() for head in heads), WIDTH * 96
     parts, y = [], 0.0
@@ -106,9 +105,9 @@ def tiles(
             parts.append(_text(0, y, group, {"first": "first_text", "other": "soft"}.get(own, own), bold=True))
             y += 8
         for place, head in enumerate(heads):
-            x, down = (SIDE + GAP) * (place % columns), y + TALL * (place // columns)
+            x, down = (SIDE + GAP) * (place % COLUMNS), y + TALL * (place // COLUMNS)
             parts.append(f'<g transform="translate({x + 1:g} {down:g})">{tile(head, most, form)}</g>')
-        y += TALL * -(-len(heads) // columns) + 6
+        y += TALL * -(-len(heads) // COLUMNS) + 6
     size = f'width="{wide:g}" height="{y:g}" viewBox="0 0 {wide:g} {y:g}"'
     svg = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>'
     return Drawing(svg, title or "tiles of heads")
