@@ -11,20 +11,20 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "_build" / "colab"
 CONTENT, PYTHON = PLACE / "content", PLACE / "venv" / "bin" / "python"
-RELEASES = {  # of the present runtime, which has Python 3.13; older ones have 3.12
+RELEASES = {  # of the runtime of August 2026, which has Python 3.13; older ones have 3.12
     "torch": "2.11.0",
     "numpy": "2.1.3",
     "pandas": "2.2.3",
     "matplotlib": "3.10.0",
     "scipy": "1.16.3",
     "scikit-learn": "1.6.1",
+    "transformers": "5.15.0",  # with its tokenizers and hub client
     "ipython": "7.34.0",
 }
 
@@ -53,6 +53,7 @@ def set_up() -> None:
 
 def run(name: str) -> bool:
     """Run one notebook of the last commit and return whether it ran to its end; a failed cell is printed."""
+    print(name, flush=True)
     (CONTENT / name).write_text(output("git", "show", f"HEAD:notebooks/{name}"), encoding="utf-8")
     address = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
     ours = ("PYTHONPATH", "VIRTUAL_ENV", "TRANSFORMER_CIRCUITS_ROOT")
@@ -66,18 +67,13 @@ def run(name: str) -> bool:
 def main(names: list[str]) -> int:
     PLACE.mkdir(parents=True, exist_ok=True)
     set_up()
-    before, failed = installed(), []
+    before = installed()
     shutil.rmtree(CONTENT, ignore_errors=True)
     CONTENT.mkdir()
     chosen = [Path(name).name for name in names or output("git", "ls-files", "notebooks/*.ipynb").split()]
-    for name in chosen:
-        start = time.monotonic()
-        ran = run(name)
-        print(f"{'ran' if ran else 'FAILED'} {name} in {time.monotonic() - start:.0f} s", flush=True)
-        failed += [] if ran else [name]
+    failed = [name for name in chosen if not run(name)]
     changed = [name for name, version in installed().items() if version != before[name]]
-    passed, what = len(chosen) - len(failed), ", ".join(changed) or "no release"
-    print(f"{passed} passed, {len(failed)} failed; the first cell changed {what}")
+    print(f"failed: {', '.join(failed) or 'none'}; the first cell changed {', '.join(changed) or 'no release'}")
     return int(bool(failed or changed))
 
 

@@ -239,18 +239,6 @@ def optimizers_for(model: Transformer, config: TrainingConfig) -> list[torch.opt
     return [HeadMuon(readers, writers, model.config.d_head, config.lr, weight_decay=decay), adamw] if heads else [adamw]
 
 
-class Corpus:
-    """What a training reads of a corpus folder, as it was at the start: another corpus may take its place meanwhile."""
-
-    def __init__(self, folder: Path, d_vocab: int, files: Iterable[Path]) -> None:
-        self.tokenizer = tokenizer_of(folder, d_vocab)
-        # These, even if others take their places.
-        self.files = {file.name: open(file, "rb") for file in files if file.exists()}
-
-    def digests(self) -> dict[str, str]:
-        return {name: digest(file) for name, file in self.files.items()}
-
-
 def duration(seconds: float) -> str:
     """Return a time in the unit that suits it."""
     for unit, size in (("hours", 3600), ("minutes", 60)):
@@ -282,7 +270,11 @@ class Run:
         self.optimizers = optimizers_for(self.model, config)
         with self.accelerator.main_process_first():
             files = [packed(data, side, shape.d_vocab) for side in ("train", "held_out")]
-        self.corpus = Corpus(data, shape.d_vocab, files)
+        # Another corpus may take the place of this one: what is read, and exported, is what was there at the start.
+        self.tokenizer, self.opened = (
+            tokenizer_of(data, shape.d_vocab),
+            [open(file, "rb") for file in files if file.exists()],
+        )
         sides = shape.n_ctx, shape.d_vocab, config.seed
         on_gpu = device if device.type == "cuda" else None
         self.windows = Windows(files[0], *sides, config.without_start, config.planted, on_gpu)
@@ -299,7 +291,7 @@ class Run:
         # Not Accelerate's own mixed precision, which is fixed for the life of the process.
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
         settings = {"model": dataclasses.asdict(shape), "training": dataclasses.asdict(config)}
-        about = {"name": name, **settings, "corpus": self.corpus.digests()}
+        about = {"name": name, **settings, "corpus": self.digests()}
         self.about = json.loads(json.dumps(about))
         self.snapshots = snapshot_steps(self.steps, snapshot_count(shape, config))
         self.filmed = film.texts(data, held_out.tokens[: shape.n_ctx], shape) if config.film else []
@@ -315,6 +307,9 @@ class Run:
         done, total = self.step * self.tokens_per_step, self.steps * self.tokens_per_step
         looks = {"unit": "tok", "unit_scale": True, "mininterval": 2, "disable": not self.is_main}
         self.bar = tqdm(desc=name, initial=done, total=total, **looks)
+
+    def digests(self) -> dict[str, str]:
+        return {Path(file.name).name: digest(file) for file in self.opened}
 
     def seconds(self, loss: NextTokenLoss, precision: str, windows: int, n_ctx: int) -> float:
         """Return how long a forward and a backward pass take in this precision; the second of two, and the gradients
@@ -472,10 +467,10 @@ class Run:
             heads = ablation_effects_of(self.model, self.evaluation.rows)
             training["heads"] = decimals(heads._asdict(), digits=6)
         frames = film.joined(self.filmed, self.frames) if self.filmed else None
-        if self.corpus.digests() != self.about["corpus"]:
+        if self.digests() != self.about["corpus"]:
             raise ValueError(f"{self.data} was written over during the training; start over with another --out")
         model = self.out / "model"
-        save_model(self.model, model, self.header["name"], training, self.corpus.tokenizer, frames)
+        save_model(self.model, model, self.header["name"], training, self.tokenizer, frames)
         write_atomically(model / "training.jsonl", lambda partial: partial.write_bytes(self.log.read_bytes()))
         rate = last["tokens"] / max(last["seconds"], 0.1)
         print(f"held-out loss {last['held_out']:.3f} after {last['tokens']:,} tokens, {rate:,.0f} a second")
