@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from bs4 import BeautifulSoup
 
 from transformer_circuits.claims import show
 from transformer_circuits.figures import plots, tiles
@@ -53,6 +54,10 @@ def drawn(tmp_path, monkeypatch) -> dict[str, str]:
     return found | {"tiles": tiles.tiles({"second layer": [one] * 12}, title="A finding", note="a note").svg}
 
 
+def words(svg: str) -> list[str]:
+    return [text.get_text() for text in BeautifulSoup(svg, "html.parser").find_all("text")]
+
+
 def luminance(color: str) -> float:
     parts = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
@@ -83,6 +88,7 @@ def test_no_figure_has_a_color_of_its_own_or_text_too_small_for_a_phone(drawn):
     """In an SVG all sizes are in its own units, of which `viewBox` says how many its width has."""
     for name, svg in drawn.items():
         page = themed(svg, name, "p")
+        assert words(page) == words(svg), "all words are there, and all digits"
         assert re.findall(r"(?<!, )#[0-9a-f]{6}\b", page) == [], f"{name} has colors that do not follow the theme"
         width = float(re.search(r'viewBox="0 0 ([\d.]+)', page)[1])
         sizes = [float(size) for size in re.findall(r"(?:font-size: |font: (?:bold |700 )?)([\d.]+)px", page)]

@@ -67,5 +67,6 @@ def themed(svg: str, alt: str, prefix: str) -> str:
     svg = re.sub(r"#[0-9a-f]{6}\b", lambda m: variable(m[0]), svg)
     svg = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--pst-font-family-base, sans-serif)", svg)
     svg = re.sub(r"'DejaVu Sans Mono'[^;\"]*", "var(--pst-font-family-monospace, monospace)", svg)
-    svg = re.sub(r"(\.\d\d)\d+", r"\1", re.sub(r" *\n *", " ", svg))  # a hundredth of a point cannot be seen
+    # A hundredth of a point cannot be seen: outside of text, digits after it go.
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), re.sub(r" *\n *", " ", svg))
     return svg.replace("<svg", f'<svg class="tc-picture" role="img" aria-label="{html.escape(alt)}"', 1)
