@@ -1,12 +1,14 @@
-// What the theme's controls lack on each page. The theme's menu button is the first of the page, which would be in the
-// header that we hide (pydata-sphinx-theme, issue 2451); labels name what is seen.
+// What the theme's controls lack on each page. Its menu button is the first of the page, which would be in the header
+// that we hide (pydata-sphinx-theme, issue 2451); labels name what is seen; the sidebar is a landmark.
 for (const hidden of document.querySelectorAll("#pst-header .sidebar-toggle")) hidden.remove();
 for (const named of document.querySelectorAll(
   ".search-button-field, .theme-switch-button, details.hide > summary")) named.removeAttribute("aria-label");
 for (const summary of document.querySelectorAll("nav summary")) summary.setAttribute("aria-label", "Pages below");
+for (const bar of document.querySelectorAll(".bd-sidebar-primary")) {
+  for (const [key, value] of [["role", "complementary"], ["aria-label", "The book"]]) bar.setAttribute(key, value);
+}
 
-// The stage (follow/stage.js) and pictures that answer (live.js): their scripts are loaded only on pages that have
-// them.
+// The stage (follow/stage.js) and pictures that answer (live.js): loaded only on pages that have them.
 (() => {
   const base = new URL(".", document.currentScript.src);
   const STEPS = { "01_": 3, "03_": 7, "06_": 3, "07_": 4 }; // of chapters: the step at which it waits

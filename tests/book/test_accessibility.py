@@ -1,4 +1,4 @@
-"""The pages that people use most, judged by axe, in light and in dark: nothing serious."""
+"""The pages that people use most, judged by axe, in light and in dark: nothing serious, and on live pages all in landmarks, with headings in order."""
 
 from importlib.resources import files
 
@@ -12,7 +12,8 @@ LIVE = ("follow", "watch", "grow")
 RUN = """async () => {
   const rules = { "label-content-name-mismatch": { enabled: true } }; // experimental, and right: speech names what is seen
   const { violations } = await axe.run(document, { resultTypes: ["violations"], preload: false, rules });
-  return violations.filter((v) => ["serious", "critical"].includes(v.impact)).map((v) => [v.id, ...v.nodes.map((n) => n.html)]);
+  const always = ["region", "heading-order"], live = document.querySelector("#stage, #watch, #grow, .tc-doors");
+  return violations.filter((v) => ["serious", "critical"].includes(v.impact) || (live && always.includes(v.id))).map((v) => [v.id, ...v.nodes.map((n) => n.html)]);
 }"""
 
 
