@@ -102,9 +102,8 @@ const dom = (() => {
 
   // An error in a sentence, if this browser is too old for the pages.
   function modern() {
-    const lacks = [["DecompressionStream", window.DecompressionStream], ["Array.at", [].at]].find(([, there]) =>
-      !there);
-    if (lacks) throw new Error(`This page needs a newer browser, of 2023 or later: this one has no ${lacks[0]}.`);
+    const lacks = !window.DecompressionStream ? "DecompressionStream" : [].at ? "" : "Array.at";
+    if (lacks) throw new Error(`This page needs a newer browser, of 2023 or later: this one has no ${lacks}.`);
   }
 
   // Returns `ask(kind, rest)`, which promises the answer of `server()[kind](rest)`, in a worker made from the source

@@ -1,6 +1,6 @@
-// What the pages "Play" and "Grow one" share to compute with: products of matrices, and the forward pass of an
-// attention-only transformer. Workers
-// run these functions from their own source text, so that none may use what is outside it but the others.
+// What the stage and the page "Grow one" share to compute with: products of matrices, and the forward pass of an
+// attention-only transformer. Workers run these functions from their own source text, so that none may use what is
+// outside it but the others.
 
 // ---- products of matrices -------------------------------------------------------------------------------------------
 // C[n, m] = A[n, k] B[k, m], in a memory of single-precision numbers. n is a multiple of 4, m of 8; B lies in panels of
@@ -10,74 +10,71 @@
 function forwardMemory(numbers) {
   if (!globalThis.WebAssembly) throw new Error("this browser has no WebAssembly");
   const pages = Math.ceil(numbers / 16384), memory = new WebAssembly.Memory({ initial: pages, maximum: pages });
-  const { matmul } = /** @type {any} */ (new WebAssembly.Instance(new WebAssembly.Module(assemble()),
-    { m: { m: memory } }).exports);
+  const instance = new WebAssembly.Instance(new WebAssembly.Module(assemble()), { m: { m: memory } });
+  const { matmul } = /** @type {any} */ (instance.exports), bytes = (...all) => all.map((x) => 4 * x);
   return {
     F: new Float32Array(memory.buffer),
-    matmul: (A, lda, B, ldb, C, ldc, n, k, m) => n && k && m && matmul(4 * A, 4 * lda, 4 * B, 4 * ldb, 4 * C, 4 * ldc,
-      n, k, m),
+    matmul: (A, lda, B, ldb, C, ldc, n, k, m) => n && k && m && matmul(...bytes(A, lda, B, ldb, C, ldc), n, k, m),
   };
 
-  // For each panel of B, for each four rows of A, for each k.
+  // For each panel of B, for each four rows of A, for each k. An instruction is a list of bytes, after its operands.
   function assemble() {
-    const unsigned = (x) => (x < 128 ? [x] : [(x & 127) | 128, ...unsigned(x >>> 7)]);
-    const signed = (x) => (x >= -64 && x < 64 ? [x & 127] : [(x & 127) | 128, ...signed(x >> 7)]);
-    const sized = (bytes) => [...unsigned(bytes.length), ...bytes];
-    const section = (id, ...items) => [id, ...sized([items.length, ...items.flat()])];
-    const names = ["A", "lda", "B", "ldb", "C", "ldc", "n", "k", "m", "a0", "a1", "a2", "a3", "b", "c", "rows", "left",
-      "row"];
-    const vectors = ["s00", "s01", "s10", "s11", "s20", "s21", "s30", "s31", "b0", "b1", "x"];
+    const unsigned = (x) => (x < 128 ? [x] : [(x & 127) | 128, ...unsigned(x >>> 7)]); // LEB128: seven bits a byte
+    const signed = (x) => (x >= -64 && x < 64 ? [x & 127] : [(x & 127) | 128, ...signed(x >> 7)]); // the same, signed
+    const sized = (bytes) => [...unsigned(bytes.length), ...bytes]; // bytes, after their number
+    const section = (id, ...items) => [id, ...sized([items.length, ...items.flat()])]; // a part of a module
+    const names = "A lda B ldb C ldc n k m a0 a1 a2 a3 b c rows left row".split(" "); // nine parameters, nine integers
+    const vectors = "s00 s01 s10 s11 s20 s21 s30 s31 b0 b1 x".split(" "); // of four numbers: sums, two of B, one of A
+    const I32 = 0x7f, V128 = 0x7b, VOID = 0x40; // types: integer, vector, none
     const local = (name) => [...names, ...vectors].indexOf(name);
-    const I32 = 0x7f, V128 = 0x7b, VOID = 0x40;
-    const get = (name) => [0x20, local(name)], set = (name, ...value) => [...value.flat(), 0x21, local(name)];
-    const number = (x) => [0x41, ...signed(x)];
-    const add = (x, y) => [...x, ...y, 0x6a], subtract = (x, y) => [...x, ...y, 0x6b], shift = (x, by) =>
-      [...x, ...number(by), 0x74];
-    const loop = (...body) => [0x03, VOID, ...body.flat(), 0x0b];
-    const againIf = (x) => [...x, 0x0d, 0];
-    const vector = (code, ...rest) => [0xfd, ...unsigned(code), ...rest];
-    const load = (from, offset) => [...get(from), ...vector(0, 2, offset)], splat = (from) =>
-      [...get(from), ...vector(9, 2, 0)];
-    const store = (to, offset, value) => [...get(to), ...get(value), ...vector(11, 2, offset)];
-    const times = (x, y) => [...get(x), ...get(y), ...vector(0xe6)], plus = (x, y) =>
-      [...get(x), ...y, ...vector(0xe4)];
-    const zero = vector(12, ...Array(16).fill(0));
-    const four = [0, 1, 2, 3];
+    const get = (name) => [0x20, local(name)]; // local.get
+    const set = (name, ...value) => [...value.flat(), 0x21, local(name)]; // local.set
+    const number = (x) => [0x41, ...signed(x)]; // i32.const
+    const add = (x, y) => [...x, ...y, 0x6a], subtract = (x, y) => [...x, ...y, 0x6b]; // i32.add, i32.sub
+    const shift = (x, by) => [...x, ...number(by), 0x74]; // i32.shl
+    const loop = (...body) => [0x03, VOID, ...body.flat(), 0x0b]; // loop … end
+    const againIf = (x) => [...x, 0x0d, 0]; // br_if: to the beginning of the loop, unless x is 0
+    const vector = (code, ...rest) => [0xfd, ...unsigned(code), ...rest]; // an instruction of SIMD
+    const load = (from, offset) => [...get(from), ...vector(0, 2, offset)]; // v128.load: four numbers
+    const splat = (from) => [...get(from), ...vector(9, 2, 0)]; // v128.load32_splat: one number, four times
+    const store = (to, offset, value) => [...get(to), ...get(value), ...vector(11, 2, offset)]; // v128.store
+    const times = (x, y) => [...get(x), ...get(y), ...vector(0xe6)]; // f32x4.mul
+    const plus = (x, y) => [...get(x), ...y, ...vector(0xe4)]; // f32x4.add
+    const zero = vector(12, ...Array(16).fill(0)), four = [0, 1, 2, 3]; // v128.const; the rows of A
+    const step = (r, half) => set(`s${r}${half}`, plus(`s${r}${half}`, times("x", `b${half}`)));
 
-    const inner = loop(
-      set("b0", load("b", 0)), set("b1", load("b", 16)),
-      ...four.map((r) => [
-        ...set("x", splat(`a${r}`)), ...set(`s${r}0`, plus(`s${r}0`, times("x", "b0"))),
-          ...set(`s${r}1`, plus(`s${r}1`, times("x", "b1"))),
-      ]),
-      ...four.map((r) => set(`a${r}`, add(get(`a${r}`), number(4)))),
-      set("b", add(get("b"), number(32))),
+    // for each k: eight numbers of B, times one of each row of A, added to the sums
+    const ldc = get("ldc"), inner = loop(
+      set("b0", load("b", 0)), set("b1", load("b", 16)), // a row of the panel, in two vectors
+      ...four.map((r) => [...set("x", splat(`a${r}`)), ...step(r, 0), ...step(r, 1)]), // sums of row r
+      ...four.map((r) => set(`a${r}`, add(get(`a${r}`), number(4)))), // the next number in each row of A
+      set("b", add(get("b"), number(32))), // the next row of the panel
       set("left", subtract(get("left"), number(1))), againIf(get("left")),
     );
-    const rows = loop(
-      ...four.flatMap((r) => [set(`s${r}0`, zero), set(`s${r}1`, zero)]),
-      set("a0", get("row")), ...[1, 2, 3].map((r) => set(`a${r}`, add(get(`a${r - 1}`), get("lda")))),
-      set("b", get("B")), set("left", get("k")),
+    const writes = (r) => [...store("c", 0, `s${r}0`), ...store("c", 16, `s${r}1`), ...set("c", add(get("c"), ldc))];
+    const rows = loop( // for each four rows of A
+      ...four.flatMap((r) => [set(`s${r}0`, zero), set(`s${r}1`, zero)]), // sums from zero
+      set("a0", get("row")), ...[1, 2, 3].map((r) => set(`a${r}`, add(get(`a${r - 1}`), get("lda")))), // their places
+      set("b", get("B")), set("left", get("k")), // the panel from its beginning
       inner,
-      ...four.map((r) => [...store("c", 0, `s${r}0`), ...store("c", 16, `s${r}1`),
-        ...set("c", add(get("c"), get("ldc")))]),
-      set("row", add(get("row"), shift(get("lda"), 2))),
+      ...four.map(writes), // the sums into C, row by row
+      set("row", add(get("row"), shift(get("lda"), 2))), // four rows on
       set("rows", subtract(get("rows"), number(4))), againIf(get("rows")),
     );
-    const panels = loop(
-      set("c", get("C")), set("row", get("A")), set("rows", get("n")),
+    const panels = loop( // for each panel of B
+      set("c", get("C")), set("row", get("A")), set("rows", get("n")), // all rows, into these columns of C
       rows,
-      set("B", add(get("B"), get("ldb"))), set("C", add(get("C"), number(32))),
+      set("B", add(get("B"), get("ldb"))), set("C", add(get("C"), number(32))), // the next panel, eight columns on
       set("m", subtract(get("m"), number(8))), againIf(get("m")),
     );
-    const body = [2, names.length - 9, I32, vectors.length, V128, ...panels, 0x0b];
+    const body = [2, names.length - 9, I32, vectors.length, V128, ...panels, 0x0b]; // locals; the code; end
     return new Uint8Array([
-      ...[0, 97, 115, 109, 1, 0, 0, 0],
-      ...section(1, [0x60, 9, ...Array(9).fill(I32), 0]), // type: nine i32 to nothing
+      ...[0, 97, 115, 109, 1, 0, 0, 0], // "\0asm", version 1
+      ...section(1, [0x60, 9, ...Array(9).fill(I32), 0]), // type 0: nine integers to nothing
       ...section(2, [1, 109, 1, 109, 2, 1, ...unsigned(pages), ...unsigned(pages)]), // import m.m: the memory
-      ...section(3, [0]),
-      ...section(7, [...sized(Array.from("matmul", (c) => c.charCodeAt(0))), 0, 0]),
-      ...section(10, sized(body)),
+      ...section(3, [0]), // one function, of type 0
+      ...section(7, [...sized(Array.from("matmul", (c) => c.charCodeAt(0))), 0, 0]), // export it as matmul
+      ...section(10, sized(body)), // its code
     ]);
   }
 }

@@ -32,7 +32,7 @@ const heads = (() => {
       const at = 0.5 + 0.06 * (strand - (strands - 1) / 2);
       lines.push(svg("line", { x1: (pair % n_heads) + at, y1: 1, x2: Math.floor(pair / n_heads) + at, y2: 0 }));
     }
-    const layer = (l) => make("div", { className: "tc-heads", style: `--heads: ${n_heads}` },
+    const layer = (l) => make("div", { className: "tc-head-row", style: `--heads: ${n_heads}` },
       ...buttons.slice(l * n_heads, (l + 1) * n_heads));
     const between = () => svg("svg", { viewBox: `0 0 ${n_heads} 1`, preserveAspectRatio: "none", class: "tc-lines",
       "aria-hidden": "true" }, ...lines);
@@ -173,7 +173,6 @@ const heads = (() => {
   // Calls `take` when the address becomes another such link. One within the page, such as "#main-content" or "#", must
   // not undo the reader's work.
   const linked = (take) => addEventListener("hashchange", () => location.hash.includes("=") && take());
-
   return Object.freeze({ lastTime, moves, name, graph, mark, width, strip, token, attend, paint, pattern, ink, choices,
     section, page, belowHeader, link, linked });
 })();

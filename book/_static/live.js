@@ -18,7 +18,6 @@
     }));
   }
 
-  // ---- chapter 5: two vectors, and the eigenvalues of their matrix --------------------------------------------------
   function eigenvalues(host, { start }) {
     const rows = start.map((row) => [...row]), size = 260, unit = 36, center = size / 2;
     const plane = svg("svg", { viewBox: `0 0 ${size} ${size}` }),
@@ -31,8 +30,7 @@
     }
     axes(plane, "raises token A", "raises token B");
     axes(complex, "real part", "imaginary part");
-    const marks = rows.map((_, i) =>
-      ({ line: svg("line", { x1: center, y1: center, "stroke-width": 4,
+    const marks = rows.map((_, i) => ({ line: svg("line", { x1: center, y1: center, "stroke-width": 4,
         stroke: `var(--live-${i ? "orange" : "blue"})` }),
           end: svg("circle", { r: 9, tabindex: 0, role: "slider", fill: `var(--live-${i ? "orange" : "blue"})` }) }));
     const points = [0, 1].map(() => svg("circle", { r: 7 }));
@@ -80,15 +78,13 @@
       });
     }
     marks.forEach(({ end }, i) => moving(end, i));
-    host.replaceChildren(make("div", { className: "tc-live-two" },
-      make("figure", {}, plane, make("figcaption", {},
+    host.replaceChildren(make("div", { className: "tc-live-two" }, make("figure", {}, plane, make("figcaption", {},
         "Drag the ends, or use the arrow keys. Blue: what token A raises when it is attended to. Orange: token B.")),
       make("figure", {}, complex, make("figcaption", {}, "The two eigenvalues of this matrix, in the complex plane."))),
         said);
     update();
   }
 
-  // ---- chapters 3 and 4: one source token, its QK column and its OV row ---------------------------------------------
   function circuits(host, { head, sources }) {
     const box = make("div", { ariaLive: "polite" }), code = (token) =>
       make("code", { className: "token", textContent: token });
@@ -105,8 +101,7 @@
           most(outs), { color: () => "orange" }))),
       make("p", {}, "The head cannot choose pairs: every destination on the left gets every output on the right. ",
         "✓ marks right skip-trigrams: seen at least five times, and the source makes the output more likely. A dot ",
-        "is wrong, or too rare to judge."),
-      make("div", { className: "tc-live-table" },
+        "is wrong, or too rare to judge."), make("div", { className: "tc-live-table" },
         make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, `${source} …`),
           ...outs.map(([out]) => make("th", { scope: "col" }, code(out))))), make("tbody", {}, ...rows))));
     }
@@ -115,7 +110,6 @@
     show(0);
   }
 
-  // ---- chapter 6: which head reads which, and through which side ----------------------------------------------------
   function graph(host, { writers, readers, ratios, most, composes, works = [] }) {
     const sides = ["queries", "keys", "values"], n = writers.length, names = [...writers, ...readers];
     const told = make("div", { ariaLive: "polite" }), { box, buttons, lines } = heads.graph(2, n, show, { strands: 3 });
@@ -144,7 +138,6 @@
     show(n + pairs.reduce((a, b) => (ratio(b) > ratio(a) ? b : a)).reader);
   }
 
-  // ---- chapter 8: which paths may act -------------------------------------------------------------------------------
   /** `losses`: by the switches that are on, joined by +, such as "direct+layer 1", where the chapter measured them. */
   function paths(host, { switches, losses, uniform, at }) {
     const on = new Set(at), told = make("p", { ariaLive: "polite" }), bar = make("div", { className: "tc-live-loss" }),
@@ -174,7 +167,6 @@
     show();
   }
 
-  // ---- chapter 10: a moment of the training -------------------------------------------------------------------------
   function training(host, { tokens, curves, at }) {
     const width = 640, low = 176, last = tokens.length - 1, [first, final] = [tokens[0], tokens[last]].map(Math.log);
     const x = (t) => 8 + ((width - 16) * (Math.log(t) - first)) / (final - first);
@@ -210,7 +202,6 @@
     show(at);
   }
 
-  // ---- predict first ------------------------------------------------------------------------------------------------
   function predict(details) {
     const { answer, chance, choices, min = "0", max = "100", unit = "" } = details.dataset,
       box = make("div", { className: "tc-live tc-predict", role: "group", ariaLabel: "Your prediction" });

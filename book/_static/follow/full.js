@@ -15,8 +15,9 @@
   const status = (text, trouble = false) => { ui.status.textContent = text, ui.status.classList.toggle("tc-trouble",
     trouble); };
   const isOff = (head) => state.edits.off.includes(head);
-  const isCut = (side, reader = number(state.high), writer = number(state.low)) =>
-    state.edits.cut.some(([r, s, w]) => s === side && (r < 0 || r === reader) && (w < 0 || w === writer));
+  const isCut = (side) => state.edits.cut.some(([r, s, w]) =>
+    s === side && (r < 0 || r === number(state.high)) && (w < 0 || w === number(state.low)));
+  const alike = (cut, pair) => cut.join() === pair.join();
   const edited = () => Boolean(state.edits.off.length || state.edits.cut.length);
   const notes = () => [[number(state.high), "K", number(state.low)]];
 
@@ -52,7 +53,7 @@
     if (state.layers === 1) return "one";
     const { off, cut, mean, frozen } = state.edits;
     if (!edited() && !frozen) return "intact";
-    return !off.length && !mean && !frozen && JSON.stringify(cut) === JSON.stringify(notes()) ? "cut" : "own";
+    return !off.length && !mean && !frozen && alike(cut, notes()) ? "cut" : "own";
   }
   /** What is changed, as the beginning of a sentence. */
   function changes() {
@@ -84,7 +85,7 @@
         again = false;
         const { text, at, high } = state, one = state.layers === 1,
           edits = { ...state.edits, off: state.edits.off.map((head) => head.split(".").map(Number)) };
-        if (one) await (oneLoaded ??= load("one", "one.js"));
+        if (one) await (oneLoaded ??= load(ask, "one", "one.js"));
         const asked = (model, changed) => ask("run", { name: model, text, at, head: number(high), edits: changed });
         const first = await asked("two", {}), now = one ? await asked("one", {}) : edited() || edits.frozen ?
           await asked("two", edits) : first;
@@ -154,7 +155,6 @@
     run();
   }
   function preset(run_) {
-    if (run_ === "one" && !ask) status("The one-layer model runs on any text once the model is loaded.");
     Object.assign(state, { edits: { ...none(), cut: run_ === "cut" ? notes() : [] }, layers: run_ === "one" ? 1 : 2 });
     run();
   }
@@ -171,7 +171,7 @@
     heads.moves(pick, () => tiles.map((each) => each.pick), layer * facts.n_heads + h, -facts.n_heads, (other) =>
       choose(tiles[other].head));
     pick.addEventListener("keydown", (event) => event.key === "x" && toggle(head));
-    return { head, layer, h, canvas, adds, pick, power, box: make("div", { className: "tc-tile" }, pick, power) };
+    return { head, layer, h, canvas, adds, pick, power, box: make("div", { className: "tc-switch" }, pick, power) };
   }
 
   function buildDoor() {
@@ -187,12 +187,10 @@
     [ui.first, ui.second].forEach((row, layer) =>
       row.append(...tiles.filter((each) => each.layer === layer).map((each) => each.box)));
     for (const side of "QKV") ui[side].onchange = () => {
-      const [r, w] = [ui.reader.value === "all" ? -1 : number(state.high), ui.writer.value === "all" ? -1 :
-        number(state.low)];
-      const rest = state.edits.cut.filter(([a, s, b]) => s !== side || (r >= 0 && a !== r) || (w >= 0 && b !== w));
-      edit({ cut: ui[side].checked ? rest : [...rest, [r, side, w]] });
+      const pair = [number(state.high), side, number(state.low)], rest = state.edits.cut.filter((each) =>
+        !alike(each, pair));
+      edit({ cut: ui[side].checked ? rest : [...rest, pair] });
     };
-    ui.reader.onchange = ui.writer.onchange = () => drawDoor();
     ui.mean.onchange = () => edit({ mean: ui.mean.checked });
     ui.frozen.onchange = () => edit({ frozen: ui.frozen.checked });
     ui.reset.onclick = () => preset("intact");
@@ -215,10 +213,8 @@
     }
     ui.adds.replaceChildren(...say`Below each head: what it adds to the logit of ${[result.now.answer]}, `,
       "above the mean of all tokens.");
-    const [reader, writer] = [ui.reader, ui.writer].map((each) => each.value === "all");
-    ui.reader.options[0].text = `head ${state.high}`, ui.writer.options[0].text = `head ${state.low}`;
-    for (const side of "QKV") ui[side].checked = !isCut(side, reader ? -2 : number(state.high), writer ? -2 :
-      number(state.low));
+    ui.pair.textContent = `Head ${state.high} reads head ${state.low} with its`;
+    for (const side of "QKV") ui[side].checked = !isCut(side);
     ui.mean.checked = state.edits.mean, ui.frozen.checked = state.edits.frozen;
   }
 
@@ -248,8 +244,6 @@
     state.low = head(values.get("low"), 0, data.heads.previous), state.high = head(values.get("high"), 1,
       data.heads.induction);
     // as links of earlier editions say it
-    const listed = head(values.get("head"), 0, null) ?? head(values.get("head"), 1, null);
-    if (listed) state[listed[0] === "0" ? "low" : "high"] = listed;
     state.text = values.get("text") ?? Object.values(data.sentences)[0].text;
     state.at = /^\d+$/.test(values.get("at") ?? "") ? Number(values.get("at")) : Infinity;
     state.layers = values.get("layers") === "1" ? 1 : 2;
@@ -267,10 +261,10 @@
   }
 
   // ---- from here ----------------------------------------------------------------------------------------------------
-  async function load(name_, file) {
-    const { facts: model, bytes } = await dom.load(`play/${file}`, base),
-      memory = await ask("load", { name: name_, model, bytes: new Uint8Array(bytes) });
-    return { model, memory };
+  async function load(worker, model, file) {
+    const { facts: found, bytes } = await dom.load(`play/${file}`, base);
+    await worker("load", { name: model, model: found, bytes: new Uint8Array(bytes) });
+    return found;
   }
 
   async function open() {
@@ -280,18 +274,16 @@
     } catch (error) {
       return status(error.message, true);
     }
-    const own = { views, preset, choose: (i) => { state.at = i; run(); }, cut: (what) =>
-      (what === "notes" ? preset(kind() === "cut" ? "intact" : "cut") : toggle(state[what])), stepped: remember };
+    const cut = (what) => (what === "notes" ? preset(kind() === "cut" ? "intact" : "cut") : toggle(state[what]));
+    const own = { views, preset, cut, choose: (i) => { state.at = i, run(); }, stepped: remember };
     stageOf = stage.start(ui.here, data, { step: fromAddress(), own });
     ui.text.addEventListener("input", () => { Object.assign(state, { text: ui.text.value, at: Infinity }), run(); });
     status("Loading the model …");
     try {
-      ask = dom.worker([playTokenizer, forwardMemory, forwardPlaces, forwardPass, playEngine], playServer);
-      const { model, memory } = await load("two", "model.js");
-      facts = { ...model.facts, n_heads: model.config.n_heads };
-      root.dataset.memory = memory.bytes;
+      const worker = dom.worker([playTokenizer, forwardMemory, forwardPlaces, forwardPass, playEngine], playServer);
+      const model = await load(worker, "two", "model.js");
+      facts = { ...model.facts, n_heads: model.config.n_heads }, ask = worker;
     } catch (error) {
-      ask = null;
       return status(`${error.message} Only the prepared sentences are shown.`, true);
     }
     status("");

@@ -247,8 +247,7 @@ const picture = (() => {
         high: step === 4 ? [G.width, 0] :
           [middle(at, hot ?? 0), Math.max(0, Math.min(...tops) - 27)],
         low: [hot === null ? G.width / 2 : middle(hot, Math.max(0, hot - 1)), step === 3 || step === 8 ? 276 :
-          step > 3 ? 260 : 246],
-      };
+          step > 3 ? 260 : 246], };
       const into = G.wide ? labels : make("div", { className: "tc-label-phone" });
       labels.replaceChildren(...(G.wide ? [] : [into]));
       for (const what of ["high", "low"].filter((each) => words[each])) {

@@ -166,16 +166,12 @@ const stage = (() => {
     }
     function tell({ title, words, list }) {
       const at = document.activeElement, name = story.contains(at) ? at.className : null, end = now.step === LAST;
-      const dots = Array.from({ length: LAST }, (_, i) =>
-        make("li", { className: i + 1 === now.step ? "now" : "", onclick: () => go(i + 1) }));
       const back = button("‹ Back", () => go(now.step - 1), "tc-back-step");
       const next = button(end ? "Done" : "Next ›", () => go(end ? 0 : now.step + 1), "tc-next-step");
       const said = [make("p", { className: "tc-story-title" }, ...title), make("p", {}, ...words)];
-      story.replaceChildren(
-        make("div", {}, make("p", { className: "tc-step" }, `Step ${now.step} of ${LAST}`),
+      story.replaceChildren(make("div", {}, make("p", { className: "tc-step" }, `Step ${now.step} of ${LAST}`),
           make("div", { ariaLive: "polite" }, ...said),
-          make("div", { className: "tc-steps" }, back, next, make("ol", { className: "tc-dots", ariaHidden: "true" },
-            ...dots))),
+          make("div", { className: "tc-steps" }, back, next)),
         ...(list ? [make("div", {}, make("p", { className: "tc-bars-title" }, ...list[0]), bars(list[1]))] : []));
       if (name) story.querySelector(`.${name}`)?.focus({ preventScroll: true });
     }

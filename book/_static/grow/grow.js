@@ -20,8 +20,7 @@
       values: [["", "queries, keys, values"], ["K", "queries, values"], ["Q", "keys, values"]] },
     positions: { label: "Positions", values: ["on", "off"] },
     repeats: { label: "A segment occurs twice", values: [["all", "in every row"], ["half", "in half of the rows"],
-      ["same", "always 16 tokens apart"], ["none", "never"]] },
-  };
+      ["same", "always 16 tokens apart"], ["none", "never"]] }, };
   const value = (pair) => [pair].flat()[0];
   const defaults = () => Object.fromEntries(Object.entries(SETTINGS).map(([name, { values }]) =>
     [name, value(values[0])]));
@@ -31,7 +30,6 @@
   const ui = {};
   const { app, say } = heads.page(root, () => looks.chosen && draw());
 
-  // ---- training -----------------------------------------------------------------------------------------------------
   const number = (name, settings = state.settings) => Number(settings[name]);
   const asks = ({ cut, positions, repeats, seed } = state.settings) =>
     ({ cut, positions: positions === "on", repeats, lr: 0.02, seed: Number(seed) });
@@ -97,7 +95,6 @@
     change();
   }
 
-  // ---- drawing ------------------------------------------------------------------------------------------------------
   const roleOf = (h) => {
     const { induction, previous } = looks.chosen.scores[h];
     return looks.chosen.removed.includes(h) ? 4 : induction >= thresholds.induction ? 3 :
@@ -107,9 +104,9 @@
   // The head that is shown until the reader chooses one: the best induction head, or the best previous-token head of a
   // model that has none.
   function best() {
-    const { scores } = looks.chosen, of = (key) => scores.map((score) => score[key]), highest = (all) =>
-      all.indexOf(Math.max(...all));
-    return Math.max(...of("induction")) > 0.1 ? highest(of("induction")) : highest(of("previous"));
+    const of = (key) => looks.chosen.scores.map((score) => score[key]), key = Math.max(...of("induction")) > 0.1 ?
+      "induction" : "previous";
+    return of(key).indexOf(Math.max(...of(key)));
   }
 
   function drawNews() {
@@ -170,18 +167,16 @@
       best = reads.indexOf(Math.max(...reads));
     ui.about.replaceChildren(make("b", {}, `Head ${name}${role ? `: ${ROLES[role]}` : ""}. `),
       `Attention to the previous token ${percent(previous)}; induction score ${percent(induction)}.` +
-      (reads.length ? ` Its keys read head 0.${best} most, at ${reads[best].toFixed(1)} times chance.` :
-        ""));
+      (reads.length ? ` Its keys read head 0.${best} most, at ${reads[best].toFixed(1)} times chance.` : ""));
     ui.remove.textContent = off ? `Put head ${name} back` : `Remove head ${name}`;
   }
 
   function drawAttention() {
-    const { ids, guesses, chance, patterns, target } = looks.chosen, H = number("heads"), n = FIXED.n_ctx,
-      i = state.place;
-    const of = (row) => patterns[Math.floor(state.head / H)].subarray(((state.head % H) * n + row) * n,
-      ((state.head % H) * n + row + 1) * n);
-    const next = heads.lastTime(ids, i), values = of(i), word = (id) => make("code", { className: "watch-word" },
-      NAMES[id]);
+    const { ids, guesses, chance, patterns, target } = looks.chosen, H = number("heads"), n = FIXED.n_ctx;
+    const pattern = patterns[Math.floor(state.head / H)], from = (state.head % H) * n * n, i = state.place;
+    const of = (row) => pattern.subarray(from + row * n, from + (row + 1) * n);
+    const next = heads.lastTime(ids, i), values = of(i);
+    const word = (id) => make("code", { className: "watch-word" }, NAMES[id]);
     heads.attend(ui.tokens, (j) => values[j], i, next);
     ui.tokens.forEach((token, j) => {
       token.lastChild.textContent = j + 1 < n ? NAMES[guesses[j]] : "";
@@ -207,7 +202,6 @@
     drawAttention();
   }
 
-  // ---- links --------------------------------------------------------------------------------------------------------
   const address = () => new URLSearchParams(Object.entries(state.settings).filter(([name, value]) =>
     value !== defaults()[name]));
 
@@ -219,7 +213,6 @@
     return settings;
   }
 
-  // ---- the page -----------------------------------------------------------------------------------------------------
   function curve(title, key, least, most, format, threshold) {
     const lines = {}, values = {}, label = [];
     for (const name of Object.keys(history)) {
@@ -292,7 +285,6 @@
     heads.belowHeader(root, "--watch-top");
   }
 
-  // ---- from here ----------------------------------------------------------------------------------------------------
   async function open() {
     try {
       ask = dom.worker([forwardMemory, forwardPlaces, forwardPass, growRandom, growRows, growTrainer], growServer);

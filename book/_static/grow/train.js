@@ -48,7 +48,6 @@ function growTrainer(shape, settings) {
   const random = growRandom(settings.seed), removed = new Set();
   const WARMUP = 50, BETAS = [0.9, 0.95], MOMENTUM = 0.95, LIKE_ADAMW = 0.2, COEFFICIENTS = [3.4445, -4.775, 2.0315];
 
-  // ---- memory, and products in it -----------------------------------------------------------------------------------
   const memory = {}, { take, used } = forwardPlaces();
   // All weights are [out, in] as torch stores them, but O is [heads * d_head, d_model]: so each head has d_head rows in
   // each of its four.
@@ -86,14 +85,12 @@ function growTrainer(shape, settings) {
     if (add) for (let i = 0; i < n; i++) for (let j = 0; j < m; j++) F[place + i * ldc + j] += F[product + i * m + j];
   }
 
-  // ---- the start: the scales of Transformer.initialize --------------------------------------------------------------
   const scale = { E: 0.3, U: 0.02, Q: 0.5 / Math.sqrt(D), K: 0.5 / Math.sqrt(D), V: 0.5 / Math.sqrt(D),
     O: 0.3 / Math.sqrt(W) };
   for (const [name, place] of Object.entries(at)) {
     for (let i = 0; i < (name.length === 1 ? V : W) * D; i++) F[place + i] = scale[name[0]] * random.normal();
   }
 
-  // ---- forward and backward -----------------------------------------------------------------------------------------
   const cut = (l, side) => l === 1 && settings.cut === side;
 
   // Where the three sides of a layer read: the stream, or, where they are cut off, the embedding.
@@ -167,7 +164,6 @@ function growTrainer(shape, settings) {
       F[dStart + t * D + c];
   }
 
-  // ---- one step: Muon for each head (training/muon.py), Adam for the embeddings -------------------------------------
   let steps = 0;
 
   function update() {
@@ -217,7 +213,6 @@ function growTrainer(shape, settings) {
     return { step: steps, loss, right };
   }
 
-  // ---- measures -----------------------------------------------------------------------------------------------------
   const guess = (t) => {
     let best = 0;
     for (let id = 1; id < V; id++) if (F[logits + t * V + id] > F[logits + t * V + best]) best = id;
@@ -283,7 +278,6 @@ function growTrainer(shape, settings) {
   return { step, look, removed, settings, weights, gradients: () => weights(grad), forward, backward, update };
 }
 
-// ---- what the worker does -------------------------------------------------------------------------------------------
 // Answers questions. Runs are known by name, and `advance` trains each that is named.
 function growServer() {
   const runs = {};
@@ -301,8 +295,7 @@ function growServer() {
       return { look: run.look(side) };
     },
     advance({ names, steps, side }) {
-      const began = performance.now(),
-        history = Object.fromEntries(names.map((name) =>
+      const began = performance.now(), history = Object.fromEntries(names.map((name) =>
           [name, Array.from({ length: steps }, () => runs[name].step())]));
       return { history, looks: Object.fromEntries(names.map((name) => [name, runs[name].look(side)])),
         milliseconds: performance.now() - began };

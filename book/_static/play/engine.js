@@ -169,7 +169,6 @@ function playEngine({ config, means }, bytes) {
   }
 
   let text = null; // what was computed of the intact model, for one text
-  let held = {}; // what `now` holds of layer 1, by what it was made from
 
   function read(ids) {
     const n = ids.length, all = (place) => ({ Q: place, K: place, V: place });
@@ -177,73 +176,44 @@ function playEngine({ config, means }, bytes) {
     for (let i = 0; i < n; i++) F.copyWithin(E + i * D, W_E + ids[i] * D, W_E + (ids[i] + 1) * D);
     text = { ids, n, padded: 4 * Math.ceil(n / 4), patterns: Array.from({ length: L }, () =>
       new Float32Array(H * n * n)) };
-    held = {};
     pass.layer(0, all(E), first, E, full, n, { patterns: text.patterns[0] });
     if (L > 1) pass.layer(1, all(full), intact, full, stream, n, { patterns: text.patterns[1] });
   }
 
-  // Connections that are cut for a side of layer 1, as [[its heads, heads of layer 0 that they do not read]].
-  function groups(cut, side, off) {
-    const writers = Array.from({ length: H }, (_, reader) => {
-      const mine = cut.filter(([r, s]) => s === side && (r < 0 || r === reader)).map(([, , writer]) => writer);
-      const all = mine.includes(-1) ? Array.from({ length: H }, (_, g) => g) : mine;
-      return [...new Set(all)].filter((g) => !off.includes(g)).sort((a, b) => a - b).join();
-    });
-    const readers = (of) => Array.from(writers.keys()).filter((reader) => writers[reader] === of);
-    return [...new Set(writers)].filter(Boolean).map((of) => [readers(of), of.split(",").map(Number)]);
-  }
+  // Whether head r of layer 1 does not read, on a side, what head w of layer 0 wrote; -1 in a cut stands for all heads.
+  const isCut = (cut, side, r, w) => cut.some(([a, s, b]) => s === side && (a < 0 || a === r) && (b < 0 || b === w));
 
-  // `edits`: off [[layer, head]], mean (a head that is off adds its mean), cut [[reader, side, writer]] (what a head of
-  // layer 1 reads there of one of layer 0 is the mean over the text; -1: of all), frozen (patterns of the intact
-  // model).
+  // `edits`: off [[layer, head]], mean (a head that is off adds its mean), cut [[reader, side, writer]] (what it reads
+  // there is the mean over the text), frozen (patterns of the intact model).
   function run(ids, { off = [], mean = false, cut = [], frozen = false } = {}) {
     if (!text || ids.length !== text.n || ids.some((id, i) => id !== text.ids[i])) read(ids);
-    const { n, padded } = text, offIn = (layer) => off.filter(([l]) => l === layer).map(([, h]) => h).sort((a, b) =>
-      a - b);
-    const [off0, off1] = [offIn(0), offIn(1)], touched = off0.length > 0, removal = touched ? `${off0}${mean}` : "all";
-    if (touched && held.hidden !== removal) {
-      pass.write(0, without(off0, 0, first.z, mean, n), E, hidden, padded);
-      held = { hidden: removal };
-    }
-    const before = touched ? hidden : full, patterns = [...text.patterns];
+    const [off0, off1] = [0, 1].map((layer) => off.filter(([l]) => l === layer).map(([, h]) => h));
+    const { n, padded } = text, touched = off0.length > 0, before = touched ? hidden : full,
+      every = [...Array(H).keys()];
+    const patterns = [...text.patterns], at = { ...intact }; // `at`: where queries, keys and values of layer 1 are
     let z = first.z, after = before;
-    if (L > 1) {
-      const at = { ...intact }, made = {}; // where queries, keys and values of layer 1 are, and what they are made from
-      for (const side of "QKV") {
-        const cuts = groups(cut, side, off0);
-        made[side] = `${removal}${JSON.stringify(cuts)}`;
-        if (made[side] === "all[]") continue;
-        at[side] = now[side];
-        if (held[side] === made[side]) continue;
-        held[side] = made[side];
-        if (touched) pass.read(1, side, hidden, now[side], padded);
-        else F.copyWithin(now[side], intact[side], intact[side] + padded * W);
-        for (const [readers, writers] of cuts) {
-          varying(writers, text);
-          pass.project(gone, D, pass.layers[1][side], goneSide, W, padded);
-          for (const h of readers) for (let i = 0; i < n; i++) for (let w = h * d_head; w < (h + 1) * d_head; w++) {
-            F[now[side] + i * W + w] -= F[goneSide + i * W + w];
-          }
+    if (touched) pass.write(0, without(off0, 0, first.z, mean, n), E, hidden, padded);
+    for (const side of L > 1 ? "QKV" : "") {
+      if (touched) pass.read(1, side, hidden, (at[side] = now[side]), padded);
+      for (const h of every) {
+        const writers = every.filter((g) => !off0.includes(g) && isCut(cut, side, h, g));
+        if (!writers.length) continue;
+        if (at[side] !== now[side]) F.copyWithin((at[side] = now[side]), intact[side], intact[side] + padded * W);
+        varying(writers, text);
+        pass.project(gone, D, pass.layers[1][side], goneSide, W, padded);
+        for (let i = 0; i < n; i++) for (let w = h * d_head; w < (h + 1) * d_head; w++) {
+          F[now[side] + i * W + w] -= F[goneSide + i * W + w];
         }
       }
-      const looking = frozen || (made.Q === "all[]" && made.K === "all[]") ? "all" : `${made.Q}|${made.K}`;
-      const mixing = `${looking}|${made.V}`;
-      z = intact.z;
-      if (mixing !== "all|all[]") {
-        z = now.z;
-        if (held.mixing !== mixing) {
-          const given = looking === "all";
-          held.patterns = given ? text.patterns[1] : new Float32Array(H * n * n);
-          pass.attend({ ...at, z }, n, { patterns: held.patterns, given });
-          held.mixing = mixing;
-        }
-      }
-      if (looking !== "all") patterns[1] = held.patterns;
-      text.last = { at };
-      pass.write(1, off1.length ? without(off1, 1, z, mean, n) : z, before, stream, padded);
-      after = stream;
     }
-    text.last = { ...text.last, off0, off1, mean, cut, z, patterns, after };
+    if (L > 1) {
+      const looks = !frozen && (at.Q === now.Q || at.K === now.K), changed = looks || at.V === now.V;
+      z = changed ? now.z : intact.z, after = stream;
+      if (looks) patterns[1] = new Float32Array(H * n * n);
+      if (changed) pass.attend({ ...at, z }, n, { patterns: patterns[1], given: !looks });
+      pass.write(1, off1.length ? without(off1, 1, z, mean, n) : z, before, stream, padded);
+    }
+    text.last = { at, off0, off1, mean, cut, z, patterns, after };
     return { n, patterns };
   }
 
@@ -287,8 +257,7 @@ function playEngine({ config, means }, bytes) {
       const left = mean ? means[0][g].reduce((sum, x, d) => sum + x * up[from + d], 0) : 0;
       values = values.fill(left);
     }
-    const isCut = cut.some(([r, s, w]) => s === side && (r < 0 || r === reader) && (w < 0 || w === g));
-    return isCut ? values.fill(values.reduce((a, b) => a + b, 0) / text.n) : values;
+    return isCut(cut, side, reader, g) ? values.fill(values.reduce((a, b) => a + b, 0) / text.n) : values;
   }
 
   // What is predicted after token i, with `target` in the list; what each head adds to the target's logit above the
@@ -330,7 +299,7 @@ function playEngine({ config, means }, bytes) {
     return { ...found, parts: { tokens, places, notes } };
   }
 
-  return { run, explain, allLogits, numbers: used() };
+  return { run, explain, allLogits };
 }
 
 // ---- what the worker does ----------------------------------------------------------------------------------------
@@ -342,7 +311,7 @@ function playServer() {
     load({ name, model, bytes }) {
       tokenizer ??= playTokenizer(model.tokenizer);
       engines[name] = { config: model.config, ...playEngine(model, bytes) };
-      return { bytes: 4 * engines[name].numbers };
+      return {};
     },
     // The text with these edits, and what is to be said of the token `at` (the last one, if there are fewer).
     run({ name, text, edits, at, head, logits = false }) {
@@ -356,7 +325,5 @@ function playServer() {
       const all = logits && allLogits(), milliseconds = performance.now() - began;
       return { ...found, ...said, patterns, ids, names, overlong: cut, at: i, followed, next, answer, logits: all,
         milliseconds };
-    },
-    encode: ({ texts }) => ({ ids: texts.map((text) => tokenizer.encode(text, Infinity).ids) }),
-  };
+    }, encode: ({ texts }) => ({ ids: texts.map((text) => tokenizer.encode(text, Infinity).ids) }), };
 }

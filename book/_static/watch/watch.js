@@ -9,14 +9,12 @@
   const short = (t) => (t >= 1e6 ? scaled(t, 1e6, "M") : t >= 1e3 ? scaled(t, 1e3, "K") : `${t}`);
   const BEGIN = 1e6, SLOW = [2.9e6, 6.5e6]; // tokens: where the film begins, and where it slows down
   const still = matchMedia("(prefers-reduced-motion: reduce)");
-  const SIDES = { Q: "queries", K: "keys", V: "values" };
 
   let film = null; // facts and arrays of the model that is shown
-  const state = { at: 0, head: 0, text: 0, place: [0, 0], side: "K" };
+  const state = { at: 0, head: 0, text: 0, place: [0, 0] };
   const ui = {};
   const { app, say } = heads.page(root, () => film && drawPattern(place()));
 
-  // ---- films --------------------------------------------------------------------------------------------------------
   const TYPES = { uint8: Uint8Array, uint16: Uint16Array, int16: Int16Array, float32: Float32Array };
   const known = new Map(); // by name: a promise of a film
 
@@ -36,7 +34,6 @@
     return facts;
   }
 
-  // ---- the numbers that are drawn -----------------------------------------------------------------------------------
   const S = () => film.tokens.length;
   const text = () => film.texts[state.text];
   const place = () => state.place[state.text];
@@ -58,7 +55,6 @@
 
   const lastTime = (i) => heads.lastTime(text().ids, i);
 
-  // ---- drawing ------------------------------------------------------------------------------------------------------
   function draw() {
     const began = performance.now();
     drawTime(), drawHeads(), drawAttention();
@@ -87,7 +83,7 @@
       heads.mark(button, h === state.head, role, `Head ${headName(h)}${role ? `, ${film.role_names[role]}` : ""}`);
     });
     if (n_layers > 1) {
-      const pairs = n_heads * n_heads, from = (3 * state.at + "QKV".indexOf(state.side)) * pairs;
+      const pairs = n_heads * n_heads, from = state.at * pairs;
       ui.lines.forEach((line, pair) => {
         const ratio = film.composition[from + pair];
         const idle = [n_heads + Math.floor(pair / n_heads), pair % n_heads].some((h) =>
@@ -126,7 +122,6 @@
     ui.pattern.draw(text().ids, (i, j) => rows[i][j], heads.ink(root, "--watch-ink"), chosen);
   }
 
-  // ---- moving through training --------------------------------------------------------------------------------------
   function go(at) {
     state.at = at;
     draw();
@@ -150,7 +145,6 @@
     drawAttention();
   }
 
-  // ---- links --------------------------------------------------------------------------------------------------------
   function address() {
     const { name, tokens } = film, t = short(tokens[state.at]), head = headName(state.head);
     return Object.entries({ t, head, model: name, text: state.text, at: place() }).map((pair) => pair.join("=")).join(
@@ -169,7 +163,6 @@
     if (/^\d+$/.test(at)) state.place[state.text] = Math.min(Number(at), text().names.length - 1);
   }
 
-  // ---- the page -----------------------------------------------------------------------------------------------------
   function timeline() {
     ui.slider = make("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": "Tokens seen",
       className: "watch-slider" });
@@ -223,8 +216,8 @@
     ui.heads = buttons, ui.lines = lines;
     const roles = film.role_names.slice(1).map((name, k) => make("span", { data: { role: k + 1 } }, name));
     ui.about = make("p", { className: "watch-about" });
-    const wide = "A line is as wide as the composition ratio (weights as stored) is above chance: colored from " +
-      `${film.composes} times chance on, pale for heads without effect.`;
+    const wide = "A line is as wide as the composition ratio of keys (weights as stored) is above chance. Colored: " +
+      `from ${film.composes} times chance on. Pale: a head without effect.`;
     const lined = L > 1 ? [make("p", { className: "watch-small" }, wide)] : [];
     return section(L > 1 ? "Who reads whom" : "Heads", box, make("p", { className: "watch-key" }, ...roles), ...lined,
       ui.about);
@@ -255,15 +248,13 @@
     ui.strip.replaceChildren(...ui.tokens);
   }
 
-  // What is not needed to watch: other models, the other text, other sides.
+  // What is not needed to watch: other models, the other text.
   function door() {
     const model = choices("Model", films.map(({ label }) => label), names.indexOf(film.name), (k) => open(names[k]));
-    const texts = film.texts.map(({ label }) => label), sides = Object.values(SIDES);
+    const texts = film.texts.map(({ label }) => label);
     const ofText = choices("Text", texts, state.text, (k) => (state.text = k, drawTokens(), drawAttention()));
-    const side = (k) => (state.side = "QKV"[k], drawHeads());
-    const reads = choices("Second layer reads with its", sides, "QKV".indexOf(state.side), side);
-    return make("details", { className: "watch-door" }, make("summary", {}, "Other models, texts and sides"),
-      ...(films.length > 1 ? [model] : []), ofText, ...(film.n_layers > 1 ? [reads] : []));
+    return make("details", { className: "watch-door" }, make("summary", {}, "Other models and texts"),
+      ...(films.length > 1 ? [model] : []), ofText);
   }
 
   function build() {
@@ -274,7 +265,6 @@
     heads.belowHeader(root, "--watch-top");
   }
 
-  // ---- from here ----------------------------------------------------------------------------------------------------
   let wanted; // the film that was chosen last
 
   async function open(name, linked = false) {

@@ -25,7 +25,8 @@ from transformer_circuits.models.registry import list_models, load_model, manife
 TEXTS = ("Made-up names", "Random tokens, twice")
 # What a head does. Of several roles, the last one is shown.
 ROLES = ("", "copying head", "previous-token head", "induction head", "without effect")
-FLOATS = ("previous_token", "rest", "induction", "positivity", "composition")
+FLOATS = ("previous_token", "rest", "induction", "positivity")
+KEYS = 1  # of the three sides: queries, keys, values
 LABELS = {  # models as people call them
     "attn-only-1l": "one layer",
     "attn-only-1l-smeared-keys": "one layer, keys that see their neighbor",
@@ -113,7 +114,9 @@ def token_name(tokenizer: Any, token: int) -> str:
 
 def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[dict[str, Any], bytes]:
     """Return where the arrays are that watch.js reads, and their bytes; `held`: the roles."""
-    arrays = {name: film[name].astype(np.float32) for name in FLOATS if name in film}
+    arrays = {name: film[name].astype(np.float32) for name in FLOATS}
+    if "composition" in film:
+        arrays["composition"] = film["composition"][:, KEYS].astype(np.float32)
     for k in range(len(TEXTS)):
         arrays |= {f"{name}_{k}": film[f"{name}_{k}"] for name in ("top_token", "pattern", "top_probability")}
     arrays["roles"] = held
@@ -143,7 +146,7 @@ def script(name: str, film: Film) -> str:
         "tokens": tokens.tolist(), "names": names, "role_names": ROLES, "idle": ROLES.index("without effect"),
         "curve": curve, "marks": marks(film, log), "start": start(film, log),
         "texts": [{"label": label, "ids": ids, "names": [names[i] for i in ids]} for label, ids in zip(TEXTS, texts)],
-        "composes": weights.COMPOSES, "widest": float(film["composition"].max()) if "composition" in film else None,
+        "composes": weights.COMPOSES, "widest": float(film["composition"][:, KEYS].max()) if "composition" in film else None,
         "arrays": arrays,
     }  # fmt: skip
     return as_script(facts, content)
