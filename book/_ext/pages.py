@@ -130,8 +130,8 @@ def link_to(app, figure: nodes.figure) -> nodes.paragraph:
 
 
 def number_by_file(app, env) -> None:
-    """Number chapters, their sections and their figures by the names of their files, as in 18.2 and A3.2: the story is not
-    in the order of the numbers, and Sphinx would count through.
+    """Number chapters, their sections and their figures by the names of their files, as in 18.2 and A3.2: the story is
+    not in the order of the numbers, and Sphinx would count through.
 
     Sphinx has assigned its numbers and has stored them when this runs, so that a later build does not take ours for a
     change.

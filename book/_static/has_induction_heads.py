@@ -1,4 +1,4 @@
-"""Does my model have induction heads?  python has_induction_heads.py gpt2   (needs torch and transformers, nothing else)"""
+"""Does my model have induction heads?  python has_induction_heads.py gpt2   (needs torch and transformers alone)"""
 
 import math
 import sys
@@ -18,13 +18,11 @@ with torch.no_grad():
     out = model(tokens, output_attentions=True)
 loss = torch.nn.functional.cross_entropy(out.logits[:, :-1].float().mT, tokens[:, 1:], reduction="none")
 first, second = loss[:, :n].mean(), loss[:, n + 1 :].mean()
-print(
-    f"loss: {first:.2f} in the first copy, {second:.2f} in the second; a uniform guess {math.log(config.vocab_size):.2f}"
-)
+guess = math.log(config.vocab_size)
+print(f"loss: {first:.2f} in the first copy, {second:.2f} in the second; a uniform guess {guess:.2f}")
 # From each token of the second copy, the attention to the token after its first occurrence.
 scores = torch.stack([A.diagonal(1 - n, -2, -1)[..., 2:].mean(dim=(0, 2)) for A in out.attentions])  # [layer, head]
 for layer, head in (scores >= 0.3).nonzero().tolist():
     print(f"head {layer}.{head}: {scores[layer, head]:.0%} of its attention")
-print(
-    f"{(scores >= 0.3).sum()} induction heads; the best score is {scores.max():.2f}, even attention would give {1 / n:.2f}"
-)
+best, even = scores.max(), 1 / n
+print(f"{(scores >= 0.3).sum()} induction heads; the best score is {best:.2f}, even attention would give {even:.2f}")

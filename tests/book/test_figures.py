@@ -55,7 +55,7 @@ def drawn(tmp_path, monkeypatch) -> dict[str, str]:
 
 
 def words(svg: str) -> list[str]:
-    return [text.get_text() for text in BeautifulSoup(svg, "html.parser").find_all("text")]
+    return [text.get_text() for text in BeautifulSoup(svg[svg.index("<svg") :], "html.parser").find_all("text")]
 
 
 def luminance(color: str) -> float:
