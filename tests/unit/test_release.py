@@ -86,7 +86,7 @@ def test_a_wheel_fetches_a_model_once_and_says_why_it_cannot(tmp_path, server, a
         server.server_close()
         unconnected, again = json.loads(process.communicate("\n")[0])
     start = "{0!r} is not on this machine, and could not be fetched from {1}/releases/{2}/{0}.zip: "
-    assert damaged.startswith(start.format(DAMAGED, address, place)) and "hash" in damaged
+    assert damaged.startswith(start.format(DAMAGED, address, place)) and "must have SHA-256" in damaged
     assert missing.startswith(start.format(OTHER, address, place)) and "404" in missing
     assert unconnected.startswith(start.format(OTHER, address, place) + "no connection; try again, or set")
     assert logits == load_model(MODEL, "cpu")(TOKENS)[0, -1, :5].tolist() and names == list_models()
