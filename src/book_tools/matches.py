@@ -300,7 +300,9 @@ def measure_competition(name: str = "attn-only-1l", n_windows: int | None = None
         tokens = torch.cat([tokens for _, tokens in data.held_out_documents()[first::2]])
         rows = tokens[: len(tokens) // n_ctx * n_ctx].view(-1, n_ctx)
         halves.append(torch.nn.functional.pad(rows, (1, 0), value=0)[:n_windows])
-    fit, test = competition.at_places(model, halves[0], every=4), competition.at_places(model, halves[1][::4], every=2)
+    halves[1] = halves[1][::4]
+    # The same positions, because a table says nothing about others.
+    fit, test = (competition.at_places(model, half, every=4) for half in halves)
     table = competition.least_squares(fit, d_vocab, n_ctx)
     by_position = competition.Table(
         torch.zeros_like(table.of_token), table.of_position, torch.zeros_like(table.of_token)
@@ -308,7 +310,7 @@ def measure_competition(name: str = "attn-only-1l", n_windows: int | None = None
     tables = {"share": competition.fit_to_loss(model, fit, table), "least_squares": table, "by_position": by_position}
 
     def by_window(log_D: Tensor | None) -> Tensor:
-        return competition.losses(model, test, log_D).view(len(halves[1][::4]), -1).mean(dim=1)
+        return competition.losses(model, test, log_D).view(len(halves[1]), -1).mean(dim=1)
 
     without, worth = by_window(None), by_window(None) - by_window(test.log_D)
     found: dict[str, Any] = {"heads_worth": pair(estimates.mean(worth))}

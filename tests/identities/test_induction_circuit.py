@@ -99,7 +99,7 @@ def effect_on_logit(model, row, to, at, reader, writer, mean, amount):
 def test_effects_of_a_key_are_those_of_removal_and_of_autograd(model):
     reader, writer, mean = (1, 2), (0, 0), random(model.cfg.d_head)
     given = {"two": model, "draws": [REPEATED], "best": 2, "previous": 0, "mean_z": mean[None]}
-    chapter = defined_in("17_how_far_to_trust_an_ablation", "effects", torch=torch, **given)
+    chapter = defined_in("17_what_an_induction_head_computes", "effects", torch=torch, **given)
     removal, gradient = chapter.removal, chapter.gradient
     for n in range(0, len(REPEATED.rows), 23):
         row, to, at = (int(x[n]) for x in (REPEATED.rows, REPEATED.destinations, REPEATED.targets))

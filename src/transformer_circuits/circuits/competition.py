@@ -10,12 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformer_lens.utilities import get_act_name
-
-from transformer_circuits.models.view import BATCH as ROWS
 
 RIDGE = 5.0  # observations by which a token's own numbers are pulled to those of all tokens
-BATCH, RATE, EPOCHS = 1024, 0.02, 2  # tokens a step of the fit to the loss
+BATCH, RATE, EPOCHS = 1024, 0.05, 3  # tokens a step of the fit to the loss
 
 
 class Heads(NamedTuple):
@@ -31,14 +28,19 @@ class Heads(NamedTuple):
 @torch.no_grad()
 def at_places(model: Any, windows: Int[Tensor, "row pos+1"], every: int) -> Heads:
     """Return what the heads do at every `every`-th position of windows of text, the start token left out."""
-    names = [get_act_name("attn_scores", 0), get_act_name("z", 0)]
     at = torch.arange(1, windows.shape[1] - 1, every)
-    found: list[list[Tensor]] = [[], []]
-    for rows in windows.split(ROWS):
-        _, cache = model.run_with_cache(rows[:, :-1], names_filter=names, stop_at_layer=1)
-        found[0].append(cache[names[0]][:, :, at].logsumexp(dim=-1).transpose(1, 2))
-        found[1].append(cache[names[1]][:, at])
-    log_D, z = (torch.cat(parts).flatten(0, 1) for parts in found)
+    later = torch.arange(windows.shape[1] - 1) > at[:, None]
+    W_Q, W_K, W_V = (W[0].transpose(0, 1).flatten(1) for W in (model.W_Q, model.W_K, model.W_V))
+    heads = model.cfg.n_heads, model.cfg.d_head
+    log_Ds, zs = [], []
+    for row in windows[:, :-1]:
+        content = model.W_E[row]
+        x = content + model.W_pos[: len(row)]
+        q, k, v = ((y @ W).unflatten(-1, heads).transpose(0, 1) for y, W in ((x[at], W_Q), (x, W_K), (content, W_V)))
+        scores = (q @ k.mT / heads[1] ** 0.5).masked_fill(later, -torch.inf)  # [head, place, src]
+        log_Ds.append(scores.logsumexp(dim=-1).T)
+        zs.append((scores.softmax(dim=-1) @ v).transpose(0, 1))
+    log_D, z = torch.cat(log_Ds), torch.cat(zs)
     place = at.repeat(len(windows))
     return Heads(windows[:, at].flatten(), windows[:, at + 1].flatten(), place, log_D, z)
 
