@@ -86,7 +86,7 @@ class TestInItsChapter:
 
     def test_paths(self, html, reused):
         page = reused.open(html / "notebooks" / "08_term_importance.html")
-        words, picture = page.locator("article").inner_text(), page.locator(".tc-live[data-kind=paths]")
+        words, picture = page.locator("article").text_content(), page.locator(".tc-live[data-kind=paths]")
 
         def loss():
             return float(re.search(r"Loss ([\d.]+) nats", picture.inner_text())[1])
