@@ -71,7 +71,7 @@ def _name_rows(names: Sequence[str], places: Sequence[float], bold: Collection[s
 def cells(values: ArrayLike, ax: Axes, *, color: str = "ink", below: str = "negative", largest: float = 1.0) -> None:
     """Draw a matrix as cells around whole coordinates, rows downwards: the page at 0, and at `largest` the color."""
     values = np.nan_to_num(np.asarray(values, dtype=float)) / largest
-    shades = SHADES if values.size < 1000 else SHADES // 3  # a large matrix would be a large picture
+    shades = SHADES if values.size < 1000 else SHADES // 4  # a large matrix would be a large picture
     shade = np.round(shades * values.clip(-1, 1)).astype(int)
     for level in np.unique(shade[shade != 0]):
         corners = np.argwhere(shade == level)[:, ::-1] - 0.5

@@ -69,4 +69,5 @@ def themed(svg: str, alt: str, prefix: str) -> str:
     svg = re.sub(r"'DejaVu Sans Mono'[^;\"]*", "var(--pst-font-family-monospace, monospace)", svg)
     # A hundredth of a point cannot be seen: outside of text, digits after it go.
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), re.sub(r" *\n *", " ", svg))
+    svg = re.sub(r"M (\S+) (\S+) L (\S+) \2 L \3 (\S+) L \1 \4 z ?", r"M\1 \2H\3V\4H\1z", svg)  # rectangles
     return svg.replace("<svg", f'<svg class="tc-picture" role="img" aria-label="{html.escape(alt)}"', 1)
