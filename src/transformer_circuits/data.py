@@ -75,7 +75,7 @@ def held_out_documents() -> list[tuple[dict[str, str | int], Int[Tensor, "pos"]]
 class BigramCounts:
     """How often each token followed each other one in the training text, as a sparse table in rows."""
 
-    row_start: Int[Tensor, "d_vocab+1"]
+    row_start: Int[Tensor, " start"]
     following: Int[Tensor, "pair"]  # token ids, ascending within a row
     count: Int[Tensor, "pair"]
 

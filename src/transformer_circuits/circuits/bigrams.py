@@ -1,7 +1,7 @@
 """How frequent tokens are in the training text, and tokens of similar frequency: chance for claims S1, S6, E6."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 from torch import Tensor
 
 from transformer_circuits.data import BigramCounts
@@ -17,7 +17,7 @@ def token_frequency(counts: BigramCounts) -> Float[Tensor, " d_vocab"]:
 
 
 def similarly_frequent(
-    frequency: Float[Tensor, " d_vocab"], tokens: Int[Tensor, "*shape"], within: int = 50, seed: int = 0
+    frequency: Num[Tensor, " d_vocab"], tokens: Int[Tensor, "*shape"], within: int = 50, seed: int = 0
 ) -> Int[Tensor, "*shape"]:
     """Return for each token a random other one, at most `within` ranks of frequency away (twice that at the ends).
     Raises ValueError for fewer than 2 * within + 1 tokens."""

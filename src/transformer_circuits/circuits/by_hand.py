@@ -40,7 +40,7 @@ def position_vectors(rates: Float[Tensor, "pair"], n: int) -> Float[Tensor, "n 2
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
-def rotation(rates: Float[Tensor, "pair"], steps: float) -> Float[Tensor, "2*pair 2*pair"]:
+def rotation(rates: Float[Tensor, "pair"], steps: float | int) -> Float[Tensor, "2*pair 2*pair"]:
     """The one matrix R with p_n @ R = p_(n + steps) for every n: each pair is turned by its own angle."""
     cos, sin = torch.diag((rates * steps).cos()), torch.diag((rates * steps).sin())
     return torch.cat([torch.cat([cos, -sin], dim=1), torch.cat([sin, cos], dim=1)])
@@ -100,7 +100,7 @@ class Stream:
         most = position * float(match[1:].max() - match.min())
         return cls(tokens, turn, n_ctx, *blocks, content, position, content + most / gap, sharpness(gap, len(tokens)))
 
-    def turned(self, block: Float[Tensor, "d_model 2*pair"], steps: float) -> Float[Tensor, "d_model 2*pair"]:
+    def turned(self, block: Float[Tensor, "d_model plane"], steps: float | int) -> Float[Tensor, "d_model plane"]:
         """Reads a position from a block, moved by `steps` tokens."""
         return block @ rotation(self.rates, steps).to(block)
 

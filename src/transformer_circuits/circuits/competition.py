@@ -26,7 +26,7 @@ class Heads(NamedTuple):
 
 
 @torch.no_grad()
-def at_places(model: Any, windows: Int[Tensor, "row pos+1"], every: int) -> Heads:
+def at_places(model: Any, windows: Int[Tensor, "row pos"], every: int) -> Heads:
     """Return what the heads do at every `every`-th position of windows of text, the start token left out."""
     at = torch.arange(1, windows.shape[1] - 1, every)
     later = torch.arange(windows.shape[1] - 1) > at[:, None]

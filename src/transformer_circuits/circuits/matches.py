@@ -173,7 +173,7 @@ class Text(NamedTuple):
 
 
 @torch.no_grad()
-def on_text(model: Any, windows: Int[Tensor, "row pos+1"], head: int) -> Text:
+def on_text(model: Any, windows: Int[Tensor, "row pos"], head: int) -> Text:
     """Return windows of text as one head of the second layer sees them."""
     names = [get_act_name(name, 1) for name in ("pattern", "v", "resid_post")]
     found = []

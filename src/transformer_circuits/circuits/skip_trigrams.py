@@ -39,7 +39,7 @@ NTH_DOCUMENT = 3
 # A destination is in the top share of its source's QK column, or a source in that of its destination's row.
 Axis = Literal["column", "row"]
 Forms = tuple[Sequence[int], ...]  # of source, destination, out: token ids with and without a leading space
-Ways = Int[Tensor, "3 way"]  # ways to split a word: ids of the whole, of its first piece, and of the rest
+Ways = Int[Tensor, "3 _way"]  # ways to split a word: ids of the whole, of its first piece, and of the rest
 
 
 def circuits(model: TransformerBridge) -> list[FactoredMatrix]:

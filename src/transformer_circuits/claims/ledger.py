@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
@@ -22,7 +22,6 @@ from transformer_circuits.paths import DATA
 
 CLAIMS_FILE = Path(__file__).with_name("claims.yml")
 FUNCTIONS = {"min": min, "max": max, "abs": abs}  # of criteria
-Number = float | tuple[float, float]  # a value, or an estimate and its standard error
 ERRORS = 2  # standard errors within which a value counts as being at its threshold
 
 
@@ -147,7 +146,7 @@ class Claim(Strict):
         """The tally that counts the claim: its group, except for a result that barely tests its statement."""
         return "weak" if self.weak and self.judged else self.group
 
-    def words(self, verdict: Verdict) -> str:
+    def words(self, verdict: str) -> str:
         """Return a verdict as pages show it: a question is answered."""
         return ANSWERS.get(verdict, verdict) if self.group == "question" else verdict
 
@@ -157,7 +156,7 @@ class Claim(Strict):
         return self.not_run or f"Not measured yet: see {self.chapter}."
 
     @property
-    def on_public(self) -> Self:
+    def on_public(self) -> "Claim":
         """The claim as a public model is judged by it."""
         if self.public is None:
             return self.on_unseen
@@ -165,7 +164,7 @@ class Claim(Strict):
         return self.on_unseen.model_copy(update={"optional": {}, **changed} if "values" in changed else changed)
 
     @property
-    def on_unseen(self) -> Self:
+    def on_unseen(self) -> "Claim":
         """The claim as it judges a model that no criterion was written for."""
         return self.model_copy(update={"unseen": self.unseen or "this one"})
 
@@ -261,12 +260,12 @@ def names_in(expression: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)} - FUNCTIONS.keys()
 
 
-def compute(expression: ast.expr, values: Mapping[str, float]) -> float:
+def compute(expression: ast.expr, values: Mapping[str, float | int]) -> float | int:
     """Evaluate a part of a criterion, which claims.yml alone decides: arithmetic and FUNCTIONS over named numbers."""
     return eval(compile(ast.Expression(expression), "claims.yml", "eval"), {"__builtins__": FUNCTIONS}, dict(values))
 
 
-def unmet(criterion: str, values: Mapping[str, float]) -> list[ast.Compare]:
+def unmet(criterion: str, values: Mapping[str, float | int]) -> list[ast.Compare]:
     """Return those comparisons of a criterion, joined by `and`, that are not met. A comparison with an optional value
     that was not measured is one of them."""
     tree = ast.parse(criterion, mode="eval").body
@@ -292,7 +291,7 @@ def claim_of(id: str) -> Claim:
     return claims[id]
 
 
-def measured(claim: Claim, given: Mapping[str, float]) -> dict[str, float]:
+def measured(claim: Claim, given: Mapping[str, object]) -> dict[str, float]:
     """Return what was measured as finite numbers, in the order of claims.yml. Raises LedgerError for names and numbers
     that do not fit."""
     try:
@@ -316,7 +315,7 @@ def measured(claim: Claim, given: Mapping[str, float]) -> dict[str, float]:
     return {name: numbers[name] for name in known if name in numbers}
 
 
-def verdict_on(claim: Claim, numbers: Mapping[str, float]) -> Verdict:
+def verdict_on(claim: Claim, numbers: Mapping[str, float | int]) -> Verdict:
     """Return the verdict on measured values, by the claim's criterion; at most "partly" if the claim is `undecided`."""
     if claim.kind == "identity":
         return Verdict.HOLDS if max(map(abs, numbers.values())) < claim.tolerance else Verdict.FAILS
@@ -327,7 +326,7 @@ def verdict_on(claim: Claim, numbers: Mapping[str, float]) -> Verdict:
     return Verdict.NOT_REPRODUCED if unmet(claim.partly, numbers) else Verdict.PARTLY
 
 
-def within_error(claim: Claim, numbers: Mapping[str, float]) -> bool:
+def within_error(claim: Claim, numbers: Mapping[str, float | int]) -> bool:
     """Return whether moving one value by ERRORS of its standard errors, up or down, changes the verdict."""
     verdicts = {verdict_on(claim, numbers)}
     for name, error in claim.errors.items():
@@ -336,14 +335,7 @@ def within_error(claim: Claim, numbers: Mapping[str, float]) -> bool:
     return len(verdicts) > 1
 
 
-def judge(
-    id: str,
-    value: Number | Mapping[str, Number] | None = None,
-    *,
-    detail: str = "",
-    public: bool = False,
-    **values: Number,
-) -> Record:
+def judge(id: str, value: object = None, *, detail: str = "", public: bool = False, **values: object) -> Record:
     """Judge what a chapter measured for a claim, by the criterion in claims.yml.
 
     `value` or keywords: the numbers that claims.yml names, a pair being an estimate and its standard error; for an

@@ -27,7 +27,7 @@ DIGITS = 3  # of a measured number
 YES_OR_NO = "yes or no"
 
 
-def show_number(x: float, digits: int = DIGITS) -> str:
+def show_number(x: float | int, digits: int = DIGITS) -> str:
     """Write a number in a few digits: whole numbers and large ones without a point, tiny ones as 1.2e−6."""
     if x == int(x) or abs(x) >= 10**digits - 0.5:
         text = f"{x:z,.0f}"
@@ -48,7 +48,7 @@ def show_quantity(x: float, unit: str = "", digits: int = DIGITS) -> str:
     return f"{show_number(x, digits)} {unit}".strip()
 
 
-def show_values(claim: Claim, values: Mapping[str, float]) -> list[tuple[str, str]]:
+def show_values(claim: Claim, values: Mapping[str, float | int]) -> list[tuple[str, str]]:
     """Return what was measured and how much, as pairs of words; a standard error follows its value."""
     if claim.kind == "identity":
         names = [claim.error if name == "error" else f"error, {name}" for name in values]
@@ -57,7 +57,7 @@ def show_values(claim: Claim, values: Mapping[str, float]) -> list[tuple[str, st
     return [(claim.label(name), show_estimate(claim, name, values)) for name in measured]
 
 
-def show_estimate(claim: Claim, name: str, values: Mapping[str, float], digits: int = DIGITS) -> str:
+def show_estimate(claim: Claim, name: str, values: Mapping[str, float | int], digits: int = DIGITS) -> str:
     """Write a measured value with its unit, and with its standard error if it has one: "49.6% ± 0.7%"."""
     unit, error = claim.quantities[name].unit, values.get(claim.errors.get(name, ""))
     if error is None:
@@ -78,7 +78,7 @@ def unmet_conditions(record: Record) -> list[str]:
     return [needed(claim, part, record.values) for part in parts] or [UNDECIDED]
 
 
-def needed(claim: Claim, part: ast.Compare, values: Mapping[str, float]) -> str:
+def needed(claim: Claim, part: ast.Compare, values: Mapping[str, float | int]) -> str:
     """Write a comparison that is not met: "best induction score 40.7%, needs ≥ 50%"."""
     names = sorted(names_in(part.left), key=list(claim.quantities).index)
     if absent := [name for name in sorted(names_in(part)) if name not in values]:

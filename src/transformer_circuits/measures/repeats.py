@@ -60,7 +60,7 @@ class Repeated(NamedTuple):
         row, position = self._inside(1)
         return position - self.length[row] + 1
 
-    def by_copy(self, values: Float[Tensor, "row pos-1"]) -> Float[Tensor, "copy=2"]:
+    def by_copy(self, values: Float[Tensor, "row predicted"]) -> Float[Tensor, "copy=2"]:
         """Return the mean over each copy of a value per predicted token; its first token is left out."""
         copies = (self._inside(copy, skip=1) for copy in range(2))
         return torch.stack([values[row, position - 1].mean() for row, position in copies])

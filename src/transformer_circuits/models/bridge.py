@@ -147,7 +147,7 @@ class _Attention(AttentionBridge):
     supports_attn_result = True
     supports_split_qkv_fork = False
 
-    def forward(self, residual: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, residual: Tensor, positions: Tensor) -> tuple[Tensor, Tensor | None]:
         self.o._result_fn = self.hook_result.__call__ if self.config.use_attn_result else None
         hooks = {"pattern_fn": self.hook_pattern, "scores_fn": self.hook_attn_scores}
         if not any(point.has_hooks() for point in hooks.values()):
@@ -258,12 +258,12 @@ def _start_tokens(tokenizer: Any, config: Any) -> list[int]:
 
 def reading(model: TransformerBridge) -> Reading:
     """Return what a model is given to read, as decided at loading; for a bridge made or changed by hand, now."""
-    tokenizer, decided = getattr(model, "reading", (None, None))
+    tokenizer, decided = getattr(model, "decided", (None, None))
     if decided is None or tokenizer is not model.tokenizer:
         original = model.original_model
         ours = BOS if isinstance(original, Transformer) else None
         decided = decide(model.cfg.d_vocab, model.tokenizer, getattr(original, "config", None), ours)
-        model.reading = model.tokenizer, decided
+        model.decided = model.tokenizer, decided
     return decided
 
 
@@ -274,7 +274,7 @@ def set_reading(model: TransformerBridge, tokenizer: Any = None, start: int | No
         raise WeightsError(f"the start token must be 0 to {model.cfg.d_vocab - 1}, got {start}")
     config = getattr(model.original_model, "config", None)
     decided = decide(model.cfg.d_vocab, tokenizer or model.tokenizer, config, start)
-    model.reading = model.tokenizer, decided
+    model.decided = model.tokenizer, decided
 
 
 def start_token(model: TransformerBridge) -> int:

@@ -69,7 +69,7 @@ def learning_step(
 
 
 def first_guesses(
-    logits: Float[Tensor, "row pos-1 d_vocab"], tokens: Int[Tensor, "row pos"], known: Bool[Tensor, "row pos"]
+    logits: Float[Tensor, "row predicted d_vocab"], tokens: Int[Tensor, "row pos"], known: Bool[Tensor, "row pos"]
 ) -> float:
     """Return the fraction of known tokens for which the first guess is right."""
     right = logits.argmax(dim=-1) == tokens[:, 1:]
