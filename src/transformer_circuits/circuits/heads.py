@@ -167,7 +167,9 @@ def read_by(model: TransformerBridge, tokens: Int[Tensor, "row pos"], head: int)
     return Read(*sides)
 
 
-def keep(parts: Read, in_keys: Sequence[int], in_queries: Sequence[int], gain: float | int = 1) -> tuple[Tensor, Tensor]:
+def keep(
+    parts: Read, in_keys: Sequence[int], in_queries: Sequence[int], gain: float | int = 1
+) -> tuple[Tensor, Tensor]:
     """Return queries and keys that read these first-layer heads only, and the means of the others. `gain`: how many
     times the embedding is added to the queries."""
     queries = gain * parts.queries[EMBEDDING] + parts.queries[CONSTANT] + parts.queries[list(in_queries)].sum(dim=0)

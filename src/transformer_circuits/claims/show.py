@@ -39,7 +39,7 @@ def show_number(x: float | int, digits: int = DIGITS) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def show_quantity(x: float, unit: str = "", digits: int = DIGITS) -> str:
+def show_quantity(x: float | int, unit: str = "", digits: int = DIGITS) -> str:
     """Write a number with its unit; a share in percent, 1 and 0 of unit "yes or no" as words."""
     if unit == YES_OR_NO:
         return "yes" if x else "no"

@@ -1,6 +1,6 @@
 """Standard errors of numbers that are estimated from a sample."""
 
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from torch import Tensor
 
 
@@ -9,7 +9,7 @@ def mean(values: Float[Tensor, "draw *rest"]) -> tuple[Tensor, Tensor]:
     return values.mean(dim=0), values.std(dim=0) / len(values) ** 0.5
 
 
-def ratio(parts: Float[Tensor, "*batch n"], wholes: Float[Tensor, "*batch n"]) -> tuple[Tensor, Tensor]:
+def ratio(parts: Float[Tensor, "*batch n"], wholes: Num[Tensor, "*batch n"]) -> tuple[Tensor, Tensor]:
     """Return the sum of `parts` over that of `wholes` for n independent windows or draws, and its standard error."""
     total = wholes.sum(dim=-1)
     found = parts.sum(dim=-1) / total

@@ -92,18 +92,18 @@ def matrices(model: TransformerBridge) -> dict[str, Tensor]:
 
 
 def from_matrices(
-    W_E: Float[Tensor, "d_vocab d_model"],
-    W_pos: Float[Tensor, "n_ctx d_model"],
-    W_Q: Float[Tensor, "layer head d_model d_head"],
-    W_K: Float[Tensor, "layer head d_model d_head"],
-    W_V: Float[Tensor, "layer head d_model d_head"],
-    W_O: Float[Tensor, "layer head d_head d_model"],
-    W_U: Float[Tensor, "d_model d_vocab"],
+    W_E: Float[Tensor, "..."],
+    W_pos: Float[Tensor, "..."],
+    W_Q: Float[Tensor, "..."],
+    W_K: Float[Tensor, "..."],
+    W_V: Float[Tensor, "..."],
+    W_O: Float[Tensor, "..."],
+    W_U: Float[Tensor, "..."],
     standard_positions: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
 ) -> TransformerBridge:
     """Return a hooked attention-only model of these weights: `from_matrices(**matrices(model) | {"W_E": W})` edits one.
-    Raises ValueError for shapes that do not fit together, and for NaN or infinity."""
+    AXES has their shapes. Raises ValueError for shapes that do not fit together, and for NaN or infinity."""
     sizes: dict[str, int] = {}
     for (name, axes), W in zip(AXES.items(), (W_E, W_pos, W_Q, W_K, W_V, W_O, W_U)):
         for axis, size in zip(axes, W.shape):

@@ -31,7 +31,7 @@ def released() -> list[str]:
     return [] if paths.CLONE else [name for name in checksums() if name != BOOK_DATA]
 
 
-def data_file(name: str) -> Path:
+def data_file(name: str | Path) -> Path:
     """Return a file of the book's data, which is fetched if it is not there. Raises WeightsError if it cannot be."""
     if not paths.CLONE and not paths.DATA.is_dir():
         fetch(BOOK_DATA, paths.DATA)
