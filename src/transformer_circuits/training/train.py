@@ -271,10 +271,8 @@ class Run:
         with self.accelerator.main_process_first():
             files = [packed(data, side, shape.d_vocab) for side in ("train", "held_out")]
         # Another corpus may take the place of this one: what is read, and exported, is what was there at the start.
-        self.tokenizer, self.opened = (
-            tokenizer_of(data, shape.d_vocab),
-            [open(file, "rb") for file in files if file.exists()],
-        )
+        self.tokenizer = tokenizer_of(data, shape.d_vocab)
+        self.opened = [open(file, "rb") for file in files if file.exists()]
         sides = shape.n_ctx, shape.d_vocab, config.seed
         on_gpu = device if device.type == "cuda" else None
         self.windows = Windows(files[0], *sides, config.without_start, config.planted, on_gpu)
@@ -309,6 +307,7 @@ class Run:
         self.bar = tqdm(desc=name, initial=done, total=total, **looks)
 
     def digests(self) -> dict[str, str]:
+        """Return what identifies the text, by file, as it is now in the files that were opened at the start."""
         return {Path(file.name).name: digest(file) for file in self.opened}
 
     def seconds(self, loss: NextTokenLoss, precision: str, windows: int, n_ctx: int) -> float:
