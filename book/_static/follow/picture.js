@@ -6,7 +6,7 @@
 const picture = (() => {
   "use strict";
   const { make, svg, set, clamp, signed, percent } = dom;
-  const WIDE = 600; // pixels from which on tokens stand side by side; below, one under the other
+  const WIDE = 600, BESIDE = 860; // pixels from which on tokens stand side by side, and the next token beside them
   const code = (token) => make("code", { className: "token", textContent: token });
   /** Tagged template: strings, and elements or tokens (each in a list of its own). */
   const say = (strings, ...values) => strings.flatMap((string, i) => {
@@ -59,7 +59,7 @@ const picture = (() => {
   /** `place(i, depth)`: a point above (depth > 0) or below a token; on a narrow page, to its right or left. */
   function geometry(names, width) {
     const sizes = names.map((name) => [...name].length), n = names.length;
-    if (width < WIDE) {
+    if (width < WIDE - 1) {
       const gap = 19.5, left = 72, right = left + 12 + 8 * Math.min(14, Math.max(...sizes)), y = (i) => 14 + gap * i;
       return { wide: false, width, height: gap * n + 8, room: width - right - 70, below: 30, start: 6, font: 13,
         place: (i, depth) => [depth > 0 ? right + depth : left + depth, y(i)], token: (i) => [right, y(i) + 4],
@@ -89,9 +89,8 @@ const picture = (() => {
     const layers = ["low", "chips", "high", "scores", "tokens"].map(group), [low, chips, high, scores, tokens] = layers;
     const root = svg("svg", { class: "tc-arcs" }, ...layers), labels = make("div", { className: "tc-labels" });
     const scroll = make("div", { className: "tc-scroll" }, make("div", { className: "tc-sheet" }, root, labels));
-    const list = make("ul", { className: "tc-next" }), title = make("p", { className: "tc-panel-title" });
-    const panel = make("div", { className: "tc-panel" }, title, list);
-    title.textContent = "The model’s next token";
+    const title = make("p", { className: "tc-panel-title" }, "The model’s next token");
+    const list = make("ul", { className: "tc-next" }), panel = make("div", { className: "tc-panel" }, title, list);
     let G, drawn = "", known = new Map(), last = null, width = 0;
     host.replaceChildren(scroll, panel);
     if (choose) {
@@ -115,12 +114,13 @@ const picture = (() => {
     }
 
     function build({ names }) {
-      const wide = Math.floor(scroll.clientWidth || 640), key = JSON.stringify([names, wide]);
+      const whole = host.clientWidth || WIDE;
+      host.classList.toggle("tc-tall", whole < WIDE), host.classList.toggle("tc-below", whole < BESIDE);
+      const wide = Math.floor(scroll.clientWidth || WIDE), key = JSON.stringify([names, wide]);
       if (key === drawn) return;
       drawn = key, G = geometry(names, wide), known = new Map();
       for (const layer of layers) layer.replaceChildren();
       set(root, { viewBox: `0 0 ${G.width} ${G.height}`, width: G.width, height: G.height });
-      host.classList.toggle("tc-tall", !G.wide);
       names.forEach((name, i) => {
         const [x, y] = G.token(i), anchor = G.wide ? "middle" : "end";
         const text = svg("text", { x, y, "text-anchor": anchor, "font-size": G.font }, name);
@@ -272,11 +272,11 @@ const picture = (() => {
     }
 
     function resized() {
-      if (!last || !scroll.clientWidth || scroll.clientWidth === width) return;
-      width = scroll.clientWidth;
+      if (!last || !host.clientWidth || host.clientWidth === width) return;
+      width = host.clientWidth;
       show(last.view, last);
     }
-    if (window.ResizeObserver) new ResizeObserver(resized).observe(scroll);
+    if (window.ResizeObserver) new ResizeObserver(resized).observe(host);
     else addEventListener("resize", resized);
     return { show };
   }
