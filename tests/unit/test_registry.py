@@ -168,11 +168,16 @@ def test_a_hub_name_of_another_kind_goes_to_transformer_lens(hub, monkeypatch):
         start_token(bridge)
 
 
-def test_what_transformer_lens_cannot_load_is_one_sentence_and_code_in_a_folder_is_not_run(tmp_path):
-    own = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "none", "auto_map": own}))
+@pytest.mark.parametrize("settings, said", [
+    ({"model_type": "none", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}, "it needs code of its own, which is not run"),
+    ({"model_type": "nothing"}, "TransformerLens has no bridge for its architecture; choose another one"),
+    ({"model_type": "xlnet", "architectures": ["XLNetLMHeadModel"]}, "TransformerLens has no bridge for its architecture"),
+    ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "it has no weights in a format of the transformers library"),
+])  # fmt: skip
+def test_what_transformer_lens_cannot_load_is_one_sentence_and_code_in_a_folder_is_not_run(tmp_path, settings, said):
+    (tmp_path / "config.json").write_text(json.dumps(settings))
     (tmp_path / "own.py").write_text("raise SystemExit('remote code ran')")
-    with pytest.raises(WeightsError, match=r"^[^\n]*' could not be loaded: [^\n]*$"):
+    with pytest.raises(WeightsError, match=rf"^[^\n]*' could not be loaded: {said}[^\n]*$"):
         load_model(tmp_path)
 
 

@@ -32,6 +32,8 @@ CONSTANT = re.compile(
 
 # What libraries say, and what it means for a reader.
 CAUSES = {
+    "custom code": "it needs code of its own, which is not run here; choose a model of a common architecture",
+    "no file named": "it has no weights in a format of the transformers library; fetch it again",
     "rchitecture": "TransformerLens has no bridge for its architecture; choose another one, such as GPT-2's or Llama's",
     "(?i)incomplete|deserializing header": "its weights are incomplete; fetch it again",
     "(?i)offline|connect|resolve": "the hub is not reached; connect to a network",
