@@ -23,7 +23,6 @@ from transformer_circuits.models.bridge import matrices
 
 MODELS = {"attn-only-2l": "model.js", "attn-only-1l": "one.js"}  # the second is loaded when a reader asks for it
 MODEL = next(iter(MODELS))
-EXAMPLE = "Peter met Mrs. Gramley, and Mr. Gramley laughed."  # the name occurs nowhere in the training text
 CODE = ("tree_broadcast_center", 14)  # a held-out passage, and how many lines of it
 SEGMENT = 12  # random tokens, which come twice
 

@@ -140,13 +140,14 @@ def script(name: str, film: Film) -> str:
     arrays, content = packed(film, roles(film, log, ablation.recorded_effects(name), copying))
     best = film["induction"].max(axis=(1, 2)).tolist()
     curve = {"title": "Best induction score", "values": best, "threshold": attention.INDUCTION_HEAD}
+    widest = float(film["composition"][:, KEYS].max()) if n_layers > 1 else None
     facts = {
         "name": name, "n_layers": n_layers, "n_heads": n_heads,
         "top": film["top_token_0"].shape[2],
         "tokens": tokens.tolist(), "names": names, "role_names": ROLES, "idle": ROLES.index("without effect"),
         "curve": curve, "marks": marks(film, log), "start": start(film, log),
         "texts": [{"label": label, "ids": ids, "names": [names[i] for i in ids]} for label, ids in zip(TEXTS, texts)],
-        "composes": weights.COMPOSES, "widest": float(film["composition"][:, KEYS].max()) if "composition" in film else None,
+        "composes": weights.COMPOSES, "widest": widest,
         "arrays": arrays,
     }  # fmt: skip
     return as_script(facts, content)
