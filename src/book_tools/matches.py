@@ -329,10 +329,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Measure what induction heads compute.")
     parser.add_argument("models", nargs="+", help=f"names of two-layer attention-only models, or {' and '.join(OTHER)}")
     options = parser.parse_args(arguments)
-    record = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
     for name in options.models:
-        record[name] = OTHER[name]() if name in OTHER else measure(name)
-        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+        found = OTHER[name]() if name in OTHER else measure(name)
+        record = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
+        RECORD.write_text(json.dumps(record | {name: found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

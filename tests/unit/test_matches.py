@@ -80,7 +80,7 @@ def test_a_table_recovers_denominators_without_competition_and_a_fit_lowers_the_
     logits = model(tokens[:, :-1])[:, 1:]
     direct = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 2:].flatten())
     torch.testing.assert_close(plain, direct, rtol=0, atol=1e-6)
-    bad = competition.Table(*(part.double() + 0.5 for part in table))
+    bad = competition.Table(table.of_token, table.of_position + 2.0, table.slope)  # too little of every head
     fitted = competition.fit_to_loss(model, places, bad)
     before, after = (
         competition.losses(model, places, t(places.tokens, places.positions)).mean() for t in (bad, fitted)
