@@ -35,6 +35,14 @@ def opened(page: Page, address: str) -> Page:
     return page
 
 
+def forbidding_workers(site: Path) -> Path:
+    """Return the page as a server sends it whose content policy forbids workers."""
+    policy = '<meta http-equiv="Content-Security-Policy" content="worker-src \'none\'">'
+    page = site.with_name(f"{site.stem}_without_workers.html")
+    page.write_text(site.read_text().replace(HEAD, HEAD + policy))
+    return page
+
+
 def follow(page: Page, fragment: str) -> None:
     """Go to another address of the page, as a link in it does, and wait until its script has heard of it."""
     heard = "addEventListener('hashchange', heard, { once: true })"

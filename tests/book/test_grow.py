@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from live_page import OnAPhone, make_site, opened
+from live_page import OnAPhone, forbidding_workers, make_site, opened
 from playwright.sync_api import expect
 from torch.nn.functional import cross_entropy
 
@@ -142,6 +142,12 @@ def test_a_link_has_the_settings_and_a_hostile_one_is_ignored(page, site, watche
     page = opened(watched.page, f"{site.as_uri()}#{hostile}")
     expect(page.get_by_role("radio")).to_have_count(8)
     assert page.locator("#grow img").count() == 0
+
+
+def test_a_server_that_forbids_workers_is_told(site, watched):
+    watched.page.goto(forbidding_workers(site).as_uri())
+    expect(watched.page.locator("[role=status]").first).to_contain_text("does not let the page start a worker")
+    watched.complaints.clear()
 
 
 class TestGrow(OnAPhone):

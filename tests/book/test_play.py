@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from jaxtyping import Float
-from live_page import LivePage, follow, make_site, opened
+from live_page import LivePage, follow, forbidding_workers, make_site, opened
 from playwright.sync_api import expect
 from torch import Tensor
 
@@ -262,11 +262,11 @@ def test_an_edit_is_answered_at_once(page):
 
 def test_a_server_that_forbids_workers_is_told_and_the_sentences_stay(site, watched):
     page = watched.page
-    page.add_init_script("window.Worker = function () { throw new Error('refused'); }")
-    page.goto(site.as_uri())
+    page.goto(forbidding_workers(site).as_uri())
     expect(page.locator(".tc-status")).to_contain_text("does not let the page start a worker")
     page.get_by_role("button", name="Cut the notes").click()
     expect(page.locator(".tc-say")).to_contain_text("Without the notes")
+    watched.complaints.clear()
 
 
 def test_texts_are_those_of_the_module(page):
