@@ -36,7 +36,7 @@ class Parts(NamedTuple):
     keys: Float[Tensor, "part row pos d_head"]
 
 
-def _sides(model: Any, head: int, parts: Sequence[Float[Tensor, "row pos d_model"]]) -> Parts:
+def _sides(model: Any, head: int, parts: Sequence[Float[Tensor, "... pos d_model"]]) -> Parts:
     rows = torch.stack([part.expand_as(parts[0]) for part in parts])
     return Parts(rows @ model.W_Q[1, head], rows @ model.W_K[1, head])
 

@@ -60,7 +60,7 @@ class Windows:
             integers = np.int16 if d_vocab <= 1 << 15 else np.int32  # PyTorch cannot index uint16 on every device
             self.resident = torch.from_numpy(self.text.astype(integers)).to(resident)
 
-    def rows(self, windows: Sequence[int]) -> Tensor:
+    def rows(self, windows: Sequence[int] | np.ndarray) -> Tensor:
         """Return windows by number, unchanged: the start token and the text."""
         return torch.from_numpy(np.insert(self.text[windows].astype(np.int64), 0, BOS, axis=1))
 
