@@ -179,7 +179,7 @@
     const random = ({ words, length }) => {
       const drawn = new Set();
       while (drawn.size < length) drawn.add(words[Math.floor(Math.random() * words.length)]);
-      return [...drawn, ...drawn].join("");
+      return [...drawn, ...[...drawn].slice(0, -2)].join("");
     };
     ui.texts.append(...Object.entries(data.sentences).map(([label, { text }]) => button(label, () => set({ text }))),
       ...facts.texts.map((each) => button(each.label, () => set({ text: each.text ?? random(each) }))));

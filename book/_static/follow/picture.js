@@ -146,12 +146,12 @@ const picture = (() => {
       high.querySelector(".moving")?.remove();
       if (step === 0 || step > 4) drawHigh(view, step, hot);
       for (const each of known.values()) if (!each.asked) each.style.opacity = "0";
-      tell(view, step, words, hot);
       list.replaceChildren(...next(view, before));
       panel.classList.toggle("tc-lit", step === 7);
       const [x, y] = G.place(at, 0), seen = `${drawn}${at}`, left = x - 0.8 * scroll.clientWidth;
       if (scroll.dataset.seen !== seen) scroll.scrollTo({ left, top: G.wide ? 0 : y - 0.8 * scroll.clientHeight });
       scroll.dataset.seen = seen; // the token that asks comes into view
+      tell(view, step, words, hot);
     }
 
     /** The tokens that matter, and, at the first step, the run that occurs twice. */
@@ -258,8 +258,8 @@ const picture = (() => {
         if (cut) box.append(make("button", { type: "button", className: "tc-cut", onclick: () => cut(what), ...names },
           off ? "↺" : "✂"));
         into.append(box);
-        const [x, y] = places[what], half = box.offsetWidth / 2; // inside the picture
-        box.style.left = `${clamp(x, half + 2, G.width - half - 2)}px`, box.style.top = `${y}px`;
+        const [x, y] = places[what], half = box.offsetWidth / 2 + 2, from = scroll.scrollLeft; // within what is seen
+        box.style.left = `${clamp(x, from + half, from + scroll.clientWidth - half)}px`, box.style.top = `${y}px`;
       }
     }
 

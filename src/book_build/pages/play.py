@@ -24,7 +24,7 @@ from transformer_circuits.models.bridge import matrices
 MODELS = {"attn-only-2l": "model.js", "attn-only-1l": "one.js"}  # the second is loaded when a reader asks for it
 MODEL = next(iter(MODELS))
 CODE = ("tree_broadcast_center", 14)  # a held-out passage, and how many lines of it
-SEGMENT = 12  # random tokens, which come twice
+SEGMENT = 7  # random tokens; they come again, but for the last two
 
 
 # ---- the model as a script -------------------------------------------------------------------------------------------
@@ -64,9 +64,10 @@ def texts(model: TransformerBridge) -> list[dict[str, Any]]:
         for i, name in enumerate(vocabulary())
         if re.fullmatch(" [a-z]{4,}", name) and model.tokenizer.encode(name, add_special_tokens=False) == [i]
     ]
+    sentence = passage("candide").split(". ")[0]  # it ends within a name that it has named before
     return [
         {"label": "Random tokens, twice", "words": words, "length": SEGMENT},
-        {"label": "A sentence of Candide", "text": passage("candide").split(". ")[0] + "."},
+        {"label": "A sentence of Candide", "text": sentence[: sentence.rindex("Candide") + len("Cand")]},
         {"label": "Python", "text": "\n".join(passage(CODE[0]).splitlines()[: CODE[1]]).rstrip()},
     ]
 
