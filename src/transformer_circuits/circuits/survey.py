@@ -261,7 +261,7 @@ def answers(
     reader, writer = heads.head_name(read.reader), heads.head_name(read.writer)
     for side, ratio, random in zip(weights.SIDES, read.ratios, read.chance):
         most = ratio.where(seen.working[: len(ratio)], 0).max()
-        rows.append((f"{side}-composition of {reader}, highest ratio", f"{most:.1f}", f"{random.max():.1f}"))
+        rows.append((f"{side}-composition of {reader}, weights as stored", f"{most:.1f}", f"{random.max():.1f}"))
     rows.append((f"match of {reader} with {writer}, positivity", f"{read.match:z.2f}", f"0 ± {read.random_match:.2f}"))
     if kept is not None and kept.intact >= attention.INDUCTION_HEAD:
         mean = f"{sum(kept.others) / len(kept.others) / kept.intact:.0%}" if kept.others else ""
