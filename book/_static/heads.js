@@ -82,7 +82,7 @@ const heads = (() => {
     tokens.forEach((each, j) => {
       const a = j <= i ? attention(j) : 0;
       each.style.setProperty("--a", a.toFixed(3));
-      for (const [name, on] of [["strong", a > 0.5], ["ahead", j > i], ["lasttime", j === next]])
+      for (const [name, on] of [["ahead", j > i], ["lasttime", j === next]])
         each.classList.toggle(`watch-${name}`, on);
       each.setAttribute("aria-selected", j === i);
     });
