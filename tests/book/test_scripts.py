@@ -28,3 +28,18 @@ def tsc() -> str:
 def test_scripts_name_only_what_exists(tsc):
     checked = subprocess.run([tsc, "-p", HERE / "tsconfig.json"], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
+
+
+def test_no_line_of_a_script_is_longer_than_one_of_python():
+    listed = subprocess.run(
+        ["git", "ls-files", "book/_static/*.js"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    scripts = [ROOT / name for name in listed.stdout.split() if "mathjax" not in name]
+    assert len(scripts) > 10
+    long = [
+        f"{path.name}:{i}"
+        for path in scripts
+        for i, line in enumerate(path.read_text().split("\n"), 1)
+        if len(line) > 120
+    ]
+    assert long == []
