@@ -90,7 +90,7 @@ def _future(rows: int, columns: int, ax: Axes) -> None:
     ax.add_patch(PathPatch(Path([*outline, outline[0]]), fc="band", lw=0, zorder=0))
 
 
-def frame(places: Iterable[tuple[int, int]], ax: Axes) -> None:
+def frame(places: Iterable[tuple[int, int]] | np.ndarray, ax: Axes) -> None:
     """Frame selected cells, each (row, column)."""
     boxes = [Rectangle((column - 0.5, row - 0.5), 1, 1) for row, column in places]
     ax.add_collection(PatchCollection(boxes, fc="none", ec="frame", lw=1.4, zorder=3))

@@ -11,6 +11,7 @@ trainer reports. Tensor names are those of `Transformer.state_dict()` without `p
 import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import re
@@ -18,7 +19,7 @@ import reprlib
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -266,7 +267,7 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def save_arrays(file: Path | BinaryIO, **arrays: np.ndarray) -> None:
+def save_arrays(file: Path | io.IOBase, **arrays: np.ndarray) -> None:
     """Write an .npz that `np.load` reads, with LZMA a quarter smaller than `np.savez_compressed`; equal arrays give
     equal bytes."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:

@@ -82,7 +82,7 @@ class Windows:
         windows = np.concatenate(parts)
         rows = self.rows(windows)
         if self.without_start or self.planted:
-            for number, window, row in zip(numbers, windows, rows):
+            for number, window, row in zip(numbers, windows.tolist(), rows):
                 self.change(row, window, np.random.default_rng((self.seed, number, 1)))
         return rows
 
