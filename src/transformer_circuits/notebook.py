@@ -3,10 +3,10 @@
 import importlib.metadata
 import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from IPython.display import Markdown
-from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.figures.style import use_style
 
@@ -24,7 +24,7 @@ def setup() -> None:
         print(f"This book was tested with {tested}; here: {', '.join(other)}.")
 
 
-def describes(models: Mapping[str, TransformerBridge]) -> None:
+def describes(models: Mapping[str, Any]) -> None:
     """Print a line, below the title of a chapter, if it runs on another model than the one that its text describes.
 
     `models` has, by the name of each model of the text, the one that is loaded in its place.

@@ -222,7 +222,9 @@ def head_dots(
     return ax
 
 
-def _name(text: str, at: tuple[float, float], offset: tuple[float, float], ax: Axes, **look: object) -> None:
+def _name(
+    text: str, at: tuple[float, float], offset: tuple[float | int, float | int], ax: Axes, **look: object
+) -> None:
     ax.annotate(text, at, offset, textcoords="offset points", **look)
 
 
