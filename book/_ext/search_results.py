@@ -15,6 +15,7 @@ from docutils import nodes
 from sphinx.search.en import english_stopwords
 
 SCRIPT = Path(__file__).parents[1] / "_static" / "search_results.js"
+QUESTIONS = "book/questions"
 SHOWN = 160  # characters of a description
 WORDS = 80  # of a page, those that it has most often
 
@@ -27,10 +28,16 @@ def sentence(text: str) -> str:
     return first if len(first) <= SHOWN else f"{first[:SHOWN].rsplit(' ', 1)[0]} …"
 
 
+def plain(text: str) -> list[str]:
+    """Return a text's words without stop words and without a plural s, as search_results.js reads what is asked."""
+    words = re.findall(r"[a-z]{2,}", text.lower())  # QK and OV have two letters
+    return [word.rstrip("s") for word in words if word not in english_stopwords]
+
+
 def note_words(app, doctree) -> None:
-    """Keep of each page its first sentence, its frequent words, without a plural s, and the definitions of terms."""
-    words = [word.rstrip("s") for word in re.findall(r"[a-z]{3,}", doctree.astext().lower())]
-    counts = collections.Counter(word for word in words if word not in english_stopwords)
+    """Keep of each page its first sentence, its frequent words, and the definitions of terms; of the page of questions
+    also each question's first sentence and all words of its answer."""
+    counts = collections.Counter(plain(doctree.astext()))
     paragraphs = [node for node in doctree.findall(nodes.paragraph) if isinstance(node.parent, nodes.section)]
     terms = {
         term["ids"][0]: [term.astext(), sentence(item.children[-1].astext())]
@@ -39,7 +46,12 @@ def note_words(app, doctree) -> None:
         if term["ids"]
     }
     about = sentence(paragraphs[0].astext()) if paragraphs else ""
-    app.env.metadata[app.env.docname]["found"] = [about, dict(counts.most_common(WORDS)), terms]
+    answers = {
+        section["ids"][0]: [section[0].astext(), sentence(section[1].astext()), " ".join(set(plain(section.astext())))]
+        for section in doctree.findall(nodes.section)
+        if app.env.docname == QUESTIONS and not any(isinstance(part, nodes.section) for part in section)
+    }
+    app.env.metadata[app.env.docname]["found"] = [about, dict(counts.most_common(WORDS)), terms, answers]
 
 
 def write_script(app, env) -> None:

@@ -1,8 +1,12 @@
-// Orders what the search finds: a glossary entry first, then the pages that say most about the words, chapters before
-// other pages. Sphinx defines the results; book/_ext/search_results.py puts in front of this, as PAGES, for each page
-// its title in the sidebar, its first sentence, how often it has its most frequent words, and the terms that it
-// defines.
-const plain = (text) => text.toLowerCase().match(/[a-z]{3,}/g)?.map((word) => word.replace(/s+$/, "")) ?? [];
+// Orders what the search finds: a glossary entry first, then the answer to a question, then the pages that say most
+// about the words, chapters before other pages. Sphinx defines the results and the stop words;
+// book/_ext/search_results.py puts in front of this, as PAGES, for each page its title in the sidebar, its first
+// sentence, how often it has its most frequent words, the terms that it defines, and the questions that it answers.
+stopwords.push("can", "do", "does", "how", "one", "what", "which", "why"); // a page need not have these words
+const plain = (text) =>
+  (text.toLowerCase().match(/[a-z]{2,}/g) ?? [])
+    .filter((word) => !stopwords.includes(word))
+    .map((word) => word.replace(/s+$/, ""));
 const query = new URLSearchParams(location.search).get("q") ?? "";
 const asked = plain(query);
 
@@ -13,6 +17,14 @@ const relevance = (page, name) => {
   const chapter = /^notebooks\/\d/.test(name) ? 2 : 0;
   const oneHead = /^book\/head_dump\//.test(name) ? -10 : 0;
   return often.reduce((sum, n) => sum + n, 0) + chapter + oneHead + (titled ? 5 : 0);
+};
+
+// The question that has most of the words, those of its title counted twice: [anchor, title, sentence, words in the
+// title, words in all].
+const answer = (page) => {
+  const has = (text) => asked.filter((word) => plain(text).includes(word)).length;
+  const found = Object.entries(page[4]).map(([id, [title, about, words]]) => [id, title, about, has(title), has(words)]);
+  return found.sort((a, b) => 2 * b[3] + b[4] - 2 * a[3] - a[4])[0];
 };
 
 var Scorer = {
@@ -28,6 +40,12 @@ var Scorer = {
     }
     if (description) return query.includes("_") ? 1000 + score : score; // a function of the library
     if (!anchor) result[3] = page[1];
+    const [id, title, about, titled, said] = answer(page) ?? [];
+    if (titled || said) {
+      [result[1], result[2], result[3]] = [title, `#${id}`, about];
+      if (asked.length > 2 && titled >= asked.length / 2) return 500 + score;
+      return Math.max(60 * titled, said === asked.length ? 25 * said : 0, relevance(page, name) * 10);
+    }
     return relevance(page, name) * 10 + (anchor ? score / 10 : 0);
   },
   // As in Sphinx:

@@ -1,6 +1,9 @@
 // What the scripts of the pages have from elsewhere, for `tsc --checkJs`.
 declare const itables: Promise<any>; // book/_static/datatables
-declare const PAGES: Record<string, [string, string, Record<string, number>, Record<string, [string, string]>]>; // book/_ext/search_results.py
+declare const PAGES: Record<string, [ // book/_ext/search_results.py
+  string, string, Record<string, number>, Record<string, [string, string]>, Record<string, [string, string, string]>
+]>;
+declare const stopwords: string[]; // of Sphinx's search
 
 interface Window {
   MathJax?: any;

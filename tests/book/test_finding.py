@@ -2,6 +2,7 @@
 
 import pkgutil
 import re
+from urllib.parse import urlencode
 
 import pytest
 from small_book import soup
@@ -30,6 +31,39 @@ def test_search_gives_the_glossarys_entry_and_the_chapter_first(html, reused, qu
     assert pages.index(next(name for name in pages if name.startswith(page))) < 4
     chapter = items.filter(has=reused.page.locator(f"a[href='{page}']")).first
     assert re.search(r"\(.{20,}\)", chapter.inner_text()), "a sentence says what the page is about"
+
+
+def found(html, reused, query) -> list[str]:
+    """Return what the search lists, without anchors."""
+    reused.page.goto(f"{(html / 'search.html').as_uri()}?{urlencode({'q': query})}")
+    reused.page.get_by_text(re.compile(r"found \d+ page")).wait_for()
+    links = reused.page.locator("#search-results li a").evaluate_all("links => links.map(a => a.getAttribute('href'))")
+    return list(links)
+
+
+@pytest.mark.parametrize(("query", "answer"), [
+    ("does my model have induction heads?", "does-my-model-have-induction-heads"),
+    ("is one layer unable, or only too small?", "is-one-layer-unable-or-only-too-small"),
+    ("can a head compute a function of several sources?", "can-a-head-compute-a-function-of-several-sources"),
+    ("patch clean to corrupt, or back?", "should-one-patch-clean-to-corrupt-or-back"),
+    ("how do 4 d_model neurons fit one stream?", "how-do-4-d-model-neurons-fit-one-stream"),
+    ("why does the paper avoid feature?", "why-does-the-paper-avoid-the-word-feature"),
+    ("after A B … A C … A, B or C?", "after-a-b-a-c-a-does-it-attend-to-b-or-c"),
+    ("heads that fail on random tokens", "which-heads-fail-on-random-tokens"),
+    ("is there really no privileged basis?", "is-there-really-no-privileged-basis"),
+    ("how to formalize composition; rival measures",
+     "how-can-one-formalize-composition-and-what-are-rival-measures"),
+    ("shortformer", "what-is-shortformer"),
+    ("BOS", "what-does-the-bos-token-do"),
+])  # fmt: skip
+def test_search_gives_the_answer_to_a_question_among_the_first_three(html, reused, query, answer):
+    assert soup(html / "book" / "questions.html").find(id=answer)
+    assert f"book/questions.html#{answer}" in found(html, reused, query)[:3]
+
+
+@pytest.mark.parametrize("query", ["QK", "OV"])
+def test_search_knows_words_of_two_letters(html, reused, query):
+    assert found(html, reused, query)[:2] == [f"book/glossary.html#term-{query}", "notebooks/03_paths_qk_ov.html"]
 
 
 def test_the_library_has_its_page(html):
