@@ -44,7 +44,7 @@ var Scorer = {
     if (titled || said) {
       [result[1], result[2], result[3]] = [title, `#${id}`, about];
       if (asked.length > 2 && titled >= asked.length / 2) return 500 + score;
-      return Math.max(60 * titled, said === asked.length ? 25 * said : 0, relevance(page, name) * 10);
+      return Math.max(75 * titled, said === asked.length ? 25 * said : 0, relevance(page, name) * 10);
     }
     return relevance(page, name) * 10 + (anchor ? score / 10 : 0);
   },
