@@ -23,8 +23,9 @@ const relevance = (page, name) => {
 // title, words in all].
 const answer = (page) => {
   const has = (text) => asked.filter((word) => plain(text).includes(word)).length;
-  const found = Object.entries(page[4]).map(([id, [title, about, words]]) => [id, title, about, has(title), has(words)]);
-  return found.sort((a, b) => 2 * b[3] + b[4] - 2 * a[3] - a[4])[0];
+  return Object.entries(page[4])
+    .map(([id, [title, about, words]]) => [id, title, about, has(title), has(words)])
+    .sort((a, b) => 2 * b[3] + b[4] - 2 * a[3] - a[4])[0];
 };
 
 var Scorer = {
