@@ -79,7 +79,9 @@ def test_the_page_of_failures_explains_each_of_the_papers_findings_that_failed_w
     for id, entry in entries(page).items():
         for part in ("*Paper", "*Here:*"):
             assert part in entry, f"{id} lacks {part}"
-    words = dict(enumerate("no one two three four five six seven eight nine ten eleven twelve thirteen fourteen".split()))
+    words = dict(
+        enumerate("no one two three four five six seven eight nine ten eleven twelve thirteen fourteen".split())
+    )
     for verdict, said in ((Verdict.NOT_REPRODUCED, "failed outright"), (Verdict.PARTLY, "hold in part")):
         number = sum(accepted[id] == verdict and not load_claims()[id].weak for id in papers)
         assert re.search(rf"\b{words[number]}\b[^.]*{said}", page, re.IGNORECASE), f"{number} {said}"
