@@ -109,9 +109,9 @@ def test_an_untouched_workbook_runs_and_says_what_to_write(workbook):
 
 def test_figures_and_sentences_that_give_an_answer_away_stay_closed(workbook):
     fold = scrolled_to(workbook, workbook.locator("details", has_text="What the function finds"))
-    expect(fold.locator("img")).to_be_hidden()
+    expect(fold.locator("svg").first).to_be_hidden()
     fold.locator("summary").click()
-    expect(fold.locator("img")).to_be_visible()
+    expect(fold.locator("svg").first).to_be_visible()
     said = scrolled_to(workbook, workbook.locator("details", has_text="Answer to Predict"))
     expect(said).not_to_have_attribute("open", "")
     expect(workbook.locator(".jp-InputArea-editor:visible", has_text="answered(")).to_have_count(0)

@@ -138,13 +138,11 @@ def headlines(results: Results) -> str:
 
 def page(results: Results) -> str:
     amended = [claim for claim in ledger.load_claims().values() if claim.amended]
-    held_back = [id for id, record in results.records.items() if show.unmet_conditions(record) == [show.UNDECIDED]]
     return render(
         "scoreboard.md",
         results=results,
         amended=len(amended),
         late=sum(claim.changed_late for claim in amended),
-        undecided=len(held_back),
         weak=len(counted_in("weak")),
         sections=sections(),
         identities=counted_in("identity"),
