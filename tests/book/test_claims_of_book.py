@@ -34,9 +34,9 @@ def test_no_verdict_changed_unseen_and_no_identity_fails(recorded):
 
 
 def test_the_front_page_counts_findings_as_the_scoreboard_does(page, front):
-    tallies = {tally.dt.text.split(" (")[0]: tally for tally in page.select(".tc-tallies > div")}
+    tallies = {tally.th.text.split(" (")[0]: tally for tally in page.select(".tc-tallies tbody tr")}
     findings = tallies["The paper's findings on trained models"]
-    counted = [int(count.text.split()[0]) for count in findings.select(".tc-count")]
+    counted = [int(count.text) for count in findings.select("td")]
     listed = [claim for claim in ledger.load_claims().values() if claim.group == "finding" and not claim.weak]
     assert sum(counted) == len(listed), "results that barely test their statement are counted apart"
     line = next(li.text for li in front.select("article li") if "findings on trained models" in li.text)

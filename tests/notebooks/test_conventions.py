@@ -77,7 +77,7 @@ def test_the_page_of_failures_explains_each_of_the_papers_findings_that_failed_w
     papers = [id for id, claim in load_claims().items() if claim.group == "finding" and accepted[id] in failed]
     assert sorted(entries(page)) == sorted(papers)
     for id, entry in entries(page).items():
-        assert "paper" in entry.lower() and "../notebooks/" in entry, f"{id}: what the paper says, and where ours stands"
+        assert "paper" in entry.lower() and "../notebooks/" in entry, f"{id}: paper and chapter"
     words = dict(
         enumerate("no one two three four five six seven eight nine ten eleven twelve thirteen fourteen".split())
     )

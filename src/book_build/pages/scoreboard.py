@@ -120,7 +120,14 @@ def labeled(text: str, claim: Claim, every: bool = False) -> str:
     )
 
 
-TEMPLATES.filters["labeled"] = labeled
+def place(chapter: str) -> str:
+    """Return what a sentence calls a chapter: "chapter 7" for "7 Induction heads", "appendix 2" for "A2 Low rank"."""
+    number = chapter.split()[0]
+    return f"appendix {number[1:]}" if number.startswith("A") else f"chapter {number}"
+
+
+TEMPLATES.filters.update(labeled=labeled, place=place)
+TEMPLATES.globals["UNDECIDED"] = show.UNDECIDED
 
 
 def sections() -> dict[str, list[Claim]]:
@@ -133,17 +140,26 @@ def headlines(results: Results) -> str:
     """Return what the front page includes, in parts that comments divide: a square for each claim, three sentences."""
     findings = next(tally for tally in results.tallies() if tally.name == TALLIES["finding"][0])
     counts = {verdict: findings.verdicts.count(verdict) for verdict in JUDGED}
-    return render("headlines.md", results=results, sections=sections(), findings=len(findings.verdicts), counts=counts)
+    return render(
+        "headlines.md",
+        results=results,
+        sections=sections(),
+        findings=len(findings.verdicts),
+        counts=counts,
+        asked=len(counted_in("question")),
+    )
 
 
 def page(results: Results) -> str:
     amended = [claim for claim in ledger.load_claims().values() if claim.amended]
+    identities = counted_in("identity")
     return render(
         "scoreboard.md",
         results=results,
+        asked=len(counted_in("question")),
         amended=len(amended),
         late=sum(claim.changed_late for claim in amended),
-        weak=len(counted_in("weak")),
         sections=sections(),
-        identities=counted_in("identity"),
+        identities=identities,
+        hold=sum(results.verdict(claim.id) is Verdict.HOLDS for claim in identities),
     )

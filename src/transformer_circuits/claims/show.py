@@ -66,6 +66,7 @@ def show_estimate(claim: Claim, name: str, values: Mapping[str, float | int], di
     return f"{show_quantity(values[name], of_value, digits)} ± {show_quantity(error, unit, digits=2)}"
 
 
+UNMEASURED = "–"
 UNDECIDED = "an earlier criterion failed here, and no model that was unseen when it was replaced has decided"
 SIGNS = {ast.GtE: "≥", ast.Gt: ">", ast.LtE: "≤", ast.Lt: "<", ast.Eq: "="}
 
@@ -96,17 +97,26 @@ def needed(claim: Claim, part: ast.Compare, values: Mapping[str, float | int]) -
 
 
 def our_result(record: Record) -> str:
-    """Return what we measured in a few words: `ours` of the claim, or else its first two values."""
+    """Return what we measured in a sentence: `ours` of the claim without what was not measured, or else its first two
+    values."""
     claim, values = record.claim, record.values
     if claim.kind == "identity":
         return f"{claim.error} {show_number(max(map(abs, values.values())))}"
     if not claim.ours:
         return "; ".join(f"{what}: {value}" for what, value in show_values(claim, values)[:2])
-    words = defaultdict(lambda: "–")  # for a value that was not measured
+    words = defaultdict(lambda: UNMEASURED)
     for name, quantity in claim.quantities.items():
         if name in values:
-            words[name], words[f"n_{name}"] = show_quantity(values[name], quantity.unit), show_number(values[name])
-    return claim.ours.format_map(words)
+            value = to_its_error(values[name], values.get(claim.errors.get(name, "")))
+            digits = DIGITS if 0.95 < abs(value) < 1 else 2  # 0.998 is not 1
+            words[name], words[f"n_{name}"] = show_quantity(value, quantity.unit, digits), show_number(value, digits)
+    parts = [part.format_map(words) for part in claim.ours.split("; ")]
+    return "; ".join(part for part in parts if UNMEASURED not in part)
+
+
+def to_its_error(value: float | int, error: float | None) -> float | int:
+    """Return a value that is smaller than its standard error to the digit of the error: 0 for 0.009 ± 0.2."""
+    return round(value, -math.floor(math.log10(error))) if error and abs(value) < error else value
 
 
 def subscripts(text: str) -> markupsafe.Markup:
