@@ -20,7 +20,7 @@ from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Record
 from transformer_circuits.paths import DATA, ROOT
 
-MODEL, SEED = "attn-only-2l", "attn-only-2l-seed-2"
+MODEL, SEED = "attn-only-2l", "attn-only-2l-seed-3"
 
 
 def judged(path: Path, name: str) -> tuple[list[Record], list[str]]:

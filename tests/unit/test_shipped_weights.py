@@ -14,7 +14,7 @@ from transformer_circuits.paths import DATA, WEIGHTS
 from transformer_circuits.training.train import CONFIGS, read_config
 
 FAMILY = ["attn-only-0l", "attn-only-1l", "attn-only-2l"]
-SEEDS = [f"attn-only-2l-seed-{seed}" for seed in range(3)]
+SEEDS = [f"attn-only-2l-seed-{seed}" for seed in (1, 2, 3)]
 PLANTED = "attn-only-2l-planted"
 SMALL = ["small-1l", "small-2l", "small-2l-standard-positions", "small-2l-mlp"]
 SMEARED = "attn-only-1l-smeared-keys"  # of the family's size
