@@ -9,8 +9,7 @@ from strip_outputs import stripped
 
 ROOT = Path(__file__).resolve().parents[1]
 WITH_ADDRESS = ("CITATION.cff", "CONTRIBUTING.md", "README.md", "_config.yml", "pyproject.toml")
-# On Colab, in JupyterLab, in the book.
-HIDDEN = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["remove-cell"]}
+FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}  # tags by which a page folds or leaves out code
 FIRST_CELL = """\
 try:
     import transformer_circuits  # the book's code
@@ -40,10 +39,14 @@ def first_cell(root: Path = ROOT) -> str:
 
 
 def with_first_cell(text: str, source: str) -> str:
-    """Return a notebook (JSON), as it is kept in git, with this first code cell."""
+    """Return a notebook (JSON), as it is kept in git, with this first code cell, and folded wherever its page is."""
     notebook = json.loads(text)
-    first = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
-    first |= {"source": source.splitlines(keepends=True), "metadata": HIDDEN}
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    code[0] |= {"source": source.splitlines(keepends=True), "metadata": {"tags": ["remove-cell"]}}
+    for cell in code:
+        if FOLDED.intersection(cell["metadata"].get("tags", [])):
+            cell["metadata"]["cellView"] = "form"  # on Colab
+            cell["metadata"].setdefault("jupyter", {})["source_hidden"] = True  # in JupyterLab
     return stripped(json.dumps(notebook))
 
 

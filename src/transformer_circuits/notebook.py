@@ -2,11 +2,16 @@
 
 import importlib.metadata
 import inspect
+import json
+import os
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
-from IPython.display import Markdown
+from IPython import get_ipython
+from IPython.display import Markdown, display
 
 from transformer_circuits.figures.style import use_style
 
@@ -17,11 +22,35 @@ def setup() -> None:
     """Use the book's figure style and no gradients. Print a line only where a library differs from the tested one."""
     use_style()
     torch.set_grad_enabled(False)
+    if (shell := get_ipython()) and "JPY_SESSION_NAME" in os.environ:  # in JupyterLab
+        shell.events.register("post_run_cell", show_caption)
     here = {name: importlib.metadata.version(name) for name in TESTED}
     other = [f"{name} {here[name]}" for name, tested in TESTED.items() if not here[name].startswith(tested)]
     if other:
         tested = ", ".join(f"{name} {version}" for name, version in TESTED.items())
         print(f"This book was tested with {tested}; here: {', '.join(other)}.")
+
+
+def show_caption(_: object = None) -> None:
+    """In JupyterLab, write below a cell's figure the number and caption that the page takes from the notebook."""
+    cell = get_ipython().get_parent().get("metadata", {}).get("cellId")
+    path = Path(os.environ["JPY_SESSION_NAME"])
+    if cell and path.is_file() and (caption := captions(path).get(cell)):
+        display(Markdown(caption))
+
+
+def captions(path: Path) -> dict[str, str]:
+    """Return number and caption of each figure in a notebook, by its cell; numbers are those of the page, whose
+    headline stands first."""
+    chapter = re.match(r"0?(\d+|[ae]\d+)_", path.name)
+    number = f"{chapter[1].upper()}." if chapter else ""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    drawn = [cell for cell in cells if "figure" in cell["metadata"].get("mystnb", {})]
+    drawn.sort(key=lambda cell: "headline" not in cell["metadata"].get("tags", []))
+    return {
+        cell["id"]: f"**Fig. {number}{place}.** {cell['metadata']['mystnb']['figure']['caption']}"
+        for place, cell in enumerate(drawn, 1)
+    }
 
 
 def describes(models: Mapping[str, Any]) -> None:

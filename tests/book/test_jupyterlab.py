@@ -1,4 +1,4 @@
-"""A workbook in JupyterLab, as `make exercises` opens it: run it untouched, look for the answers, follow its links."""
+"""A chapter and a workbook in JupyterLab: run them untouched, look for what their words speak of, follow their links."""
 
 import os
 import re
@@ -9,13 +9,16 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from transformer_circuits.notebook import captions
 from transformer_circuits.paths import ROOT
 
+CHAPTER = "02_zero_layers.ipynb"
 WORKBOOK = "e1_stream_and_paths.ipynb"
 OPEN = ".jp-MainAreaWidget:not(.lm-mod-hidden)"  # the tab that is seen
 
@@ -75,17 +78,29 @@ def wait_for(address: str, server: subprocess.Popen) -> None:
     raise AssertionError("JupyterLab did not start")
 
 
-@pytest.fixture(scope="module")
-def workbook(lab, browser) -> Iterator[Page]:
-    """The reader's copy, in which all cells have been run untouched."""
+@contextmanager
+def all_run(lab: str, browser, notebook: str) -> Iterator[Page]:
+    """A notebook in which all cells have been run."""
     with browser.new_context(viewport={"width": 1300, "height": 900}) as context:
         context.set_default_timeout(180_000)
         page = context.new_page()
-        page.goto(f"{lab}/tree/my/{WORKBOOK}")
+        page.goto(f"{lab}/tree/{notebook}")
         page.wait_for_function(
             "globalThis.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.connectionStatus === 'connected'"
         )
         page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
+        yield page
+
+
+@pytest.fixture(scope="module")
+def workbook(lab, browser) -> Iterator[Page]:
+    with all_run(lab, browser, f"my/{WORKBOOK}") as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def chapter(lab, browser) -> Iterator[Page]:
+    with all_run(lab, browser, f"notebooks/{CHAPTER}") as page:
         yield page
 
 
@@ -101,10 +116,33 @@ def scrolled_to(page: Page, element: Locator) -> Locator:
     raise AssertionError(f"not in this notebook: {element}")
 
 
+def errors(page: Page) -> list[dict]:
+    outputs = "jupyterapp.shell.currentWidget.content.widgets.flatMap(cell => cell.model.outputs?.toJSON() ?? [])"
+    return [output for output in page.evaluate(outputs) if output["output_type"] == "error"]
+
+
+def test_figures_of_a_chapter_have_the_number_and_the_caption_of_its_page(chapter):
+    notebook = ROOT / "notebooks" / CHAPTER
+    for caption in captions(notebook).values():
+        words = re.sub(r"[*$`]", "", caption)[:60]
+        expect(scrolled_to(chapter, chapter.locator(".jp-OutputArea-output", has_text=words))).to_be_visible()
+    assert errors(chapter) == []
+
+
+def test_a_chapter_folds_in_jupyterlab_what_its_page_folds(chapter):
+    scrolled_to(chapter, chapter.get_by_text("Fig. 2.1."))
+    expect(chapter.locator(f"{OPEN} .jp-InputArea-editor:visible", has_text="# Plot")).to_have_count(0)
+    expect(scrolled_to(chapter, chapter.locator(f"{OPEN} .jp-InputArea-editor:visible"))).to_be_visible()
+
+
+def test_a_link_to_a_page_that_the_build_makes_says_how_to_open_it(chapter):
+    scrolled_to(chapter, chapter.locator(OPEN).get_by_role("link", name="scoreboard")).click()
+    expect(chapter.locator(OPEN)).to_contain_text("open the file of this name in _build/html")
+
+
 def test_an_untouched_workbook_runs_and_says_what_to_write(workbook):
     expect(scrolled_to(workbook, workbook.get_by_text("residual_parts is not written yet"))).to_be_visible()
-    outputs = "jupyterapp.shell.currentWidget.content.widgets.flatMap(cell => cell.model.outputs?.toJSON() ?? [])"
-    assert [output for output in workbook.evaluate(outputs) if output["output_type"] == "error"] == []
+    assert errors(workbook) == []
 
 
 def test_figures_and_sentences_that_give_an_answer_away_stay_closed(workbook):

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import re
 from collections.abc import Mapping
 
 import jinja2
@@ -28,6 +29,11 @@ def as_script(facts: Mapping[str, object], content: bytes) -> str:
     return f'pageData({json.dumps(facts)}, "{data}");\n'
 
 
+# A comment of MyST, below a page's title: JupyterLab, where links of notebooks open the source of a page, shows it.
+SOURCE = "% *This is the source of a page. `make book` makes the page: open the file of this name in `_build/html`.*"
+
+
 def render(name: str, **variables: object) -> str:
     """Return a page in MyST from a template, which may contain what `filled` returns."""
-    return TEMPLATES.get_template(name).render(filled=filled, **variables)
+    page = TEMPLATES.get_template(name).render(filled=filled, **variables)
+    return re.sub(r"^# .*$", rf"\g<0>\n\n{SOURCE}", page, count=1, flags=re.MULTILINE)
