@@ -88,7 +88,7 @@ def test_a_card_says_which_condition_is_not_met_and_how_its_criterion_was_amende
 
 def test_the_front_page_has_a_square_for_every_claim_and_three_sentences_without_marks(data):
     html = BeautifulSoup(scoreboard.headlines(scoreboard.Results(RECORDED, data=data)), "html.parser")
-    assert [cell["href"] for cell in html.select(".tc-square")] == [
+    assert [cell["href"] for cell in html.select("a.tc-square")] == [
         f"scoreboard.html#claim-{id}" for id in ledger.load_claims()
     ]
     assert html.select_one('[href="scoreboard.html#claim-Z2"]')["title"].endswith(": reproduced")
