@@ -36,11 +36,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import BOS
-from transformer_circuits.models.downloads import checksum, download
-from transformer_circuits.models.release import data_file
-from transformer_circuits.models.shards import save_arrays, sha256
+from transformer_circuits.models.release import checksum, data_file, download
+from transformer_circuits.models.shards import sha256
 from transformer_circuits.models.tokenizer import REPORT, compact
-from transformer_circuits.paths import did_you_mean
 from transformer_circuits.training.windows import Windows
 
 HERE = Path(__file__).parent
@@ -356,8 +354,8 @@ def ship(out: Path, data: Path) -> None:
     """Write to `data` what the book needs of a corpus: tokenizer, held-out text, bigram counts, and the report."""
     data.mkdir(parents=True, exist_ok=True)
     report = json.loads((out / "report.json").read_text())
-    save_arrays(data / "bigrams.npz", **count_bigrams(np.load(out / "train.npy"), report["d_vocab"]))
-    save_arrays(data / "held_out.npz", tokens=np.load(out / "held_out.npy"))
+    np.savez_compressed(data / "bigrams.npz", **count_bigrams(np.load(out / "train.npy"), report["d_vocab"]))
+    np.savez_compressed(data / "held_out.npz", tokens=np.load(out / "held_out.npy"))
     tokenizer = json.loads((out / "tokenizer.json").read_text(encoding="utf8"))
     (data / "tokenizer.json").write_text(compact(tokenizer), encoding="utf8")
     shutil.copyfile(out / "held_out_documents.json", data / "held_out_documents.json")
@@ -430,7 +428,7 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"--d-vocab must be 257 (256 bytes and the start token) to 65536, got {args.d_vocab}")
     if args.folder:
         if not args.folder.is_dir():
-            parser.error(f"there is no folder {args.folder}{did_you_mean(args.folder)}")
+            parser.error(f"there is no folder {args.folder}")
         documents = read_folder(args.folder, args.out)
     elif args.dataset:
         documents = read_dataset(args.dataset, args.characters)

@@ -22,7 +22,6 @@ from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import full_precision
 from transformer_circuits.models.tokenizer import as_pretrained, narrow, pieces
-from transformer_circuits.paths import did_you_mean
 
 D_VOCAB = 4096  # of the family's tokenizer
 SMALL_RUNS = "small_runs.safetensors"
@@ -47,7 +46,8 @@ def held_out_tokens(d_vocab: int = D_VOCAB) -> np.ndarray:
     tokens = np.load(data_file("held_out.npz"))["tokens"]
     if d_vocab == D_VOCAB:
         return tokens
-    return narrow(tokens, pieces(json.loads(data_file("tokenizer.json").read_text(encoding="utf8")), d_vocab))
+    tokenizer = json.loads(data_file("tokenizer.json").read_text(encoding="utf8"))
+    return narrow(tokens, pieces(tokenizer, d_vocab))
 
 
 def held_out_windows(n: int, n_ctx: int, d_vocab: int = D_VOCAB) -> Int[Tensor, "window pos"]:
@@ -105,12 +105,8 @@ def bigram_counts() -> BigramCounts:
 
 def small_run(name: str) -> tuple[np.ndarray, dict[str, Tensor]]:
     """One of chapter 15's trainings (`make small-runs`): loss and right first guesses, [step, 2]; some weights."""
-    stored = load_file(data_file(SMALL_RUNS))
-    names = [key.removesuffix("/log") for key in stored if key.endswith("/log")]
-    if name not in names:
-        raise ValueError(f"there is no stored training {name!r}; there are: {', '.join(names)}")
-    of_run = {key.removeprefix(f"{name}/"): tensor for key, tensor in stored.items() if key.startswith(f"{name}/")}
-    weights = full_precision(of_run)
+    stored = load_file(data_file(SMALL_RUNS)).items()
+    weights = full_precision({key.partition("/")[2]: part for key, part in stored if key.startswith(f"{name}/")})
     return weights.pop("log").numpy(), weights
 
 
@@ -121,7 +117,7 @@ def own_text(place: str | Path) -> str:
     """
     place = Path(place).expanduser()
     if not place.exists():
-        raise ValueError(f"there is no text {place}{did_you_mean(place)}; pass a file, or a folder of text files")
+        raise ValueError(f"there is no text {place}; pass a file, or a folder of text files")
     if (place / "held_out.npy").is_file():
         tokens = np.load(place / "held_out.npy")
         return Tokenizer.from_file(str(place / "tokenizer.json")).decode(tokens[tokens != BOS].tolist())

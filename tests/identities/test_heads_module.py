@@ -9,8 +9,9 @@ from transformer_lens import FactoredMatrix
 from transformer_circuits.circuits import heads
 from transformer_circuits.measures import attention, cache, estimates, weights
 from transformer_circuits.measures.repeats import repeated_random_tokens, repeated_text
+from transformer_circuits.models import reading
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
-from transformer_circuits.models.bridge import from_matrices, matrices, set_reading, wrap
+from transformer_circuits.models.bridge import from_matrices, matrices, wrap
 
 REPEATED = repeated_random_tokens(d_vocab=90, n_ctx=60, rows=20, shortest=6)
 
@@ -122,7 +123,7 @@ def test_scores_are_measured_anew_for_other_weights_hooks_or_start_tokens(case, 
     differs(torch.stack(heads.measured_induction(other)), first)
     with model.hooks(fwd_hooks=heads.without_heads([(0, 1)])):
         differs(torch.stack(heads.measured_induction(model)), first)
-    set_reading(model, start=7)
+    reading.choose(model, start=7)
     differs(torch.stack(heads.measured_induction(model)), first)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from book_tools.corpus import train_tokenizer
 from transformer_circuits.data import passage
 from transformer_circuits.models.tokenizer import first_tokens, narrow, pieces
 from transformer_circuits.paths import DATA
@@ -28,10 +27,3 @@ def test_undoing_merges_is_encoding_with_fewer(d_vocab):
     narrowed = narrow(encode(FAMILY, text), pieces(FAMILY, d_vocab))
     assert narrowed.max() < d_vocab and narrowed.dtype == np.uint16
     assert np.array_equal(narrowed, encode(first_tokens(FAMILY, d_vocab), text))
-
-
-def test_the_first_tokens_are_what_training_to_that_size_gives():
-    texts = ["the cat sat on the mat, the cat that sat there", "that mat is the cat's mat"] * 3
-    large, small = (json.loads(train_tokenizer(texts, d_vocab).to_str()) for d_vocab in (280, 268))
-    assert first_tokens(large, 268)["model"]["vocab"] == small["model"]["vocab"]
-    assert first_tokens(large, 268)["model"]["merges"] == small["model"]["merges"]

@@ -28,7 +28,7 @@ from transformer_circuits.circuits.skip_trigrams import Candidates, Ways
 from transformer_circuits.data import BigramCounts
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import matrices
-from transformer_circuits.models.shards import save_arrays, sha256
+from transformer_circuits.models.shards import sha256
 from transformer_circuits.paths import DATA
 
 FILE = "attested_skip_trigrams.npz"
@@ -113,7 +113,7 @@ def attest(text: Text, candidates: Candidates, listed: Ways) -> Attested:
 
 def save(attested: Attested, model: TransformerBridge, file: Path) -> None:
     """Write the counts to a compressed file with the fingerprint of the weights. `load` finds the hits again."""
-    save_arrays(
+    np.savez_compressed(
         file,
         weights_sha256=np.array(fingerprint(model)),
         sources=attested.candidates.sources.numpy().astype(np.uint16),

@@ -19,7 +19,7 @@ from transformer_circuits.circuits.heads import Model, head_name
 from transformer_circuits.data import held_out_documents, load_tokenizer
 from transformer_circuits.measures import ablation, attention, repeats, weights
 from transformer_circuits.measures.cache import cached
-from transformer_circuits.models import architecture, bridge, view
+from transformer_circuits.models import architecture, bridge, reading, view
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.view import BATCH, Head, View
 
@@ -38,7 +38,7 @@ SEQUENCES = (
 def windows_of(model: TransformerBridge) -> Int[Tensor, "row pos"]:
     """Return the text of the map: two windows of 256 tokens of each of the KINDS of held-out text, in order; for a
     model with a shorter context, or another vocabulary than the book's, ten windows of `survey.text`."""
-    ours = bridge.reading(model).reads_text and model.tokenizer.get_vocab() == load_tokenizer().get_vocab()
+    ours = reading.of(model).reads_text and model.tokenizer.get_vocab() == load_tokenizer().get_vocab()
     if not ours or model.cfg.n_ctx < 256:
         return survey.text(model, 2 * len(KINDS))[:, :257]
     rows, documents = [], held_out_documents()
@@ -90,7 +90,7 @@ def successors(model: TransformerBridge) -> list[tuple[int, int, list[int]]]:
     """Return (token, its successor, the other tokens of its sequence) for the digits, letters, and words of SEQUENCES
     that are single tokens."""
     found = []
-    for words, space in itertools.product(SEQUENCES, ("", " ")) if bridge.reading(model).reads_text else ():
+    for words, space in itertools.product(SEQUENCES, ("", " ")) if reading.of(model).reads_text else ():
         ids = [model.tokenizer.encode(space + word, add_special_tokens=False) for word in words.split()]
         whole = {i[0] for i in ids if len(i) == 1}
         for one, two in itertools.pairwise(ids):

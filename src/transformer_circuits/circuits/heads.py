@@ -19,7 +19,7 @@ from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.measures import attention, estimates, repeats
 from transformer_circuits.measures.cache import cached
-from transformer_circuits.models import architecture, bridge, view
+from transformer_circuits.models import architecture, bridge, reading, view
 from transformer_circuits.models.view import BATCH, Head, Hook, View
 from transformer_circuits.models.view import without_heads as without_heads  # for chapters
 
@@ -93,7 +93,7 @@ def measured_draws(model: Model) -> list[repeats.Repeated]:
     """Return the draws of repeated random tokens behind every reported induction score: the tokenizer's ids."""
     model = View.of(model).model
     sizes = model.cfg.d_vocab, repeats.row_length(model.cfg.n_ctx)
-    how = {"frequency": bridge.reading(model).frequency, "start": bridge.start_token(model)}
+    how = {"frequency": reading.of(model).frequency, "start": reading.start_token(model)}
     draws = (repeats.repeated_random_tokens(*sizes, seed=seed, **how) for seed in range(repeats.DRAWS))
     return [draw.to(model.W_E.device) for draw in draws]
 

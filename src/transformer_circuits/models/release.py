@@ -3,6 +3,7 @@
 `released.sha256` has their checksums, the package's metadata the address. `make hub` makes the zips and the list.
 """
 
+import hashlib
 import importlib.metadata
 import importlib.resources
 import os
@@ -11,9 +12,10 @@ import urllib.error
 import zipfile
 from pathlib import Path
 
+import torch
+
 from .. import paths
-from .downloads import download
-from .shards import WeightsError, said
+from .shards import WeightsError, reason
 
 SUMS = importlib.resources.files(__package__) / "released.sha256"
 CLONE = "set TRANSFORMER_CIRCUITS_ROOT to a clone of the book's repository"
@@ -38,19 +40,17 @@ def data_file(name: str | Path) -> Path:
     return paths.DATA / name
 
 
-def address() -> str | None:
-    """Return where this release's zips are, or those of the latest one; None if the package names no repository."""
+def address() -> str:
+    """Return where this release's zips are, or those of the latest one for a package between two releases."""
     about = importlib.metadata.metadata(paths.DISTRIBUTION)
-    urls = dict(url.split(", ") for url in about.get_all("Project-URL", []))
+    urls = dict(url.split(", ") for url in about.get_all("Project-URL"))
     place = "latest/download" if "dev" in about["Version"] else f"download/v{about['Version']}"
-    return f"{urls['Repository']}/releases/{place}" if "Repository" in urls else None
+    return f"{urls['Repository']}/releases/{place}"
 
 
 def fetch(name: str, folder: Path) -> None:
     """Fetch a released zip, check its SHA-256, and unpack it as `folder`. Raises WeightsError if one of these fails."""
-    if (place := address()) is None:
-        raise WeightsError(f"{name!r} is not on this machine, and the package names no address to fetch it: {CLONE}")
-    url, partial = f"{place}/{name}.zip", folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    url, partial = f"{address()}/{name}.zip", folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     try:
         file = download(url, paths.ROOT / f"{name}.zip", checksums()[name])
         with zipfile.ZipFile(file) as archive:
@@ -59,8 +59,26 @@ def fetch(name: str, folder: Path) -> None:
             partial.rename(folder)
         file.unlink(missing_ok=True)
     except (OSError, WeightsError) as error:
-        reason = "no connection" if type(error) is urllib.error.URLError else said(error)
-        trouble = f"could not be fetched from {url}: {reason}"
+        why = "no connection" if type(error) is urllib.error.URLError else reason(error)
+        trouble = f"could not be fetched from {url}: {why}"
         raise WeightsError(f"{name!r} is not on this machine, and {trouble}; try again, or {CLONE}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def download(url: str, path: Path, sha256: str) -> Path:
+    """Return `path`, fetched from `url` unless it has this SHA-256 already. Raises OSError if there is no connection or
+    no room, and WeightsError for another file."""
+    if not path.is_file() or checksum(path) != sha256:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(url, str(path), sha256, progress=False)
+        except RuntimeError as error:
+            raise WeightsError(f"{path.name} must have SHA-256 {sha256}, got another: {error}") from None
+    return path
+
+
+def checksum(path: Path) -> str:
+    """Return a file's SHA-256."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from .architecture import BOS
-from .shards import WeightsError
+from .shards import TOKENIZER, WeightsError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -28,18 +28,14 @@ REPORT = "report.json"  # of a corpus folder: written last, so a folder with a t
 
 
 def as_pretrained(path: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once: its bos, eos and pad token.
-
-    Raises ValueError if token 0 is not `<|start|>`, and WeightsError for a file that is missing or holds no tokenizer.
-    """
-    from transformers import PreTrainedTokenizerFast
+    """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once: its bos, eos and pad token. Raises
+    WeightsError for a file that is missing or holds no tokenizer."""
+    from transformers import PreTrainedTokenizerFast  # slow
 
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more particular
         raise WeightsError(f"{path} is not a readable tokenizer ({error}); fetch it again") from error
-    if tokenizer.token_to_id(START) != BOS:
-        raise ValueError(f"{path} does not have {START} as token {BOS}")
     tokenizer.post_processor = TemplateProcessing(single=f"{START} $A", special_tokens=[(START, BOS)])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -90,10 +86,9 @@ def packed(folder: Path, side: str, d_vocab: int) -> Path:
     whole, tokenizer = folder / f"{side}.npy", _read(folder)
     if tokenizer is None or len(tokenizer["model"]["vocab"]) <= d_vocab or not whole.exists():
         return whole
-    path, made_of = folder / f"{side}-{d_vocab}.npy", (whole, folder / "tokenizer.json")
-    if not path.exists() or path.stat().st_mtime_ns < max(file.stat().st_mtime_ns for file in made_of):
-        # Of this process: two trainers may share a corpus.
-        partial = path.with_suffix(f".{os.getpid()}.partial.npy")
+    path = folder / f"{side}-{d_vocab}.npy"
+    if not path.exists() or path.stat().st_mtime_ns < whole.stat().st_mtime_ns:
+        partial = path.with_name(f"{os.getpid()}.{path.name}")  # of this process: two trainers may share a corpus
         np.save(partial, narrow(np.load(whole, mmap_mode="r"), pieces(tokenizer, d_vocab)))
         partial.replace(path)
     return path
@@ -116,30 +111,19 @@ def tokenizer_of(folder: Path, d_vocab: int) -> str | None:
 def _read(folder: Path) -> dict[str, Any] | None:
     """Return the content of a corpus folder's `tokenizer.json`; None if it has none. Raises ValueError if the folder
     is not whole."""
-    path = folder / "tokenizer.json"
-    if not path.exists():
+    if not (path := folder / TOKENIZER).exists():
         return None
     if not (folder / REPORT).exists():
         raise ValueError(f"{folder} is not a whole corpus (no {REPORT}); make it again")
-    try:
-        Tokenizer.from_file(str(path))
-        return json.loads(path.read_text(encoding="utf8"))
-    except Exception as error:  # the library raises nothing more particular
-        raise ValueError(f"{path} is not a readable tokenizer ({error}); make the corpus again") from error
+    return json.loads(path.read_text(encoding="utf8"))
 
 
 def _parts(tokenizer: dict[str, Any], d_vocab: int) -> dict[int, tuple[int, int]]:
     """The two older tokens that each token was made of; ValueError if the first `d_vocab` are no tokenizer."""
     vocab = tokenizer["model"]["vocab"]
     parts: dict[int, tuple[int, int]] = {}
-    following = None  # the number that the next new token must have
     for left, right in tokenizer["model"]["merges"]:
-        token = vocab[left + right]
-        if token in parts:
-            continue  # a second way to the same string; the first is the one that made the token
-        if following not in (None, token) or max(vocab[left], vocab[right]) >= token:
-            raise ValueError("this tokenizer's tokens are not numbered in the order of its merges: none is smaller")
-        parts[token], following = (vocab[left], vocab[right]), token + 1
+        parts.setdefault(vocab[left + right], (vocab[left], vocab[right]))  # a later way to the same token made nothing
     smallest = min(parts, default=len(vocab))
     if not smallest <= d_vocab <= len(vocab):
         raise ValueError(f"this tokenizer can have {smallest} to {len(vocab)} tokens, not {d_vocab}")

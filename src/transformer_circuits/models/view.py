@@ -116,13 +116,13 @@ class View:
         tokens: Int[Tensor, "row pos"],
         names: Sequence[str],
         hooks: Iterable[Hook] = (),
-        read: Callable[[Tensor], Tensor] | None = None,
+        read: Callable[[Tensor], Tensor] = lambda activation: activation,
     ) -> dict[str, Tensor]:
-        """Return the activations at these hook points (or `read` of them), of a run that ends at the last of them."""
+        """Return `read` of the activations at these hook points, of a run that ends at the last of them."""
         found: dict[str, Tensor] = dict.fromkeys(names)
 
         def keep(activation: Tensor, hook: Any, name: str) -> None:  # its own name may be another one
-            found[name] = activation if read is None else read(activation)
+            found[name] = read(activation)
             if all(value is not None for value in found.values()):
                 # With `stop_at_layer` the last layer would be run to its logits.
                 raise StopAtLayerException(activation)

@@ -20,7 +20,7 @@ from transformer_circuits.circuits import heads, survey
 from transformer_circuits.circuits.heads import Model, head_name
 from transformer_circuits.claims import Record, judge
 from transformer_circuits.measures import attention, estimates, prediction, repeats, weights
-from transformer_circuits.models import bridge
+from transformer_circuits.models import reading
 from transformer_circuits.models.view import BATCH, Head, Hook, View, single, without_heads
 
 Estimate = tuple[Tensor, Tensor]  # a value and its standard error
@@ -104,7 +104,7 @@ def second_copies(notes: Measured, view: View, best: Estimate) -> None:
         losses.append(draw.by_copy(nats))
         guesses.append(draw.by_copy(right.float())[1])
     loss, guess = torch.stack(losses), estimates.mean(torch.stack(guesses))  # [draw, copy]
-    uniform = float(torch.tensor(len(bridge.reading(view.model).drawn)).log())
+    uniform = float(torch.tensor(len(reading.of(view.model).drawn)).log())
     first, second = (estimates.mean(copy) for copy in loss.T)
     notes.judge("T8", induction=best, guess=guess, drop=(uniform - second[0], second[1]), uniform=uniform)
     notes.note(guess=guess, uniform=uniform, fall=estimates.mean(1 - loss[:, 1] / uniform))
@@ -392,10 +392,10 @@ def self_matches(view: View, reader: Head, writer: Head) -> dict[str, float]:
     """Return the fraction of tokens that match themselves best through a reader's keys and a writer's note: with their
     embeddings, and with the streams that the two heads read, behind the start token. Of SELF_MATCHED tokens; rotations
     by position are left out."""
-    tokens = bridge.reading(view.model).drawn
+    tokens = reading.of(view.model).drawn
     tokens = tokens[torch.randperm(len(tokens), generator=torch.Generator().manual_seed(0))[:SELF_MATCHED]]
     tokens = tokens.to(view.W_E.device)
-    rows = torch.stack([torch.full_like(tokens, bridge.start_token(view.model)), tokens], dim=1)
+    rows = torch.stack([torch.full_like(tokens, reading.start_token(view.model)), tokens], dim=1)
     names = [get_act_name("resid_pre", layer) for layer in (writer[0], reader[0])]
     streams = [single(x[:, 1]) for x in view.activations(rows, names).values()]
     found = {}

@@ -30,7 +30,6 @@ from torch import Tensor
 
 from transformer_circuits.measures import weights
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
-from transformer_circuits.models.shards import save_arrays
 from transformer_circuits.models.tokenizer import tokenizer_of
 from transformer_circuits.training.evaluation import view_of
 
@@ -74,7 +73,7 @@ def joined(texts: Sequence[np.ndarray], frames: Sequence[Frame]) -> bytes:
     arrays = {f"text_{k}": text for k, text in enumerate(texts)}
     arrays |= {name: np.stack([frame[name].numpy(force=True) for frame in frames]) for name in sorted(frames[0])}
     content = io.BytesIO()
-    save_arrays(content, **arrays)
+    np.savez_compressed(content, **arrays)
     return content.getvalue()
 
 

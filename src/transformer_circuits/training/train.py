@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.models.shards import said, save_model, write_atomically
+from transformer_circuits.models.shards import reason, save_model, write_atomically
 from transformer_circuits.models.tokenizer import packed, tokenizer_of
 from transformer_circuits.training import film
 from transformer_circuits.training.blocked import blocked_attention
@@ -166,7 +166,7 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
     try:
         return path.stem, ModelConfig(**sections["model"]), TrainingConfig(**sections["training"])
     except pydantic.ValidationError as error:
-        raise ValueError(said(error)) from error
+        raise ValueError(reason(error)) from error
 
 
 class NextTokenLoss(nn.Module):

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_circuits.models.architecture import BOS
-from transformer_circuits.paths import did_you_mean
 
 PASSAGE = (8, 256)  # tokens of a planted passage, at most half of the window
 
@@ -37,7 +36,7 @@ class Windows:
     ):
         make = f"make it with `python -m book_tools.corpus --out {path.parent}`"
         if not path.exists():
-            raise ValueError(f"{path} is missing{did_you_mean(path)}; {make}")
+            raise ValueError(f"{path} is missing; {make}")
         try:
             tokens = self.tokens = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError) as error:
