@@ -104,10 +104,18 @@ def test_three_buttons_change_the_picture_the_prediction_and_the_sentence(page, 
         expect(page.get_by_role("img")).to_contain_text(attention(data, run))
 
 
+def test_the_words_below_the_picture_have_its_numbers(numbers):
+    data = numbers["sentences"]["A name"]
+    words = follow.said(data)
+    assert words["answer"] == data["runs"]["intact"]["answer"]
+    assert [words[key] for key in ("attention", "cut_attention")] == [attention(data, run) for run in ("intact", "cut")]
+    assert [words[key] for key in ("chance", "cut_chance", "one_chance")] == [chance(data, run) for run in data["runs"]]
+
+
 def test_arrow_keys_walk_through_the_steps(page, numbers):
     data, story = numbers["sentences"]["A name"], page.locator(".tc-story")
     view = data["runs"]["intact"]
-    page.get_by_role("button", name="Explain in eight steps").press("Enter")
+    page.get_by_role("button", name="Step through it").press("Enter")
     expect(page.get_by_role("button", name="Next")).to_be_focused()
     for _ in range(3):
         page.keyboard.press("ArrowRight")
@@ -145,7 +153,7 @@ def test_nothing_is_wider_than_the_screen(page, width):
         const picture = text.closest('.tc-scene').getBoundingClientRect(), box = text.getBoundingClientRect();
         return text.textContent && (box.left < picture.left - 1 || box.right > picture.right + 1);
     }).map((text) => text.textContent)"""
-    page.get_by_role("button", name="Explain in eight steps").click()
+    page.get_by_role("button", name="Step through it").click()
     for _ in range(8):
         page.wait_for_timeout(200)
         assert page.evaluate("document.documentElement.scrollWidth") <= width

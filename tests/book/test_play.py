@@ -198,7 +198,7 @@ def test_a_repeat_in_other_tokens_is_said_to_be_one_and_a_text_that_aligns_is_of
 def test_a_new_last_token_has_no_answer_and_the_page_says_so(page):
     type_in(page, "Nobody ever saw a giraffe")
     expect(page.locator(".tc-say")).to_contain_text("is new in this text, so there is nothing to look up")
-    expect(page.get_by_role("button", name="Explain in eight steps")).to_be_hidden()
+    expect(page.get_by_role("button", name="Step through it")).to_be_hidden()
     type_in(page, "")
     expect(page.locator(".tc-say")).to_contain_text("The text begins here")
 

@@ -1,4 +1,4 @@
-// The stage: the picture (picture.js) with its runs, its sentence, and eight steps that explain it. `stage.start(host,
+// The stage: the picture (picture.js) with its runs, its sentence, and eight steps through it. `stage.start(host,
 // data, options)` puts it into an element: on the front page, in a chapter at one step, or, with full.js, on its own
 // page, where the model runs. `data` is what pages/follow.py wrote.
 const stage = (() => {
@@ -128,7 +128,7 @@ const stage = (() => {
       make("button", { type: "button", textContent: text, onclick, className });
     const pressed = Object.entries(RUNS).map(([run, text]) => button(text, () => choose(run), "tc-run"));
     const story = make("section", { className: "tc-story", hidden: true, ariaLabel: "Explanation" });
-    const walk = button("▶ Explain in eight steps", () => go(1), "tc-walk");
+    const walk = button("▶ Step through it", () => go(1), "tc-walk");
     const runs = make("div", { className: "tc-runs", role: "group", ariaLabel: "What the model may use" }, ...pressed);
     const controls = make("div", { className: "tc-controls" }, runs, ...(steps ? [walk] : []));
     let asked = 0;

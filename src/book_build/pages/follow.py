@@ -193,9 +193,35 @@ def numbers(two: TransformerBridge, one: TransformerBridge) -> dict[str, Any]:
     return {"heads": names, "sentences": {label: sentence(two, one, which, text) for label, text in TEXTS.items()}}
 
 
+def percent(share: float) -> str:
+    """Return a share as the picture writes it."""
+    return f"{share:.1%}" if share < 0.1 or share > 0.99 else f"{share:.0%}"
+
+
+def said(sentence: dict[str, Any]) -> dict[str, str]:
+    """Return the numbers in the page's words on a text. Scores are above the mean over the text."""
+    runs = sentence["runs"]
+    intact, at = runs["intact"], runs["intact"]["followed"]
+    lead = {name: part[at] - sum(part) / len(part) for name, part in intact["parts"].items()}
+    chance = {run: percent(dict(view["next"])[view["answer"]]) for run, view in runs.items()}
+    return {
+        "answer": intact["answer"],
+        "asks": intact["names"][intact["at"]],
+        "note": f"{lead['note']:.1f}",
+        "token": f"{lead['token']:.1f}".replace("-", "−"),
+        "score": f"{sum(lead.values()):.1f}",
+        "attention": percent(intact["row"][at]),
+        "cut_attention": percent(runs["cut"]["row"][at]),
+        "chance": chance["intact"],
+        "cut_chance": chance["cut"],
+        "one_chance": chance["one"],
+    }
+
+
 def main(out: Path) -> None:
     content = numbers(*(load_model(name, device="cpu") for name in (TWO, ONE)))
     folder = out.parent / "_static" / "follow"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "data.js").write_text(f"pageData({json.dumps(content)});\n", encoding="utf-8")
-    out.write_text(render("follow.md", heads=content["heads"], works=ablation.WORKS), encoding="utf-8")
+    words = said(content["sentences"]["A name"])
+    out.write_text(render("follow.md", heads=content["heads"], works=ablation.WORKS, **words), encoding="utf-8")
