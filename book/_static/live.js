@@ -8,13 +8,13 @@
   const button = (label, pressed, onclick) =>
     make("button", { type: "button", textContent: label, ariaPressed: String(pressed), onclick });
 
-  /** A list of bars with names, to the right of zero or to its left. */
-  function bars(rows, most, { mark = null, digits = 2, color = (_) => /** @type {string} */ ("blue") } = {}) {
-    return make("ul", { className: "tc-live-bars" }, ...rows.map(([name, value, note = "", shown = null], i) => {
+  /** A list of bars with names. `mark`: a line across them, such as chance. */
+  function bars(rows, most, { mark = null, color = (_) => /** @type {string} */ ("ink") } = {}) {
+    return make("ul", { className: "tc-live-bars" }, ...rows.map(([name, value, note = ""], i) => {
       const bar = make("i", { className: color(i),
         style: `width: ${(100 * clamp(Math.abs(value) / most, 0, 1)).toFixed(1)}%` });
       const box = make("b", {}, bar, ...(mark === null ? [] : [make("u", { style: `left: ${(100 * mark) / most}%` })]));
-      return make("li", {}, make("span", {}, name), box, make("em", {}, shown ?? text(value, digits) + note));
+      return make("li", {}, make("span", {}, name), box, make("em", {}, text(value) + note));
     }));
   }
 
@@ -31,10 +31,10 @@
     axes(plane, "raises token A", "raises token B");
     axes(complex, "real part", "imaginary part");
     const marks = rows.map((_, i) => ({ line: svg("line", { x1: center, y1: center, "stroke-width": 4,
-        stroke: `var(--live-${i ? "orange" : "blue"})` }),
-          end: svg("circle", { r: 9, tabindex: 0, role: "slider", fill: `var(--live-${i ? "orange" : "blue"})` }) }));
+      stroke: "var(--live-ink)" }), end: svg("circle", { r: 9, tabindex: 0, role: "slider", fill: "var(--live-ink)" }),
+      name: svg("text", { class: "tc-live-end", "text-anchor": "middle" }, "AB"[i]) }));
     const points = [0, 1].map(() => svg("circle", { r: 7 }));
-    marks.forEach(({ line, end }) => plane.append(line, end));
+    marks.forEach(({ line, end, name }) => plane.append(line, end, name));
     complex.append(...points);
     function update() {
       const [[a, b], [c, d]] = rows, half = (a + d) / 2, root = half * half - (a * d - b * c), real = root >= 0,
@@ -42,15 +42,15 @@
       const values = real ? [[half + s, 0], [half - s, 0]] : [[half, s], [half, -s]],
         sizes = values.map(([x, y]) => Math.hypot(x, y)), whole = sizes[0] + sizes[1];
       const positivity = whole < 1e-9 ? 0 : (values[0][0] + values[1][0]) / whole;
-      marks.forEach(({ line, end }, i) => {
+      marks.forEach(({ line, end, name }, i) => {
         const [x, y] = at(rows[i]);
-        set(line, { x2: x, y2: y });
+        set(line, { x2: x, y2: y }), set(name, { x, y: y + 4 });
         set(end, { cx: x, cy: y, "aria-label": `Token ${"AB"[i]}, when attended to`, "aria-valuenow": rows[i][0],
           "aria-valuetext": `raises A by ${text(rows[i][0], 1)} and B by ${text(rows[i][1], 1)}` });
       });
       points.forEach((point, i) => {
         const [x, y] = at(values[i].map((v) => clamp(v, -3.5, 3.5)));
-        set(point, { cx: x, cy: y, fill: values[i][0] > 0 ? "var(--live-blue)" : "var(--live-red)" });
+        set(point, { cx: x, cy: y, fill: values[i][0] > 0 ? "var(--live-ink)" : "var(--live-red)" });
       });
       const named = values.map(([x, y]) => text(x) + (y ? ` ${y < 0 ? "−" : "+"} ${text(Math.abs(y))}i` : ""));
       complex.setAttribute("aria-label", `Eigenvalues ${named.join(" and ")}`);
@@ -79,7 +79,7 @@
     }
     marks.forEach(({ end }, i) => moving(end, i));
     host.replaceChildren(make("div", { className: "tc-live-two" }, make("figure", {}, plane, make("figcaption", {},
-        "Drag the ends, or use the arrow keys. Blue: what token A raises when it is attended to. Orange: token B.")),
+        "Drag the ends, or use the arrow keys: what tokens A and B raise when they are attended to.")),
       make("figure", {}, complex, make("figcaption", {}, "The two eigenvalues of this matrix, in the complex plane."))),
         said);
     update();
@@ -98,7 +98,7 @@
         make("div", {}, make("h4", {}, `QK: from where is ${source} attended to?`),
           bars(destinations.map(([name, x]) => [code(name), x]), most(destinations))),
         make("div", {}, make("h4", {}, `OV: what does it raise?`), bars(outs.map(([name, x]) => [code(name), x]),
-          most(outs), { color: () => "orange" }))),
+          most(outs)))),
       make("p", {}, "The head cannot choose pairs: every destination on the left gets every output on the right. ",
         "✓ marks right skip-trigrams: seen at least five times, and the source makes the output more likely. A dot ",
         "is wrong, or too rare to judge."), make("div", { className: "tc-live-table" },
@@ -167,41 +167,6 @@
     show();
   }
 
-  function training(host, { tokens, curves, at }) {
-    const width = 640, low = 176, last = tokens.length - 1, [first, final] = [tokens[0], tokens[last]].map(Math.log);
-    const x = (t) => 8 + ((width - 16) * (Math.log(t) - first)) / (final - first);
-    const share = ({ values }, i) => (values[i] - values[0]) / (values[last] - values[0]);
-    const y = (curve, i) => low - 6 - (low - 14) * clamp(share(curve, i), 0, 1);
-    const colors = ["red", "orange", "blue", "ink"], line = svg("line", { y1: 0, y2: low, stroke: "var(--live-ink)" });
-    const picture = svg("svg", { viewBox: `0 0 ${width} ${low + 18}`, role: "img",
-      "aria-label": "Curves over training, each from its first to its last value" });
-    curves.forEach((curve, k) => {
-      const d = `M${tokens.map((t, i) => `${x(t).toFixed(1)} ${y(curve, i).toFixed(1)}`).join("L")}`;
-      picture.append(svg("path", { d, fill: "none", "stroke-width": 2.5, stroke: `var(--live-${colors[k % 4]})` }));
-    });
-    picture.append(svg("path", { d: `M0 ${low}H${width}`, stroke: "var(--live-faint)" }), line);
-    for (let t = 10 ** Math.ceil(Math.log10(tokens[0])); t <= tokens[last]; t *= 10)
-      picture.append(svg("text", { x: x(t), y: low + 14, "text-anchor": "middle" }, t < 1e6 ? `${t / 1e3}K` :
-        `${t / 1e6}M`));
-    const slider = make("input", { type: "range", min: x(tokens[0]), max: x(tokens[last]), step: "any",
-      ariaLabel: "Moment of the training" }), told = make("div", { ariaLive: "polite" });
-    const away = (i) => Math.abs(x(tokens[i]) - Number(slider.value));
-    const nearest = () => tokens.reduce((best, _, i) => (away(i) < away(best) ? i : best), 0);
-    slider.oninput = () => show(nearest());
-    slider.onkeydown = dom.stepper({ at: nearest, last: () => last, go: show, pace: () => 0 }).keyed;
-    function show(i) {
-      const million = tokens[i] / 1e6;
-      slider.value = String(x(tokens[i]));
-      for (const end of ["x1", "x2"]) line.setAttribute(end, slider.value);
-      slider.ariaValueText = `${text(million, 1)} million tokens`;
-      const rows = curves.map((curve) => [curve.name, share(curve, i), "", text(curve.values[i], curve.digits ?? 2)]);
-      told.replaceChildren(make("p", {}, make("b", {}, `After ${text(million, million < 10 ? 1 : 0)} million tokens`),
-        " (bars: how far from the first to the last value)"), bars(rows, 1, { color: (k) => colors[k % 4] }));
-    }
-    host.replaceChildren(picture, slider, told);
-    show(at);
-  }
-
   function predict(details) {
     const { answer, chance, choices, min = "0", max = "100", unit = "" } = details.dataset,
       box = make("div", { className: "tc-live tc-predict", role: "group", ariaLabel: "Your prediction" });
@@ -222,7 +187,7 @@
     details.before(box);
   }
 
-  const kinds = { eigenvalues, circuits, graph, paths, training };
+  const kinds = { eigenvalues, circuits, graph, paths };
   for (const host of document.querySelectorAll(".tc-live[data-kind]")) kinds[host.dataset.kind](host,
     JSON.parse(host.querySelector("script").textContent));
   for (const details of document.querySelectorAll("details[data-answer]")) predict(details);

@@ -99,21 +99,6 @@ class TestInItsChapter:
             picture.get_by_role("button", name=side).click()
             assert loss() == whole
 
-    def test_training(self, html, reused):
-        page = reused.open(html / "notebooks" / "10_in_context_learning.html")
-        words, picture = page.locator("article").inner_text(), page.locator(".tc-live[data-kind=training]")
-        printed = re.findall(r"([\d.]+) million tokens\s+([\d.]+)\s+([−\d.]+)", words)[:5]
-        slider = picture.get_by_role("slider")
-        slider.focus()
-        page.keyboard.press("Home")
-        for million, *values in printed:
-            while slider.get_attribute("aria-valuetext") != f"{million} million tokens":
-                before = slider.get_attribute("aria-valuetext")
-                page.keyboard.press("ArrowRight")
-                assert slider.get_attribute("aria-valuetext") != before, f"no moment of {million} million tokens"
-            for i, value in enumerate(values):
-                expect(picture.locator("li").nth(i)).to_contain_text(value)
-
     def test_circuits(self, html, reused):
         page = reused.open(html / "notebooks" / "04_skip_trigrams.html")
         picture = page.locator(".tc-live[data-kind=circuits]")

@@ -4,7 +4,7 @@ import html
 
 from transformer_circuits.figures.widgets import as_json
 
-KINDS = ("eigenvalues", "circuits", "graph", "paths", "training")
+KINDS = ("eigenvalues", "circuits", "graph", "paths")
 
 
 class Live:
