@@ -1,6 +1,5 @@
 // What pages and pictures share to show heads: buttons, lines between layers, a list of tokens, a pattern with rings;
-// and what the frames of the pages
-// "Play", "Watch it learn" and "Grow one" share: a line of status, a link, a header that stays in view.
+// and what the frames of "Watch it learn" and "Grow one" share: a line of status, a link, a header that stays in view.
 const heads = (() => {
   const { make, svg, clamp } = dom;
 
@@ -125,7 +124,9 @@ const heads = (() => {
     return { square, draw };
   }
 
-  const ink = (root, variable) => getComputedStyle(root).getPropertyValue(variable).split(",").map(Number);
+  // A color of the palette as a canvas takes it: red, green, blue.
+  const ink = (root, variable) => (getComputedStyle(root).getPropertyValue(variable).match(/[\da-f]{2}/gi) ?? [])
+    .map((part) => parseInt(part, 16));
   // Choices of which one is on, or none yet (-1); `chosen` is called with the number of the new one.
   function choices(label, names, on, chosen) {
     const group = make("div", { className: "tc-choices", role: "group", "aria-label": label }, make("span", {}, label));

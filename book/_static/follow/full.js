@@ -201,7 +201,7 @@
 
   function drawDoor() {
     if (!ui.door.open || !result) return;
-    const { patterns, adds, n } = result, ink = (layer) => heads.ink(root, layer ? "--s-second-rgb" : "--s-first-rgb");
+    const { patterns, adds, n } = result, ink = (layer) => heads.ink(root, layer ? "--tc-second" : "--tc-first");
     for (const each of ui.tiles) {
       const { head, layer, h } = each, chosen = head === state.low || head === state.high, off = isOff(head);
       const values = patterns?.[layer].subarray(h * n * n, (h + 1) * n * n);

@@ -158,7 +158,7 @@
       const role = roleOf(h), from = (h % H) * n * n, pattern = patterns[Math.floor(h / H)];
       heads.mark(button, h === state.head, role, `Head ${heads.name(h, H)}${role ? `, ${ROLES[role]}` : ""}`);
       heads.paint(ui.tiles[h], n, (i, j) => 255 * pattern[from + i * n + j],
-        heads.ink(root, h < H ? "--ink-first" : "--ink-second"));
+        heads.ink(root, h < H ? "--tc-first" : "--tc-second"));
     });
     ui.lines.forEach((line, pair) => heads.width(line, composition[pair], 3, thresholds.composes));
     const { previous, induction } = scores[state.head], off = looks.chosen.removed.includes(state.head),

@@ -48,7 +48,7 @@ def tile_links(groups: Mapping[str, Sequence[Tile]], links: Mapping[str, str]) -
         parts.append(f"<p><strong>{title}</strong></p>")
         for head in heads:
             svg = f'<svg viewBox="-1 0 {SIDE + 2} {TALL}">{tile(head, most)}</svg>'
-            words = f"head {head.name}, {head.role}, worth {head.worth:.3f}"
+            words = ", ".join(filter(None, (f"head {head.name}", head.role, f"worth {head.worth:.3f}")))
             parts.append(f'<a class="tc-tile" href="{links[head.name]}">{themed(svg, words, head.name)}</a>')
     return f'<div class="tc-tiles">{"".join(parts)}</div>'
 
