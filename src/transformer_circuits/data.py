@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import full_precision
-from transformer_circuits.models.tokenizer import as_pretrained, narrow, pieces
+from transformer_circuits.models.tokenizer import as_pretrained, narrow
 
 D_VOCAB = 4096  # of the family's tokenizer
 SMALL_RUNS = "small_runs.safetensors"
@@ -47,7 +47,7 @@ def held_out_tokens(d_vocab: int = D_VOCAB) -> np.ndarray:
     if d_vocab == D_VOCAB:
         return tokens
     tokenizer = json.loads(data_file("tokenizer.json").read_text(encoding="utf8"))
-    return narrow(tokens, pieces(tokenizer, d_vocab))
+    return narrow(tokens, tokenizer, d_vocab)
 
 
 def held_out_windows(n: int, n_ctx: int, d_vocab: int = D_VOCAB) -> Int[Tensor, "window pos"]:

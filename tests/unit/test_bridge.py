@@ -52,8 +52,6 @@ def two_layers(tiny_tokenizer_file):
 def test_logits_and_cached_activations_are_those_of_an_explicit_computation(shape):
     model, tokens = random_model(**shape), some_tokens()
     bridge = wrap(model)
-    if shape["n_layers"]:
-        bridge.set_use_attn_result(True)
     logits, cache = bridge.run_with_cache(tokens)
     n, embedding = tokens.shape[1], model.tok_embed.weight[tokens]
     residual, positions = embedding, model.W_pos[:n]
@@ -75,7 +73,7 @@ def test_logits_and_cached_activations_are_those_of_an_explicit_computation(shap
         pattern = scores.softmax(-1)
         z = torch.einsum("bhij,bjhd->bihd", pattern, v)
         result = torch.einsum("bihd,hdm->bihm", z, layer.attn.o.weight.T.unflatten(0, (3, 8)))
-        expected = dict(q=q, k=k, v=v, attn_scores=scores, pattern=pattern, z=z, result=result)
+        expected = dict(q=q, k=k, v=v, attn_scores=scores, pattern=pattern, z=z)
         for name, tensor in (expected | {"attn_out": result.sum(dim=2)}).items():
             close(cache[name, i], tensor)
         residual = residual + result.sum(dim=2)
@@ -93,13 +91,12 @@ def test_logits_and_cached_activations_are_those_of_an_explicit_computation(shap
     close(model(tokens), logits)  # the bridge has weights of its own
 
 
-@pytest.mark.parametrize("how", ["hook_pattern", "hook_z", "hook_result"])
+@pytest.mark.parametrize("how", ["hook_pattern", "hook_z"])
 def test_an_edit_takes_effect_where_its_hook_is(two_layers, how):
     """Compared with the plain module without the head that the edit removes."""
     model, bridge = two_layers
     tokens, without = some_tokens(), copy.deepcopy(model)
     without.layers[1].attn.o.weight[:, 8:16].zero_()
-    bridge.set_use_attn_result(how == "hook_result")
 
     def edit(tensor, hook):
         tensor = tensor.clone()
@@ -108,15 +105,12 @@ def test_an_edit_takes_effect_where_its_hook_is(two_layers, how):
 
     close(bridge.run_with_hooks(tokens, fwd_hooks=[(f"blocks.1.attn.{how}", edit)]), without(tokens))
     close(bridge(tokens), model(tokens))  # hooks are gone
-    bridge.set_use_attn_result(False)
 
 
 @ids
 def test_every_hook_there_is_fires(shape):
     """A hook that never fires lets an edit silently do nothing."""
     bridge = wrap(random_model(**shape))
-    if shape["n_layers"]:
-        bridge.set_use_attn_result(True)
     bridge.set_use_hook_mlp_in(True)
     fired = set()
     hooks = [(name, lambda tensor, hook, name=name: fired.add(name)) for name in bridge.hook_dict]
@@ -131,6 +125,7 @@ def test_what_could_not_work_is_rejected_by_name(two_layers):
             bridge.run_with_hooks(some_tokens(), fwd_hooks=[(name, lambda tensor, hook: tensor)])
     for error, message, call in (
         (RuntimeError, "does not support compatibility mode", bridge.enable_compatibility_mode),
+        (NotImplementedError, "result computation is unavailable", lambda: bridge.set_use_attn_result(True)),
         (ValueError, "pad on the right", lambda: bridge(["the dog", "the cat sat on"], padding_side="left")),
         (NotImplementedError, "one sequence at a time", lambda: bridge.generate(["the dog", "the cat"], verbose=False)),
         (ValueError, "token ids", lambda: bridge(torch.randn(1, 4, 32))),

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from transformer_circuits.data import passage
-from transformer_circuits.models.tokenizer import first_tokens, narrow, pieces
+from transformer_circuits.models.tokenizer import first_tokens, narrow
 from transformer_circuits.paths import DATA
 
 FAMILY = json.loads((DATA / "tokenizer.json").read_text(encoding="utf8"))
@@ -24,6 +24,6 @@ def test_undoing_merges_is_encoding_with_fewer(d_vocab):
         + passage("tree_broadcast_center")
         + "\n\n    def f(x):\n        return x  # ümlaut, 日本 and\ttabs\n"
     )
-    narrowed = narrow(encode(FAMILY, text), pieces(FAMILY, d_vocab))
+    narrowed = narrow(encode(FAMILY, text), FAMILY, d_vocab)
     assert narrowed.max() < d_vocab and narrowed.dtype == np.uint16
     assert np.array_equal(narrowed, encode(first_tokens(FAMILY, d_vocab), text))

@@ -196,7 +196,7 @@ def words(unknown: str | None = "[UNK]", **names: str):
     ({"pad_token": "<pad>", "eos_token": "<s>"}, {"bos_token_id": 1, "eos_token_id": 3}, 3, "starts with <s> (3)"),
     ({"additional_special_tokens": ["<s>"]}, {"bos_token_id": 3}, 3, "starts with <s> (3)"),
     ({}, {"bos_token_id": 9}, None, "random tokens from 1 to 4"),
-    (None, {}, 1, "starts with token 1; random tokens from 0 to 49; reads random tokens, because it has no tokenizer"),
+    (None, {}, 1, "starts with token (1); random tokens from 0 to 49; reads random tokens, because it has no tokenizer"),
 ])  # fmt: skip
 def test_start_tokens_come_from_tokenizer_and_configuration_together(tokenizer, config, start, said):
     given = None if tokenizer is None else words(**tokenizer)

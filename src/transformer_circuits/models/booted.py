@@ -45,9 +45,11 @@ def boot(name: str, device: torch.device, dtype: torch.dtype) -> TransformerBrid
     """
     with one_sentence(name):
         plain = whole(name, dtype).to(device).eval()
-        tokens = random_tokens(plain.config.get_text_config()).to(device)
+        config = plain.config.get_text_config()
+        length = min(COMPARED, getattr(config, "max_position_embeddings", None) or COMPARED)
+        tokens = torch.randint(config.vocab_size, (2, length), generator=torch.Generator().manual_seed(0)).to(device)
         # Before TransformerLens takes the module apart. An encoder with a decoder takes more than tokens.
-        expected = None if getattr(plain.config, "is_encoder_decoder", False) else plain(tokens, output_attentions=True)
+        expected = None if config.is_encoder_decoder else plain(tokens, output_attentions=True)
         options = {"hf_model": plain, "device": device, "dtype": dtype}
         folder = Path(name)
         if bare := folder.is_dir() and not [*folder.glob("*token*"), *folder.glob("vocab*"), *folder.glob("*.model")]:
@@ -101,12 +103,6 @@ def whole(name: str, dtype: torch.dtype) -> PreTrainedModel:
         if not weight.isfinite().all():
             raise WeightsError(f"{key} in {name} contains NaN or infinity; fetch or export it again")
     return model
-
-
-def random_tokens(config: Any) -> Int[Tensor, "row pos"]:
-    """Return two rows of tokens, the same for every model of a vocabulary."""
-    length = min(COMPARED, getattr(config, "max_position_embeddings", None) or COMPARED)
-    return torch.randint(config.vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
 
 
 def check_against(expected: Any, model: TransformerBridge, tokens: Int[Tensor, "row pos"]) -> None:

@@ -7,10 +7,10 @@ It differs from other bridges where TransformerLens's defaults would give wrong 
   stream (there is with `standard_positions`).
 - **`hook_attn_scores`** fires on the scores (scaled, masked with -inf) before the softmax, and edits take effect. A
   layer without a hook there or at `hook_pattern` forms no pattern: its attention is fused.
-- **`hook_result`** [batch, pos, head, d_model] fires after `bridge.set_use_attn_result(True)`.
+- There is no **`hook_result`**: `ActivationCache.stack_head_results` makes the results of heads from `hook_z`.
 - **Smeared keys** are mixed after `hook_k`, which shows each token's own key.
 - **Padding masks** are rejected (pad on the right), and so is compatibility mode, which rewrites weights.
-- Every hook in `hook_dict` fires (`hook_result` and, with an MLP, `hook_mlp_in` once they are switched on).
+- Every hook in `hook_dict` fires (with an MLP, `hook_mlp_in` once it is switched on).
 
 TransformerLens itself cuts prompts given as text to the context silently (token ids raise), and its loss of a list of
 prompts of unequal length counts the padding. `stop_at_layer=n_layers` returns logits, and `start_at_layer` raises
@@ -18,10 +18,8 @@ prompts of unequal length counts the padding. `stop_at_layer=n_layers` returns l
 """
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.config import TransformerBridgeConfig
@@ -121,29 +119,12 @@ def from_matrices(
     return wrap(model.eval().requires_grad_(False), tokenizer)
 
 
-class _Output(LinearBridge):
-    """W_O. If `_result_fn` is set, it gets each head's result, computed separately, before their sum."""
-
-    _result_fn: Callable[[Tensor], Tensor] | None = None
-
-    def forward(self, z: Float[Tensor, "batch pos head_d_head"]) -> Float[Tensor, "batch pos d_model"]:
-        if self._result_fn is None:
-            return super().forward(z)
-        heads = (self.config.n_heads, self.config.d_head)
-        W_O, bias = self.original_component.weight.unflatten(1, heads), self.original_component.bias
-        results = torch.einsum("bphd,mhd->bphm", self.hook_in(z).unflatten(-1, heads), W_O)
-        out = self._result_fn(results).sum(dim=-2)
-        return self.hook_out(out if bias is None else out + bias)
-
-
 class _Attention(AttentionBridge):
-    """All heads of a layer, with `hook_attn_scores`, `hook_pattern` and `hook_result` inside the computation."""
+    """All heads of a layer, with `hook_attn_scores` and `hook_pattern` inside the computation."""
 
-    supports_attn_result = True
     supports_split_qkv_fork = False
 
     def forward(self, residual: Tensor, positions: Tensor) -> tuple[Tensor, Tensor | None]:
-        self.o._result_fn = self.hook_result.__call__ if self.config.use_attn_result else None
         hooks = {"pattern_fn": self.hook_pattern, "scores_fn": self.hook_attn_scores}
         if not any(point.has_hooks() for point in hooks.values()):
             hooks = {}  # fused attention takes less time
@@ -157,15 +138,13 @@ def _adapt(adapter: ArchitectureAdapter) -> None:
     if adapter.cfg.positional_embedding_type != "standard":
         del mapping["pos_embed"]
         mapping["positions"] = EmbeddingBridge(name="pos")
-    projections = {name: LinearBridge(name=name) for name in "qkv"}
-    projections["o"] = _Output(name="o", config=adapter.cfg)
-    blocks = mapping["blocks"]
-    blocks.submodules["attn"] = _Attention(name="attn", config=adapter.cfg, submodules=projections)
+    blocks, projections = mapping["blocks"], {name: LinearBridge(name=name) for name in "qkvo"}
+    blocks.submodules["attn"] = attention = _Attention(name="attn", config=adapter.cfg, submodules=projections)
     # Hooks that would never fire: without them an edit fails by name instead of silently doing nothing.
     never = {"hook_attn_in", "hook_q_input", "hook_k_input", "hook_v_input"}
     blocks.hook_aliases = {name: hook for name, hook in blocks.hook_aliases.items() if name not in never}
-    gone = [(blocks.submodules["attn"], "hook_hidden_states"), (blocks, "hook_mlp_in")]
-    for component, name in gone if adapter.cfg.attn_only else gone[:1]:
+    gone = [(attention, "hook_hidden_states"), (attention, "hook_result"), (blocks, "hook_mlp_in")]
+    for component, name in gone if adapter.cfg.attn_only else gone[:2]:
         delattr(component, name)
         del component._hook_registry[name]
     adapter.supports_kv_cache = False  # generation recomputes the whole prompt

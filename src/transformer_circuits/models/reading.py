@@ -80,8 +80,8 @@ def decide(d_vocab: int, tokenizer: Any = None, config: Any = None, start: int |
     drawn = [token for token in ids if token != start]
     words = [f"random tokens from {drawn[0]:,} to {drawn[-1]:,}"]
     if start is not None:
-        text = "" if tokenizer is None else tokenizer.convert_ids_to_tokens(start)
-        words.insert(0, f"starts with {text} ({start:,})" if text else f"starts with token {start:,}")
+        text = "token" if tokenizer is None else tokenizer.convert_ids_to_tokens(start)
+        words.insert(0, f"starts with {text} ({start:,})")
     words.append(f"reads random tokens, because {why_random}" if why_random else "reads text with its own tokenizer")
     return Reading(start, torch.tensor(drawn), not why_random, "; ".join(words))
 
@@ -94,20 +94,18 @@ def _cannot_read(tokenizer: Any) -> str:
         ids = []
     if not ids:
         return "its tokenizer gives no tokens for English text"
-    if ids.count(tokenizer.unk_token_id) > MOSTLY * len(ids):
-        return f"its tokenizer gives mostly {tokenizer.unk_token} for English text"
-    return ""
+    mostly_unknown = ids.count(tokenizer.unk_token_id) > MOSTLY * len(ids)
+    return f"its tokenizer gives mostly {tokenizer.unk_token} for English text" if mostly_unknown else ""
 
 
 def _start_tokens(tokenizer: Any, config: Any) -> list[int]:
     """Return the ids that may be the start token, the likeliest first."""
-    names = ("bos_token_id", "eos_token_id")
-    bos, eos = (getattr(config, name, None) for name in names)
+    bos, eos = getattr(config, "bos_token_id", None), getattr(config, "eos_token_id", None)
     tokens = [bos, eos]
     if tokenizer is not None:
-        special = tokenizer.all_special_ids or [*tokenizer.get_vocab().values()]
-        # The configuration's class may have put it there, for another tokenizer.
-        by_default = bos == tokenizer.pad_token_id and bos == getattr(type(config)(), names[0], None)
-        bos, eos = (token if token in special else None for token in (None if by_default else bos, eos))
-        tokens = [tokenizer.bos_token_id, bos, tokenizer.eos_token_id, eos]
+        special = tokenizer.all_special_ids or tokenizer.get_vocab().values()
+        if bos == tokenizer.pad_token_id and bos == getattr(type(config)(), "bos_token_id", None):
+            bos = None  # the configuration's class put it there, for another tokenizer
+        tokens = [tokenizer.bos_token_id, bos if bos in special else None]
+        tokens += [tokenizer.eos_token_id, eos if eos in special else None]
     return [token for token in tokens if isinstance(token, int)]

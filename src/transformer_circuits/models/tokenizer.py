@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,23 +57,19 @@ def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
     return tokenizer | {"model": model | {"vocab": vocab, "merges": merges}}
 
 
-def pieces(tokenizer: dict[str, Any], d_vocab: int) -> list[list[int]]:
-    """What each token of `tokenizer` is in its first `d_vocab` tokens: itself, or its parts."""
+def narrow(tokens: np.ndarray, tokenizer: dict[str, Any], d_vocab: int) -> np.ndarray:
+    """Tokens of `tokenizer` in its first `d_vocab` tokens: each as it is, or as the parts that it was made of."""
     parts = _parts(tokenizer, d_vocab)
 
     @functools.cache
-    def undone(token: int) -> list[int]:
-        return [token] if token < d_vocab else [piece for part in parts[token] for piece in undone(part)]
+    def pieces(token: int) -> list[int]:
+        return [token] if token < d_vocab else [piece for part in parts[token] for piece in pieces(part)]
 
-    return [undone(token) for token in range(len(tokenizer["model"]["vocab"]))]
-
-
-def narrow(tokens: np.ndarray, table: Sequence[Sequence[int]]) -> np.ndarray:
-    """Tokens with each replaced by its `pieces`."""
+    table = [pieces(token) for token in range(len(tokenizer["model"]["vocab"]))]
     nothing = np.iinfo(tokens.dtype).max  # no token; fills the rows of tokens with few pieces
     rows = np.full((len(table), max(map(len, table))), nothing, tokens.dtype)
-    for row, parts in zip(rows, table):
-        row[: len(parts)] = parts
+    for row, found in zip(rows, table):
+        row[: len(found)] = found
     # In blocks: a corpus would fill the memory.
     blocks = (rows[block] for block in np.split(tokens, range(1_000_000, len(tokens), 1_000_000)))
     return np.concatenate([block[block != nothing] for block in blocks])
@@ -89,7 +84,7 @@ def packed(folder: Path, side: str, d_vocab: int) -> Path:
     path = folder / f"{side}-{d_vocab}.npy"
     if not path.exists() or path.stat().st_mtime_ns < whole.stat().st_mtime_ns:
         partial = path.with_name(f"{os.getpid()}.{path.name}")  # of this process: two trainers may share a corpus
-        np.save(partial, narrow(np.load(whole, mmap_mode="r"), pieces(tokenizer, d_vocab)))
+        np.save(partial, narrow(np.load(whole, mmap_mode="r"), tokenizer, d_vocab))
         partial.replace(path)
     return path
 
