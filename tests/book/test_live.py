@@ -102,6 +102,7 @@ class TestInItsChapter:
     def test_circuits(self, html, reused):
         page = reused.open(html / "notebooks" / "04_skip_trigrams.html")
         picture = page.locator(".tc-live[data-kind=circuits]")
+        picture.evaluate("picture => { picture.closest('details').open = true; }")  # other words, in a fold
         lists = [picture.locator("ul").nth(column).locator("code").all_text_contents() for column in (0, 1)]
         assert "·my" in lists[0] and "·parent" in lists[1]  # of the figure above, in the first source
         expect(picture).to_contain_text("·child … ·the → ·parent: right")
