@@ -39,7 +39,6 @@ from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.release import checksum, data_file, download
 from transformer_circuits.models.shards import sha256
 from transformer_circuits.models.tokenizer import REPORT, compact
-from transformer_circuits.training.windows import Windows
 
 HERE = Path(__file__).parent
 WRITTEN = ("tokenizer.json", "train.npy", "held_out.npy", "held_out_documents.json", REPORT)
@@ -49,10 +48,6 @@ HELD_OUT_SHARE = 0.015  # of the characters of each kind
 HELD_OUT_MOST = 0.25  # of the characters of a kind: a longer document is held out only if all of its kind are
 HELD_OUT_KNOWN = 0.05  # share of a held-out document's runs of words that may also occur in other documents
 COPY_WINDOW = 512
-RUNS = (2, 7, 30)  # tokens of a run that occurs before in its window
-# Tokens of a window, and share of the windows with a planted passage.
-REPETITION = ((512, 0.0), (2048, 0.0), (512, 0.1), (512, 0.25), (512, 0.5))
-SAMPLED = 4_000_000  # tokens of the windows in which repetition is counted
 
 
 class Document(NamedTuple):
@@ -242,15 +237,13 @@ def read_large(cache: Path) -> tuple[list[Document], list[Document]]:
     listing = json.loads(data_file("held_out_documents.json").read_text(encoding="utf8"))
     held_out = [book.pop((row["source"], row["kind"], row["path"])) for row in listing]
     places: dict[int, list[int]] = defaultdict(list)  # held-out documents in which a run occurs
-    sizes = []
     for i, document in enumerate(held_out):
-        runs_of = shingles(document.text)
-        sizes.append(len(runs_of))
-        for run in runs_of:
+        for run in shingles(document.text):
             places[run].append(i)
     for document in book.values():
         for run in shingles(document.text):
             places.pop(run, None)
+    sizes = [len(shingles(document.text)) for document in held_out]
 
     def is_near(document: Document) -> bool:
         runs_of = shingles(document.text)
@@ -292,33 +285,12 @@ def copy_oracle(tokens: np.ndarray, window: int = COPY_WINDOW) -> float:
 
 
 def runs(tokens: np.ndarray, n: int) -> np.ndarray:
-    """Return a number for each run of `n` tokens along the last axis: a polynomial, modulo 2^64."""
-    length = max(0, tokens.shape[-1] - n + 1)
-    total = np.zeros((*tokens.shape[:-1], length), dtype=np.uint64)
+    """Return a number for each run of `n` tokens: a polynomial, modulo 2^64."""
+    length = max(0, len(tokens) - n + 1)
+    total = np.zeros(length, dtype=np.uint64)
     for i in range(n):
-        part = tokens[..., i : i + length].astype(np.uint64)
-        total = total * np.uint64(0x9E3779B97F4A7C15) + part + np.uint64(1)
+        total = total * np.uint64(0x9E3779B97F4A7C15) + tokens[i : i + length].astype(np.uint64) + np.uint64(1)
     return total
-
-
-def repeated_share(windows: np.ndarray, n: int) -> float:
-    """Return the share of tokens in windows [window, token] that end a run of `n` tokens that occurs before in their
-    window."""
-    ordered = np.sort(runs(windows, n), axis=-1)
-    return float((ordered[:, 1:] == ordered[:, :-1]).sum() / windows.size)
-
-
-def repetition(train: Path, d_vocab: int) -> list[dict]:
-    """Return how much sampled windows of the training text repeat: of the models' and the paper's length, and with
-    planted passages."""
-    rows, tokens = [], len(np.load(train, mmap_mode="r"))
-    for n_ctx, planted in REPETITION:
-        if tokens >= n_ctx:
-            windows = Windows(train, n_ctx, d_vocab, seed=0, planted=planted)
-            sample = windows.batch(0, min(windows.count, SAMPLED // n_ctx))[:, 1:].numpy()
-            shares = {str(n): round(repeated_share(sample, n), 4) for n in RUNS}
-            rows.append({"window": n_ctx, "planted": planted, "share": shares})
-    return rows
 
 
 def recalled(held_out: np.ndarray, train: np.ndarray, n: int = 14, block: int = 4_000_000) -> np.ndarray:
@@ -375,27 +347,25 @@ def build(training: list[Document], held_out: list[Document], tokenizer: Tokeniz
     table["side"] = ["train"] * len(training) + ["held_out"] * len(held_out)
     table["array"] = encode(tokenizer, [*training, *held_out])
     table["tokens"], table["characters"] = table["array"].map(len), table["text"].map(len)
-    splits = {}
+    splits, packed, shares = {}, {}, {}
     for side, group in table.groupby("side", sort=False):
-        splits[side] = {"documents": len(group), "tokens": int(group["tokens"].sum())}
-        np.save(work / f"{side}.npy", joined(group))
+        packed[side] = joined(group)
+        splits[side] = {"documents": len(group), "tokens": len(packed[side])}
+        np.save(work / f"{side}.npy", packed[side])
     held = table[table["side"] == "held_out"]
     listing = held[["source", "kind", "path", "tokens"]].to_dict("records")
     (work / "held_out_documents.json").write_text(json.dumps(listing, indent=0))
-    shares, train = {}, np.load(work / "train.npy", mmap_mode="r")
     for kind, group in held.groupby("kind"):
-        known = recalled(joined(group), train)
+        known = recalled(joined(group), packed["train"])
         shares[kind] = round(float(known.sum() / max(1, len(known))), 4)
     splits["held_out"]["recalled"] = shares
-
-    table, sources = table.sort_values(["source", "kind"], kind="stable"), []
+    table = table.sort_values(["source", "kind"], kind="stable")
+    sources = []
     for (source, kind), group in table.groupby(["source", "kind"]):
         sizes = {"documents": len(group), "characters": int(group["characters"].sum())}
         sources.append({"source": source, "kind": kind, **sizes, **measured(group)})
-    size = tokenizer.get_vocab_size()
-    report = {"d_vocab": size, "copy_window": COPY_WINDOW, "splits": splits, "sources": sources}
+    report = {"d_vocab": tokenizer.get_vocab_size(), "copy_window": COPY_WINDOW, "splits": splits, "sources": sources}
     report["kinds"] = {kind: measured(group) for kind, group in table.groupby("kind", sort=False)}
-    report["repetition"] = repetition(work / "train.npy", size)
     (work / REPORT).write_text(json.dumps(report, indent=1))
     (out / REPORT).unlink(missing_ok=True)  # leaves first and arrives last: no trainer takes a mixture
     for name in WRITTEN:  # a trainer that reads the old files keeps them

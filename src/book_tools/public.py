@@ -10,13 +10,11 @@ import datetime
 import json
 import os
 import platform
-import resource
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save
 
 from transformer_circuits.claims import ledger
@@ -27,33 +25,19 @@ from transformer_circuits.real import public_records, real_models
 from transformer_circuits.training.train import processor
 
 
-def machine() -> str:
-    """Return processor, number of cores, and system, without the name of the machine."""
-    return f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.system()}"
-
-
-def peak_mib() -> float:
-    """Return the most memory that this process has had so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
-
-
 def write(name: str, folder: Path) -> None:
     """Measure a public model, or CONTROL, and write its files."""
-    begun = time.perf_counter()
-    made: dict[str, Any] = {"date": f"{datetime.date.today()}", "machine": machine()}
-    records = None
+    begun, records = time.perf_counter(), []
+    machine = f"{processor()}, {os.cpu_count()} cores, {platform.system()}"
+    made: dict[str, Any] = {"date": f"{datetime.date.today()}", "machine": machine}
     if name == public_records.CONTROL:
         numbers, arrays = public_records.control()
-        made |= {"model": public_records.OURS, "seconds": {"all": round(time.perf_counter() - begun)}}
+        made["model"] = public_records.OURS
     else:
-        model = load_model(name)
-        loaded = time.perf_counter() - begun
-        numbers, arrays, records, seconds = real_models.measure(model)
-        listed = public.MODELS[name]
+        found, listed = real_models.measure(load_model(name)), public.MODELS[name]
+        numbers, arrays, records = found.numbers, found.arrays, found.records
         made |= {"model": name, "packages": [*listed.wheels], "sha256": listed.sha256, "license": listed.license}
-        made["seconds"] = {part: round(each) for part, each in {"loading": loaded, **seconds}.items()}
-    made["peak_mib"] = round(peak_mib())
+    made["seconds"] = round(time.perf_counter() - begun)
     rounded = {key: float(f"{value:.5g}") for key, value in numbers.items()}
     metadata = {"version": real_models.VERSION, "numbers": rounded, "made": made}
     metadata = {key: json.dumps(value) for key, value in metadata.items()}
@@ -63,7 +47,7 @@ def write(name: str, folder: Path) -> None:
     if records:
         measured = f"{', '.join(made['packages'])}, in four bits, {made['date']}"
         ledger.save_elsewhere(folder / f"{name}.yml", public_records.LABELS[name], measured, records)
-    print(f"{name}: {sum(made['seconds'].values())} s, {made['peak_mib']:,} MiB")
+    print(f"{name}: {made['seconds']} s")
 
 
 def main(arguments: list[str] | None = None) -> None:

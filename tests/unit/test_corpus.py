@@ -71,16 +71,6 @@ def test_recalled_runs_against_a_plain_search():
     assert known.tolist() == [i <= 16 for i in range(len(held_out) - 13)]
 
 
-def test_repeated_runs_against_a_plain_search():
-    windows = np.random.default_rng(0).integers(0, 4, (20, 30)).astype(np.uint16)
-    for n in (1, 3):
-        seen = 0
-        for row in windows.tolist():
-            grams = [row[i : i + n] for i in range(len(row) - n + 1)]
-            seen += sum(gram in grams[:i] for i, gram in enumerate(grams))
-        assert corpus.repeated_share(windows, n) == pytest.approx(seen / windows.size)
-
-
 def test_copy_oracle_against_a_plain_loop():
     tokens = np.random.default_rng(0).integers(0, 20, 500).astype(np.uint16)
     right = 0
@@ -119,36 +109,28 @@ def test_a_folder_becomes_packed_tokens_that_decode_to_its_texts(folder, tmp_pat
     assert texts == sorted(sentences(i) for i in range(30))
     assert report["splits"]["train"] == {"documents": 29, "tokens": len(train)}
     assert report["splits"]["held_out"]["recalled"] == {"docs": 0.0}
-    rows = {(row["window"], row["planted"]): row["share"] for row in report["repetition"]}
-    assert rows[512, 0.0]["30"] < rows[512, 0.1]["30"] < rows[512, 0.5]["30"]
     stored = np.load(tmp_path / "data" / "bigrams.npz")
     assert stored["count"].astype(int)[stored["count"] < 255].sum() + stored["large_count"].sum() == len(train) - 1
     assert np.array_equal(np.load(tmp_path / "data" / "held_out.npz")["tokens"], held_out)
 
 
-def test_a_start_token_written_in_a_text_is_text_and_links_and_binaries_stay_out(folder, tmp_path, capsys):
+def test_what_in_a_folder_is_text(folder, tmp_path, capfd):
     (folder / "marked.txt").write_text("<|start|> of a line. " * 30 + sentences(50), encoding="utf8")
     (tmp_path / "secret.txt").write_text(sentences(60), encoding="utf8")
     (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
     (folder / "archive.tar").write_bytes(sentences(61).encode() + bytes(512))
-    (folder / "marked_utf8.txt").write_text(sentences(63), encoding="utf-8-sig")
+    (folder / "bom.txt").write_text(sentences(63), encoding="utf-8-sig")
+    with open(os.fsencode(folder) + b"/caf\xe9.txt", "w", encoding="utf8") as file:
+        file.write(sentences(70))
     texts = {d.path: d.text for d in read_folder(folder, tmp_path / "out")}
-    assert "link.txt" not in texts and texts["marked_utf8.txt"] == sentences(63)
-    said = capsys.readouterr().err
+    assert {"link.txt", "copy.txt"}.isdisjoint(texts) and texts["bom.txt"] == sentences(63)
+    assert "caf\\xe9.txt" in texts, "a name that is not UTF-8 is escaped"
+    said = capfd.readouterr().err
     assert "left out 2 files that are not UTF-8 text" in said and "archive.tar" in said
+    assert "left out 1 near-copies of earlier files: copy.txt" in said
     make(folder, tmp_path / "out")
     tokens = np.concatenate([np.load(tmp_path / "out" / f"{side}.npy") for side in ("train", "held_out")])
-    assert (tokens == 0).sum() == len(texts) == 32
-
-
-def test_names_that_are_not_utf8_are_escaped_and_near_copies_named(folder, tmp_path, capfd):
-    odd = os.fsencode(folder) + b"/caf\xe9.txt"
-    with open(odd, "w", encoding="utf8") as file:
-        file.write(sentences(70))
-    texts = [d.path for d in read_folder(folder, tmp_path / "out")]
-    assert "caf\\xe9.txt" in texts and "copy.txt" not in texts
-    assert "left out 1 near-copies of earlier files: copy.txt" in capfd.readouterr().err
-    make(folder, tmp_path / "out")
+    assert (tokens == 0).sum() == len(texts) == 33, "a start token that is written in a text is text"
 
 
 def test_a_corpus_is_written_beside_and_its_report_leaves_first_and_arrives_last(folder, tmp_path, monkeypatch):
@@ -161,7 +143,7 @@ def test_a_corpus_is_written_beside_and_its_report_leaves_first_and_arrives_last
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(corpus, "repetition", killed)
+        patched.setattr(corpus, "recalled", killed)
         with pytest.raises(KeyboardInterrupt):
             make(folder, out)
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
@@ -220,18 +202,13 @@ def test_a_package_is_read_by_kind_up_to_its_limit_and_only_if_it_is_the_listed_
 
 def test_a_repository_is_fetched_file_by_file_and_each_is_checked(tmp_path, monkeypatch):
     asked = []
-
-    def download(url, path, sha256):
-        asked.append(f"{sha256}  {url}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("text")
-        return path
-
-    monkeypatch.setattr(corpus, "download", download)
+    (tmp_path / "text").touch()
+    monkeypatch.setattr(
+        corpus, "download", lambda url, path, sha256: asked.append(f"{sha256}  {url}") or tmp_path / "text"
+    )
     list(corpus.read_github({"name": "HoTT-book", "repository": "HoTT/book", "commit": "c"}, tmp_path))
     listed = (corpus.HERE / "files" / "HoTT-book.sha256").read_text()
-    base = "https://raw.githubusercontent.com/HoTT/book/c/"
-    assert [line.replace(base, "") for line in asked] == listed.splitlines()
+    assert [line.replace("https://raw.githubusercontent.com/HoTT/book/c/", "") for line in asked] == listed.splitlines()
 
 
 @pytest.mark.parametrize("table", ["sources", "sources_large"])
