@@ -1,23 +1,22 @@
-"""Say what is wrong with a function that a reader wrote: it is compared with the book's solution, with typical mistakes
-in it (exercises.yml), and with what people get wrong everywhere (`wrong`)."""
+"""Say what is wrong with a function that a reader wrote. It is compared with the book's solution, with typical mistakes
+in it (exercises.yml), and with what people get wrong in any exercise (`explanations`)."""
 
 import functools
 import inspect
-import sys
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
-from transformer_circuits.models.bridge import SIZES, from_matrices, matrices
 from workbooks.exercises import EXERCISES, Exercise
-from workbooks.wrong import Wrong, close, differences
+from workbooks.trials import Wrong, attempt, described, in_precision, run
 
+# Largest difference, as a fraction of the largest entry, that counts as equal in double and single precision.
+TOLERANCE, SINGLE = 1e-5, 1e-3
 SLOW = 60  # seconds that the cells after a check may compute
+OTHER = {"q": "k", "k": "v", "v": "q", "Q": "K", "K": "V", "V": "Q"}  # another side for each
 PASSED: set[str] = set()
 
 
@@ -50,15 +49,17 @@ def judge(exercise: Exercise, function: Callable) -> float:
     found = [p.name for i, p in enumerate(given) if i < len(wanted) or p.default is p.empty]
     if found != wanted:
         raise Wrong(f"Its parameters must be ({', '.join(wanted)}), got ({', '.join(found)}).")
-    seconds, results = [], []
+    if exercise.avoid & set(inspect.unwrap(function).__code__.co_names):
+        raise Wrong(exercise.avoids)
+    seconds, results, right = [], [], []
     for i, args in enumerate(exercise.trials):
         start = time.process_time()
-        result = in_any_precision(exercise, function, args)
+        # The first trial is in single precision, as on the page.
+        results.append(
+            attempt(exercise, function, args) if i else in_precision(exercise, function, args, torch.float32)
+        )
         seconds.append(time.process_time() - start)
-        if i == 0 and close(result, answer(exercise, exercise.solution, i)):  # as on the page too
-            result = attempt(exercise, function, args, torch.float32)
-        results.append(result)
-    right = [i for i, result in enumerate(results) if close(result, answer(exercise, exercise.solution, i))]
+        right += [i] * close(results[i], answer(exercise, exercise.solution, i))
     if len(right) == len(results):
         return max(seconds)
     wrong = min(set(range(len(results))) - set(right))
@@ -66,18 +67,9 @@ def judge(exercise: Exercise, function: Callable) -> float:
         if all(close(results[i], answer(exercise, mistaken, i)) for i in (wrong, *right)):  # it explains those too
             raise Wrong(message)
     expected, args = answer(exercise, exercise.solution, wrong), exercise.trials[wrong]
-    again = functools.partial(in_any_precision, exercise, function)
-    apart = next(differences(exercise, results[wrong], expected, args, again))
     others = " Other trials were right." if right else ""
-    raise Wrong(f"{apart} {described(exercise, function, args)}{others}")
-
-
-def in_any_precision(exercise: Exercise, function: Callable, args: tuple) -> Any:
-    """Return what a function gives in double precision, or in single if that fails."""
-    try:
-        return attempt(exercise, function, args, torch.float64)
-    except Wrong:
-        return attempt(exercise, function, args, torch.float32)
+    said = next(explanations(exercise, function, args, results[wrong], expected))
+    raise Wrong(f"{said} {described(exercise, function, args)}{others}")
 
 
 @functools.cache
@@ -86,71 +78,58 @@ def answer(exercise: Exercise, function: Callable, trial: int) -> Any:
     return run(exercise, function, exercise.trials[trial])
 
 
-def run(exercise: Exercise, function: Callable, args: tuple) -> Any:
-    """Return what is compared: the function's result for these arguments, measured."""
-    result = function(*args)
-    if result is None:
-        raise Wrong("It returns nothing. End it with a return statement.")
-    result = exercise.measure(result.to_dense() if isinstance(result, Tensor) else result, *args)  # it may be sparse
-    return result.cpu() if isinstance(result, Tensor) else result
+def close(result: Any, expected: Tensor) -> bool:
+    if not isinstance(result, Tensor) or result.shape != expected.shape or result.is_complex():
+        return False
+    if expected.dtype == torch.bool != result.dtype:
+        return False
+    limit = TOLERANCE if result.dtype == torch.float64 else SINGLE
+    result, expected = result.double(), expected.double()  # truth values too
+    limit *= float(expected.nan_to_num(0, 0, 0).abs().max())
+    return torch.allclose(result, expected, rtol=0, atol=limit, equal_nan=True)
 
 
-def attempt(exercise: Exercise, function: Callable, args: tuple, dtype: torch.dtype) -> Any:
-    """Return what a reader's function gives on copies of the arguments. Raise Wrong if it fails, calls what it must
-    not, or leaves hooks or changes behind."""
-    avoided, called, profiler = {inspect.unwrap(f).__code__ for f in exercise.avoid}, set(), sys.getprofile()
-    given = [copied(arg, dtype) for arg in args]
-    try:
-        sys.setprofile((lambda frame, event, arg: called.add(frame.f_code)) if avoided else profiler)
-        result = run(exercise, function, given)
-        if called & avoided:
-            raise Wrong(exercise.avoids)
-        for name, now, before in zip(exercise.parameters, given, args):
-            if any(point.fwd_hooks for point in getattr(now, "hook_dict", {}).values()):
-                raise Wrong("It leaves a hook on the model. Use `run_with_hooks` or `with model.hooks(...)`.")
-            if not all(torch.equal(x, old.to(x)) for x, old in zip(tensors_of(now), tensors_of(before))):
-                weights = ".W_U" if isinstance(now, TransformerBridge) else ""
-                raise Wrong(f"It changes `{name}` in place. Change a copy, such as `{name}{weights}.clone()`.")
-        return result
-    except Exception as error:
-        in_precision.cache_clear()  # the function may have left a model changed
-        if isinstance(error, Wrong) or isinstance(error, NotImplementedError) and not str(error):  # torch gives a text
-            raise
-        file, where = inspect.unwrap(function).__code__.co_filename, "The use of its result"
-        for frame in traceback.extract_tb(error.__traceback__):
-            where = f"Line {frame.lineno}, `{frame.line}`," if frame.filename == file else where
-        said, about = str(error).strip().partition("\n")[0].rstrip("."), described(exercise, function, args)
-        raise Wrong(f"{where} raises {type(error).__name__}: {said}. {about}") from error
-    finally:
-        sys.setprofile(profiler)
-
-
-def tensors_of(arg: Any) -> list[Tensor]:
-    return list(arg.parameters()) if isinstance(arg, TransformerBridge) else [arg] if isinstance(arg, Tensor) else []
-
-
-def copied(arg: Any, dtype: torch.dtype) -> Any:
-    """Return a copy of an argument: of a model in this precision, of a tensor as it is."""
-    if isinstance(arg, TransformerBridge):
-        return in_precision(arg, dtype)
-    return arg.clone() if isinstance(arg, Tensor) else arg
-
-
-@functools.lru_cache(maxsize=16)
-def in_precision(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
-    """Return a copy of a model, kept while no attempt fails: making one takes longer than most attempts."""
-    weights = {name: W.to(dtype, copy=True) for name, W in matrices(model).items()}
-    return from_matrices(**weights, tokenizer=model.tokenizer)
-
-
-def described(exercise: Exercise, function: Callable, args: tuple) -> str:
-    """Return a sentence about the arguments of a trial, and one about what it reads from the notebook."""
-    words = []
-    for name, arg in zip(exercise.parameters, args, strict=True):
-        words.append(f"{name} {list(arg.shape)}" if isinstance(arg, Tensor) else f"{name}={arg!r}")
-        if isinstance(arg, TransformerBridge):
-            words[-1] = f"a model with {', '.join(f'{size} {getattr(arg.cfg, size)}' for size in SIZES[:-1])}"
-    read = inspect.getclosurevars(inspect.unwrap(function)).globals.items()
-    read = [f"`{name}`" for name, found in read if isinstance(found, Tensor | TransformerBridge)]
-    asked = f" It reads {', '.join(read)} from the notebook. Did you mean an argument?" if read else ""
-    return f"It was tried with {', '.join(words)}.{asked}"
+def explanations(exercise: Exercise, function: Callable, args: tuple, result: Any, expected: Tensor) -> Iterator[str]:
+    """Yield what people get wrong in any exercise and what would explain this result, the most telling first."""
+    if not isinstance(result, Tensor):
+        yield f"It must return a tensor, got {type(result).__name__}. See torch.stack or torch.from_numpy."
+    if exercise.labels:
+        at, levels = int((result != expected).nonzero()[0]), ("near 0", "in between", "near 1")
+        found, should = levels[int(2 * result[at])], levels[int(2 * expected[at])]
+        yield f"It runs, but {exercise.labels[at]} is {found} and should be {should}."
+    axes = inspect.signature(exercise.solution).return_annotation.dim_str.split()
+    shape, got = list(expected.shape), list(result.shape)
+    if got != shape:
+        swapped = " The axes are in a different order." if sorted(got) == sorted(shape) else ""
+        yield f"The shape must be [{', '.join(axes)}], here {shape}, got {got}.{swapped}"
+    if result.is_complex() or expected.dtype == torch.bool != result.dtype:
+        kind = "True or False" if expected.dtype == torch.bool else "real numbers"
+        yield f"The entries must be {kind}, got {result.dtype}."
+    for i, (name, arg) in enumerate(zip(exercise.parameters, args)):
+        if isinstance(arg, int | str) and not result.isnan().any():
+            other = OTHER[arg] if isinstance(arg, str) else abs(arg - 1)
+            try:
+                if close(attempt(exercise, function, (*args[:i], other, *args[i + 1 :])), result):
+                    yield f"It gives the same for every {name}. Use `{name}`."
+            except Wrong:  # it does make a difference
+                continue
+    write = bool if expected.dtype == torch.bool else "{:.3g}".format
+    result, expected = (x if x.is_floating_point() else x.float() for x in (result, expected))
+    if len(axes) > 1 and shape[-1] == shape[-2] and close(result.mT, expected):
+        yield f"The result is transposed. Its last two axes must be [{axes[-2]}, {axes[-1]}]."
+    factor = (result * expected).sum() / expected.square().sum()
+    if 0 < abs(factor) < torch.inf and close(result, factor * expected):
+        yield f"Every entry is {factor:.3g} times what it should be."
+    if shape[0] > 1 and torch.equal(result, result[:1].expand_as(result)):
+        cause = "Does every step use its own index? A collected tensor changed in place (`x += y`) changes everywhere."
+        yield f"It is the same everywhere along the axis `{axes[0]}`. {cause}"
+    if (result.isinf() & expected.isfinite()).any():
+        cause = "In single precision a small probability becomes 0: use `log_softmax`."
+        yield f"Some entries are infinite and should not be. {cause}"
+    apart = (result - expected).abs().nan_to_num(torch.inf)
+    at = torch.unravel_index(apart.argmax(), apart.shape)
+    # "pos-1" has one entry less than "pos"
+    place = ", ".join(f"{axis.partition('-')[0]} {int(i)}" for axis, i in zip(axes, at))
+    right = int(100 * (apart <= SINGLE * expected.abs().max()).double().mean())  # rounded down
+    gives, should = write(result[at]), write(expected[at])
+    yield f"At {place} it gives {gives} and should give {should}. {right}% of all entries are right."

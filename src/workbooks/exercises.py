@@ -20,7 +20,7 @@ class Exercise:
     afterward: str = ""  # the answer to the exercise's last question, if it contains no numbers
     measure: Callable[..., Tensor] = lambda result, *args: result  # returns what is compared
     labels: tuple[str, ...] = ()  # of what `measure` returns: each is near 0, in between, or near 1
-    avoid: tuple[Callable, ...] = ()  # functions that it must not call
+    avoid: frozenset[str] = frozenset()  # names that it must not use
     avoids: str = ""  # the message if it does
     calls: int = 50  # with the largest arguments of the trials: what the cells after the check take
 
@@ -51,7 +51,6 @@ class Exercise:
 
 TEXTS = yaml.safe_load(Path(__file__).with_name("exercises.yml").read_text(encoding="utf-8"))
 EXERCISES: dict[str, Exercise] = {}
-PASSED: set[str] = set()
 
 
 def exercise(cases: Iterable[tuple], **parts: Any) -> Callable[[Callable], Callable]:

@@ -7,9 +7,9 @@ import torch
 import yaml
 
 from workbooks import EXERCISES, answered, check, helped
-from workbooks.check import PASSED, judge
+from workbooks.check import PASSED, SINGLE, TOLERANCE, close, judge
 from workbooks.inputs import random_model
-from workbooks.wrong import SINGLE, TOLERANCE, Wrong, close
+from workbooks.trials import Wrong
 
 two = random_model(2, 7)  # as in a notebook
 VARIANTS = yaml.safe_load(Path(__file__).with_name("exercise_variants.yml").read_text(encoding="utf8"))
