@@ -11,8 +11,8 @@ from live_page import LivePage, follow, forbidding_workers, make_site, opened
 from playwright.sync_api import expect
 from torch import Tensor
 
+from book_build.pages import engine
 from book_build.pages import follow as stage
-from book_build.pages import play
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import held_out_documents, held_out_windows
 from transformer_circuits.models import load_model
@@ -34,7 +34,7 @@ CALL = """async ([text, edits, last]) => {
 
 @pytest.fixture(scope="module")
 def two():
-    return load_model(play.MODEL, device="cpu").requires_grad_(False)
+    return load_model(stage.TWO, device="cpu").requires_grad_(False)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def means(two):
 
 @pytest.fixture(scope="module")
 def site(html, tmp_path_factory):
-    files = ("engine.js", *play.MODELS.values())
+    files = ("engine.js", *engine.MODELS.values())
     more = [f"play/{file}" for file in files]
     return make_site(tmp_path_factory.mktemp("site"), "follow", "forward.js", "palette.css", *more)
 
@@ -267,16 +267,6 @@ def test_a_server_that_forbids_workers_is_told_and_the_sentences_stay(site, watc
     page.get_by_role("button", name="Cut the notes").click()
     expect(page.locator(".tc-say")).to_contain_text("Without the notes")
     watched.complaints.clear()
-
-
-def test_texts_are_those_of_the_module(page):
-    page.locator(".tc-door summary").click()
-    labels = page.get_by_role("group", name="Other texts").get_by_role("button").all_text_contents()
-    assert labels[: len(stage.TEXTS)] == list(stage.TEXTS)
-    page.get_by_role("button", name="Random tokens, twice").click()
-    words = page.get_by_label("Your text").input_value().split()
-    n = play.SEGMENT
-    assert len(words) == 2 * n - 2 and words[: n - 2] == words[n:] and len(set(words)) == n
 
 
 class TestPlay(LivePage):

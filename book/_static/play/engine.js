@@ -1,4 +1,4 @@
-// The models of the stage (book_build/pages/play.py): tokenizer, removal of heads and connections, and what everything
+// The models of the stage (book_build/pages/engine.py): tokenizer, removal of heads and connections, and what everything
 // adds. It draws nothing: stage.js runs these functions in a worker, with those of forward.js.
 
 // ---- a byte-level BPE, as tokenizers (Python) does it ---------------------------------------------------------------

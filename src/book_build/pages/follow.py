@@ -1,20 +1,20 @@
 """The page "Follow a name": one example from its tokens to the prediction, through two heads.
 
-The picture is `book/_static/follow/`. This module writes its numbers, from runs of the shipped models: the
-two-layer model as it is (`intact`); with the keys of the induction head cut from what the previous-token head wrote
-(`cut`: its mean is left); and the one-layer model. Scores say which heads.
+The picture is `book/_static/follow/`. This module writes its numbers for prepared texts, from three runs of the shipped
+models: the two-layer model as it is (`intact`); with the keys of the induction head cut from what the previous-token
+head wrote (`cut`: its mean is left); and the one-layer model (`one`). `engine` writes the models, for any other text.
 """
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from book_build.pages import render
+from book_build.pages import engine, render
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import Head, Hook, head_name
 from transformer_circuits.data import held_out_windows
@@ -36,161 +36,127 @@ SEEN = 0.15  # of the attention of a head, from which on its notes are said to h
 STRANDS = 6  # paths that are drawn one by one
 
 
-class Circuit(NamedTuple):
-    """The best induction head, and the best previous-token head."""
-
-    induction: Head
-    previous: Head
-
-
-def centered(logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
-    """Return logits minus their mean, which the softmax ignores."""
-    return logits - logits.mean(dim=-1, keepdim=True)
-
-
-def circuit(model: TransformerBridge) -> Circuit:
-    """Return the heads that the picture is about."""
-    scores = heads.measured_induction(model).mean[1]
+def circuit(model: TransformerBridge) -> tuple[Head, Head]:
+    """Return the heads that the picture is about: the best previous-token head, and the best induction head."""
     windows = held_out_windows(16, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
     back = heads.previous_token_scores(model, windows)[0]
-    return Circuit((1, int(scores.argmax())), (0, int(back.argmax())))
+    return (0, int(back.argmax())), (1, int(heads.measured_induction(model).mean[1].argmax()))
 
 
-def keys_without(model: TransformerBridge, head: Head, written: Float[Tensor, "pos d_model"]) -> list[Hook]:
-    """Return hooks that replace `written` by its mean in the keys of a head."""
+def written(model: TransformerBridge, cache: Any) -> Float[Tensor, "head pos d_model"]:
+    """Return what each first-layer head wrote."""
+    return torch.einsum("phd,hdm->hpm", cache["z", 0][0], model.W_O[0])
+
+
+def keys_without(model: TransformerBridge, head: Head, wrote: Float[Tensor, "pos d_model"]) -> list[Hook]:
+    """Return hooks that replace `wrote` by its mean in the keys of a head."""
     layer, index = head
 
     def cut(k: Float[Tensor, "row pos head d_head"], hook: Any) -> Tensor:
         k = k.clone()
-        k[0, :, index] -= (written - written.mean(dim=0)) @ model.W_K[layer, index]
+        k[0, :, index] -= (wrote - wrote.mean(dim=0)) @ model.W_K[layer, index]
         return k
 
     return [(f"blocks.{layer}.attn.hook_k", cut)]
 
 
-def run(
-    model: TransformerBridge, ids: Int[Tensor, "1 pos"], head: Head, hooks: list[Hook] = ()
-) -> tuple[dict[str, Tensor], Any]:
-    """Return a head's scores at a text's last token, its pattern, what it adds to the logits there; and the cache."""
-    (layer, index), last = head, ids.shape[1] - 1
-    with model.hooks(fwd_hooks=list(hooks)):
-        logits, cache = model.run_with_cache(ids)
-    result = {
-        "scores": cache["attn_scores", layer][0, index, last],
-        "pattern": cache["pattern", layer][0, index],
-        "adds": centered(cache["z", layer][0, last, index] @ model.W_O[layer, index] @ model.W_U),
-        "probabilities": logits[0, last].softmax(dim=-1),
+def view(
+    model: TransformerBridge, logits: Float[Tensor, " d_vocab"], cache: Any, head: Head, answer: int
+) -> dict[str, Any]:
+    """Return what every run shows of a head at the last token: its attention, what it adds to the logit of the answer,
+    and the likeliest next tokens, with the answer."""
+    layer, index = head
+    W_U = model.W_U - model.W_U.mean(dim=-1, keepdim=True)  # softmax ignores the mean
+    chances = logits.softmax(dim=-1)
+    best = chances.topk(TOP).indices.tolist()
+    listed = torch.tensor(best if answer in best else [*best, answer])
+    adds = cache["z", layer][0, -1, index] @ model.W_O[layer, index] @ W_U
+    return {
+        "high": head_name(head),
+        "row": decimals(cache["pattern", layer][0, index, -1], 5),
+        "adds": round(float(adds[answer]), 3),
+        "next": [[name, chance] for name, chance in zip(shown(model, listed), decimals(chances[listed], 6))],
     }
-    return result, cache
 
 
 def paths(model: TransformerBridge, cache: Any, answer: int) -> list[tuple[str, float]]:
     """Return what every path adds to the centered logit of a token at the last position, with the patterns of the run:
     the direct path, single heads, virtual heads. Largest first, and they add up to that logit (claims P1 and T1)."""
-    read = centered(model.W_U)[:, answer]
-    embed, patterns = cache["embed"][0], [cache["pattern", layer][0] for layer in range(2)]
+    read = model.W_U[:, answer] - model.W_U.mean(dim=-1)
+    embed, A = cache["embed"][0], [cache["pattern", layer][0] for layer in range(2)]
+    first = A[0] @ (embed @ model.OV[0].AB)  # [head, pos, d_model]
+    second = A[1][:, -1:] @ (embed @ model.OV[1].AB)
+    virtual = torch.einsum("hp,ipd,hde,e->hi", A[1][:, -1], first, model.OV[1].AB, read)  # [second, first]
     parts = {"": float(embed[-1] @ read)}
-    # [head, pos, d_model]
-    moved = [patterns[0] @ (embed @ model.OV[0].AB), (patterns[1][:, -1:] @ (embed @ model.OV[1].AB))]
-    for layer, of_layer in enumerate(moved):
-        parts |= {head_name((layer, head)): float(value) for head, value in enumerate(of_layer[:, -1] @ read)}
-    values = torch.einsum("hp,ipd,hde,e->hi", patterns[1][:, -1], moved[0], model.OV[1].AB, read)  # [second, first]
-    for second, row in enumerate(values.tolist()):
-        parts |= {f"{head_name((1, second))}·{head_name((0, first))}": value for first, value in enumerate(row)}
+    for layer, moved in enumerate((first, second)):
+        parts |= {head_name((layer, head)): value for head, value in enumerate((moved[:, -1] @ read).tolist())}
+    for high, row in enumerate(virtual.tolist()):
+        parts |= {f"{head_name((1, high))}·{head_name((0, low))}": value for low, value in enumerate(row)}
     return sorted(parts.items(), key=lambda part: -abs(part[1]))
 
 
-def shown(model: TransformerBridge, likely: Tensor) -> list[str]:
-    """Return tokens as a page writes them."""
-    return [show_token(token) for token in model.to_str_tokens(likely)]
-
-
-def predicted(model: TransformerBridge, result: dict[str, Tensor], answer: int) -> list[list[Any]]:
-    """Return the likeliest next tokens and the answer, with their probabilities."""
-    best = result["probabilities"].topk(TOP).indices.tolist()
-    listed = torch.tensor(best if answer in best else [*best, answer])
-    chances = decimals(result["probabilities"][listed], 6)
-    return [[name, chance] for name, chance in zip(shown(model, listed), chances)]
-
-
-def split(model: TransformerBridge, cache: Any, which: Circuit, cut: bool) -> dict[str, Float[Tensor, " pos"]]:
-    """Return what each part of the stream adds to the keys' scores for the last query: the token, its place, and what
-    each first-layer head wrote. Scores are linear in the keys, and keys in the stream."""
-    layer, index = which.induction
-    query = cache["q", layer][0, -1, index] / model.cfg.d_head**0.5
-    wrote = torch.einsum("phd,hdm->hpm", cache["z", 0][0], model.W_O[0])
-    if cut:
-        wrote[which.previous[1]] = wrote[which.previous[1]].mean(dim=0)
-    streams = {"token": cache["embed"][0], "place": model.W_pos[: len(wrote[0])]}
-    streams |= {head_name((0, head)): written for head, written in enumerate(wrote)}
-    return {name: stream @ model.W_K[layer, index] @ query for name, stream in streams.items()}
-
-
-def split_of_target(parts: dict[str, Tensor], previous: str, target: int) -> dict[str, Any]:
-    """Return the split of every key's score: the note, the token, the other head that says most at the target, and the
-    rest."""
-    at_target = {name: abs(float(part[target] - part.mean())) for name, part in parts.items() if name[0] == "0"}
-    at_target.pop(previous)
-    also = max(at_target, key=at_target.get)
-    chosen = {"note": parts[previous], "token": parts["token"], "also": parts[also]}
-    chosen["rest"] = sum(parts.values()) - sum(chosen.values())
-    return {"also": also, "parts": {name: decimals(part, 3) for name, part in chosen.items()}}
-
-
-def sentence(two: TransformerBridge, one: TransformerBridge, which: Circuit, text: str) -> dict[str, Any]:
-    """Return what the picture shows of one text, which ends with a token that occurred before, in three runs."""
-    ids = two.to_tokens(text)
-    last, target = ids.shape[1] - 1, int(last_target(ids[0])[-1])
-    answer = int(ids[0, target])
-    intact, cache = run(two, ids, which.induction)
-    wrote = torch.einsum("phd,hdm->hpm", cache["z", 0][0], two.W_O[0])[which.previous[1]]
-    cut, cut_cache = run(two, ids, which.induction, keys_without(two, which.induction, wrote))
-    nearest = (0, int(heads.patterns(one, ids)[0, 0, :, last, target].argmax()))
-    plain, _ = run(one, ids, nearest)
-    previous, induction = head_name(which.previous), head_name(which.induction)
-    common = {
-        "names": ["start", *shown(two, ids[0, 1:])],
-        "at": last,
-        "followed": target,
-        "answer": shown(two, ids[0, [target]])[0],
-        "low": previous,
+def split(
+    model: TransformerBridge, cache: Any, wrote: Float[Tensor, "head pos d_model"], pair: tuple[Head, Head], target: int
+) -> dict[str, Any]:
+    """Return how every key's score for the last query is split: the note, the token, the other head that says most at
+    the target, and the rest; and at which tokens that head looked there. Scores are linear in the keys, and keys in the
+    stream. `wrote`: what the keys read of each first-layer head."""
+    previous, (layer, index) = pair
+    read = model.W_K[layer, index] @ cache["q", layer][0, -1, index] / model.cfg.d_head**0.5
+    parts = {head_name((0, head)): stream @ read for head, stream in enumerate(wrote)}
+    note = parts.pop(head_name(previous))
+    also = max(parts, key=lambda name: abs(float(parts[name][target] - parts[name].mean())))
+    sees = cache["pattern", 0][0, int(also[2:]), target]
+    chosen = {"note": note, "token": cache["embed"][0] @ read, "also": parts.pop(also)}
+    chosen["rest"] = sum(parts.values(), model.W_pos[: len(note)] @ read)
+    return {
+        "also": also,
+        "alsoSees": sorted(i for i in sees.argsort(descending=True)[:3].tolist() if sees[i] >= SEEN),
+        "parts": {name: decimals(part, 3) for name, part in chosen.items()},
     }
 
-    def view(result: dict[str, Tensor], model: TransformerBridge, head: str) -> dict[str, Any]:
-        return {
-            **common,
-            "high": head,
-            "row": decimals(result["pattern"][last], 5),
-            "adds": round(float(result["adds"][answer]), 3),
-            "next": predicted(model, result, answer),
-        }
 
+def shown(model: TransformerBridge, ids: Int[Tensor, " token"]) -> list[str]:
+    """Return tokens as a page writes them."""
+    return [show_token(token) for token in model.to_str_tokens(ids)]
+
+
+def sentence(two: TransformerBridge, one: TransformerBridge, pair: tuple[Head, Head], text: str) -> dict[str, Any]:
+    """Return what the picture shows of one text, which ends with a token that occurred before, in three runs."""
+    previous, induction = pair
+    ids = two.to_tokens(text)
+    target = int(last_target(ids[0])[-1])
+    answer, names = int(ids[0, target]), ["start", *shown(two, ids[0, 1:])]
+    common = {"names": names, "at": len(names) - 1, "followed": target, "answer": names[target]}
+    common["low"] = head_name(previous)
+    intact = two.run_with_cache(ids)
+    wrote = written(two, intact[1])
+    left = wrote.clone()
+    left[previous[1]] = wrote[previous[1]].mean(dim=0)
+    with two.hooks(fwd_hooks=keys_without(two, induction, wrote[previous[1]])):
+        cut = two.run_with_cache(ids)
     runs = {}
-    for name, result, of in (("intact", intact, cache), ("cut", cut, cut_cache)):
-        parts = split_of_target(split(two, of, which, name == "cut"), previous, target)
-        every = paths(two, of, answer)
-        sees = of["pattern", 0][0, int(parts["also"][2:]), target]
-        best = [int(i) for i in sees.argsort(descending=True)[:3] if sees[i] >= SEEN]
-        runs[name] = (
-            view(result, two, induction)
-            | parts
-            | {
-                "alsoSees": [common["names"][i] for i in sorted(best)],
-                "back": decimals(of["pattern", 0][0, which.previous[1]], 2),
-                "paths": [[path, round(value, 3)] for path, value in every[:STRANDS]],
-                "others": [len(every) - STRANDS, round(sum(value for _, value in every[STRANDS:]), 3)],
-            }
-        )
-    runs["one"] = view(plain, one, head_name(nearest))
+    for name, (logits, cache), in_keys in (("intact", intact, wrote), ("cut", cut, left)):
+        found = common | view(two, logits[0, -1], cache, induction, answer)
+        found |= split(two, cache, in_keys, pair, target)
+        found["alsoSees"] = [names[i] for i in found["alsoSees"]]
+        every = paths(two, cache, answer)
+        found["back"] = decimals(cache["pattern", 0][0, previous[1]], 2)
+        found["paths"] = [[path, round(value, 3)] for path, value in every[:STRANDS]]
+        found["others"] = [len(every) - STRANDS, round(sum(value for _, value in every[STRANDS:]), 3)]
+        runs[name] = found
+    logits, cache = one.run_with_cache(ids)
+    nearest = (0, int(cache["pattern", 0][0, :, -1, target].argmax()))
+    runs["one"] = common | view(one, logits[0, -1], cache, nearest, answer)
     return {"text": text, "runs": runs}
 
 
 @torch.no_grad()
 def numbers(two: TransformerBridge, one: TransformerBridge) -> dict[str, Any]:
     """Return what the picture shows, for all of its texts."""
-    which = circuit(two)
-    names = {role: head_name(head) for role, head in which._asdict().items()}
-    return {"heads": names, "sentences": {label: sentence(two, one, which, text) for label, text in TEXTS.items()}}
+    pair = circuit(two)
+    names = dict(zip(("previous", "induction"), map(head_name, pair)))
+    return {"heads": names, "sentences": {label: sentence(two, one, pair, text) for label, text in TEXTS.items()}}
 
 
 def percent(share: float) -> str:
@@ -223,5 +189,6 @@ def main(out: Path) -> None:
     folder = out.parent / "_static" / "follow"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "data.js").write_text(f"pageData({json.dumps(content)});\n", encoding="utf-8")
+    engine.write(out.parent / "_static" / "play")
     words = said(content["sentences"]["A name"])
     out.write_text(render("follow.md", heads=content["heads"], works=ablation.WORKS, **words), encoding="utf-8")
