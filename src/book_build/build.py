@@ -16,6 +16,7 @@ import argparse
 import base64
 import concurrent.futures
 import contextlib
+import functools
 import importlib.resources
 import json
 import multiprocessing
@@ -38,7 +39,7 @@ from nbformat import NotebookNode
 
 from book_build import forks
 from book_build.pages import paper_figures, scoreboard
-from book_build.store import BuildError, Store, digest, files_in, sha256, write_whole
+from book_build.store import RESULTS, BuildError, Store, digest, sha256, write_whole
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.paths import ROOT
 
@@ -46,9 +47,8 @@ CONTENTS = "_toc.yml"
 GENERATED = {  # pages that depend on code, weights and data alone, and the modules whose `main` makes them
     "book/models": "book_build.pages.model_cards",
     "book/head_dump": "book_build.pages.dump_pages",
-    **{f"book/{name}": f"book_build.pages.{name}" for name in "every_head follow play watch grow".split()},
+    **{f"book/{name}": f"book_build.pages.{name}" for name in ("every_head", "follow", "watch", "grow")},
 }
-FAILED = "_build/failed"  # notebooks in which a cell failed in the last run, with outputs up to there
 TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared
 WORKERS = 2  # notebooks and pages that are made at the same time: more would need more than 6 GB
 CHECKED = "nbval-check-output"  # tag of cells whose outputs are kept in git, for nbval to compare
@@ -113,14 +113,6 @@ def executed(store: Store, path: Path) -> NotebookNode | None:
     return notebook
 
 
-def all_executed(store: Store) -> dict[Path, NotebookNode]:
-    """Return every notebook as `executed` does. Raises BuildError if one changed since it ran."""
-    found = {path: executed(store, path) for path in notebooks(store.root)}
-    if changed := [path.name for path, notebook in found.items() if notebook is None]:
-        raise BuildError(f"{changed[0]} changed while the book was built: build again.")
-    return found
-
-
 def variables(root: Path) -> dict[str, str]:
     """Return the environment of notebooks and makers of pages."""
     threads = max(1, (os.cpu_count() or 1) // WORKERS)
@@ -136,15 +128,14 @@ def variables(root: Path) -> dict[str, str]:
         "MALLOC_TRIM_THRESHOLD_": str(1 << 28),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # ipykernel's debugger would write a warning into each page
+        "PYTHONWARNINGS": "ignore:resource_tracker:UserWarning",  # kernels are killed, and leave something to tidy up
     }
     return os.environ | IN_BUILD | own
 
 
-def execute(store: Store, path: Path) -> tuple[NotebookNode, str]:
-    """Run one notebook. Returns it with outputs, and the traceback of a failure, else ""."""
-    notebook = nbformat.read(path, as_version=4)
-    cells = code_cells(notebook)
-    for cell in cells:
+def execute(notebook: NotebookNode, root: Path, folder: Path) -> str:
+    """Run a notebook that lies in `folder`. Returns the traceback of a failure, else ""."""
+    for cell in code_cells(notebook):
         cell.outputs, cell.execution_count = [], None
     client = NotebookClient(
         notebook,
@@ -154,87 +145,74 @@ def execute(store: Store, path: Path) -> tuple[NotebookNode, str]:
         shutdown_kernel="immediate",  # nothing that a chapter leaves needs tidying
         coalesce_streams=True,  # how printing is cut into pieces differs from run to run
         record_timing=False,  # times would differ from run to run
-        resources={"metadata": {"path": str(path.parent)}},
+        resources={"metadata": {"path": str(folder)}},
         extra_arguments=["--IPKernelApp.log_level=40"],  # each kernel would warn that it uses plain TCP
     )
     client.owns_km = True  # it ends the kernel that it started
-    trouble = ""
     try:
-        client.execute(env=variables(store.root))
+        client.execute(env=variables(root))
     except (CellControlSignal, RuntimeError) as error:  # a failed cell, one that took too long, a dead kernel
-        trouble = str(error)
-        if not any(output.output_type == "error" for cell in cells for output in cell.outputs):
-            said = {"ename": type(error).__name__, "evalue": trouble, "traceback": [trouble]}
-            cells[-1].outputs = [nbformat.v4.new_output("error", **said)]
-    return notebook, trouble
+        return str(error)
+    return ""
 
 
-def make(store: Store, path: Path) -> str:
-    """Run a notebook, or make a page of GENERATED with all that belongs to it, and keep the result. A notebook in which
-    a cell failed is kept in FAILED; returns its name, else "". Raises BuildError for a failed page."""
-    source, made, start = None, store.new(path.stem) / path.name, time.monotonic()
+def make(store: Store, path: Path) -> bool:
+    """Run a notebook, or make a page of GENERATED with all that belongs to it, and keep the result. Prints why it could
+    not, and returns whether it could."""
+    made, source, start = store.new(path.stem) / path.name, None, time.monotonic()
     if path.suffix == ".ipynb":
-        notebook, trouble = execute(store, path)
-        if trouble:
-            (store.root / FAILED).mkdir(exist_ok=True)
-            nbformat.write(notebook, store.root / FAILED / path.name)
-            print(f"FAILED {path.name}\n{trouble}", flush=True)
-            return path.name
-        source = source_of(notebook)
+        notebook = nbformat.read(path, as_version=4)
+        source, trouble = source_of(notebook), execute(notebook, store.root, path.parent)
         nbformat.write(notebook, made)
     else:
         module = GENERATED[f"book/{path.stem}"]
         process = forks.start(forks.make_page, module, str(made), variables(store.root), str(store.root))
         process.join()
-        if process.exitcode:
-            raise BuildError(f"book/{path.name} could not be made: see the message above.")
-    seconds = time.monotonic() - start
-    store.keep(path.stem, source, seconds)
-    print(f"made {path.name} in {seconds:.1f} s", flush=True)
-    return ""
+        trouble = "see the message above" if process.exitcode else ""
+    if not trouble:
+        store.keep(path.stem, source)
+    took = f"{time.monotonic() - start:.1f} s"
+    print(f"FAILED {path.name}\n{trouble}" if trouble else f"made {path.name} in {took}", flush=True)
+    return not trouble
 
 
-def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> Store:
-    """Run all notebooks, or the chosen ones, that have not run on the present files. Returns where the results are.
+def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> dict[Path, NotebookNode]:
+    """Run all notebooks, or the chosen ones, that have not run on the present files, and return them with outputs.
     `pages`: make the pages of GENERATED as well. BuildError names every notebook with a failed cell."""
     if missing := [str(path) for path in chosen if not path.is_file()]:
         raise BuildError(f"There is no notebook {', '.join(missing)}.")
     store, chosen = Store(root), chosen or notebooks(root)
-    shutil.rmtree(root / FAILED, ignore_errors=True)
     todo = [path for path in chosen if executed(store, path) is None]
-    todo.sort(key=lambda path: -path.stat().st_size)  # a guess at what takes long, until it is known
+    todo.sort(key=lambda path: -path.stat().st_size)  # a guess at what takes long: no long one is the last to begin
     generated = [root / f"{name}.md" for name in files(root) if pages and name in GENERATED]
     jobs = [*(page for page in generated if store.find(page.stem) is None), *todo]
-    jobs.sort(key=lambda path: -store.made(path.stem).get("seconds", float("inf")))  # no long one is the last to begin
     if jobs:
         forks.start_server(variables(root))
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-        futures = [pool.submit(make, store, path) for path in jobs]
         try:
-            names = [future.result() for future in concurrent.futures.as_completed(futures)]
+            worked = list(pool.map(functools.partial(make, store), jobs))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
                 process.kill()
             raise
     print(f"{len(todo)} notebooks run, {len(chosen) - len(todo)} taken from the cache", flush=True)
-    if any(names):
-        raise BuildError(f"A cell failed in {', '.join(sorted(filter(None, names)))}: see the traceback above.")
-    return store
+    if failed := [path.name for path, well in zip(jobs, worked) if not well]:
+        raise BuildError(f"These failed: {', '.join(sorted(failed))}. The reasons stand above.")
+    found = {path: executed(store, path) for path in chosen}
+    if changed := [path.name for path, notebook in found.items() if notebook is None]:
+        raise BuildError(f"{changed[0]} changed while the book was built: build again.")
+    return found
 
 
-def store_outputs(store: Store) -> None:
+def store_outputs(root: Path) -> None:
     """Put what cells tagged for nbval printed into the notebooks in git, and remove all other outputs."""
-    for path, notebook in all_executed(store).items():
+    for path, notebook in run(root).items():
         for number, cell in enumerate(code_cells(notebook), start=1):
             kept = CHECKED in cell.metadata.get("tags", [])
             cell.outputs, cell.execution_count = (cell.outputs, number) if kept else ([], None)
-        before = path.read_text(encoding="utf-8")
-        notebook.metadata = nbformat.reads(before, as_version=4).metadata
-        text = nbformat.writes(notebook) + "\n"
-        if text != before:
-            write_whole(path, text)
-            print(f"stored the outputs of {path.name}", flush=True)
+        notebook.metadata = nbformat.read(path, as_version=4).metadata
+        write_whole(path, nbformat.writes(notebook) + "\n")
 
 
 # ---- what jupyter-book reads -----------------------------------------------------------------------------------------
@@ -258,24 +236,15 @@ def write_results(root: Path, executed: Mapping[Path, NotebookNode]) -> None:
     verdicts = {record.id: record.verdict for found in recorded.values() for record in found}
     write_whole(root / "_build" / "verdicts.yml", ledger.as_file(verdicts))  # for `make accept`
     for id, old, new in ledger.changed(verdicts, root / "book" / "verdicts.yml"):
-        chapter = chapters.get(id, "…")
-        print(f"{id} is now '{new}', accepted was '{old}': read notebooks/{chapter}.ipynb again", flush=True)
+        print(f"{id} is now '{new}', accepted was '{old}': read notebooks/{chapters[id]}.ipynb again", flush=True)
     titles = {Path(entry["file"]).name: entry.get("title", "") for entry in contents(root)}
     cells = paper_figures.Cells({path.stem: notebook for path, notebook in executed.items()}, titles)
     listed = paper_figures.load(root / "book" / "figures.yml")
-    shown = {id: (cells.link(place), cells.what(place)) for id, place in listed.places().items()}
+    shown = {id: paper_figures.link(place) for id, place in paper_figures.places(listed).items()}
     results = scoreboard.Results(recorded, shown)
     write_whole(root / "book" / "figures.md", paper_figures.page(listed, cells, results))
     write_whole(root / "book" / "scoreboard.md", scoreboard.page(results))
     write_whole(root / "book" / "headlines.md", scoreboard.headlines(results))
-
-
-def copy_generated(store: Store) -> None:
-    """Copy the pages of GENERATED, and what belongs to them, to their places among the others."""
-    for name in GENERATED.keys() & set(files(store.root)):
-        shutil.rmtree(store.root / name, ignore_errors=True)
-        made, place = store.find(Path(name).name), (store.root / name).parent
-        shutil.copytree(made, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
 
 
 def copy_scripts(root: Path) -> None:
@@ -289,18 +258,19 @@ def copy_scripts(root: Path) -> None:
     write_whole(static / "datatables" / "datatables.css", (shipped / "dt_bundle.css").read_text(encoding="utf-8"))
 
 
-def make_sources(root: Path) -> Store:
+def make_sources(root: Path) -> None:
     """Bring up to date what jupyter-book reads besides files in git. Raises BuildError if anything is wrong."""
-    store = run(root, pages=True)
-    executed = all_executed(store)
+    executed = run(root, pages=True)
     for path, notebook in executed.items():
         write_whole(root / "_build" / "executed" / path.name, nbformat.writes(notebook))
     print(f"{sum(map(len, records(executed).values()))} claims recorded", flush=True)
     if "book/scoreboard" in files(root):
         write_results(root, executed)
-    copy_generated(store)
+    for name in GENERATED.keys() & set(files(root)):
+        shutil.rmtree(root / name, ignore_errors=True)
+        made = root / RESULTS / Path(name).name
+        shutil.copytree(made, root / "book", dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
     copy_scripts(root)
-    return store
 
 
 # ---- the pages -------------------------------------------------------------------------------------------------------
@@ -308,9 +278,10 @@ def make_sources(root: Path) -> Store:
 
 def build(root: Path) -> Path:
     """Write the pages, unless those of the present sources are there. Returns the first page. Raises BuildError."""
-    store, html = make_sources(root), root / "_build" / "html"
-    sources = files_in(root, "book", "notebooks", "_build/executed", "_config.yml", CONTENTS)
-    key, stamp = sha256(store.of_pages, digest(root, sources)), html / ".complete"
+    make_sources(root)
+    html = root / "_build" / "html"
+    sources = digest(root, "book", "notebooks", "_build/executed", "_config.yml", CONTENTS)
+    key, stamp = sha256(Store(root).of_pages, sources), html / ".complete"
     if stamp.is_file() and stamp.read_text() == key:
         print("the pages are up to date", flush=True)
         return html / "index.html"
@@ -347,7 +318,7 @@ def main(arguments: list[str] | None = None) -> int:
             if options.run is not None:
                 run(root, [path.resolve() for path in options.run])
             elif options.store_outputs:
-                store_outputs(run(root))
+                store_outputs(root)
             elif options.sources:
                 make_sources(root)
             else:

@@ -1,7 +1,5 @@
-"""Processes forked from one that has already imported the libraries that chapters import.
-
-A kernel spends most of its start on imports. Where forking is not safe (not on Linux), each starts anew.
-"""
+"""Processes forked from one that has already imported what chapters import, which is most of a kernel's start. Where
+forking is not safe (not on Linux), each starts anew."""
 
 import importlib
 import multiprocessing
@@ -17,23 +15,27 @@ from jupyter_client import AsyncKernelManager
 
 CONTEXT = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 PRELOADED = [
-    __name__, "ipykernel.kernelapp", "matplotlib.pyplot", "pandas", "pydantic.dataclasses", "scipy.stats", "sklearn.cluster", "torch",
+    __name__,
+    "ipykernel.kernelapp",
+    "matplotlib.pyplot",
+    "pandas",
+    "pydantic.dataclasses",
+    "scipy.stats",
+    "sklearn.cluster",
+    "torch",
     "transformer_lens.model_bridge",
-]  # fmt: skip
+]
 
 
 def start_server(variables: Mapping[str, str]) -> None:
     """Start the process that all others are forked from, with these variables, which libraries read at import."""
     if CONTEXT.get_start_method() == "forkserver":
         CONTEXT.set_forkserver_preload(PRELOADED)
-        before, options = dict(os.environ), list(sys.warnoptions)
+        before = dict(os.environ)
         os.environ.update(variables)
-        # Kernels are killed, and what they leave is tidied up without a word.
-        sys.warnoptions.append("ignore:resource_tracker:UserWarning")
         multiprocessing.forkserver.ensure_running()
         os.environ.clear()
         os.environ.update(before)
-        sys.warnoptions[:] = options
 
 
 class Fork(CONTEXT.Process):
@@ -58,44 +60,6 @@ def start(target: Callable[..., None], *arguments: Any) -> Fork:
     return process
 
 
-# ---- in the new process ----------------------------------------------------------------------------------------------
-
-
-def enter(variables: Mapping[str, str], folder: str) -> None:
-    """Take the place of a new interpreter in `folder`."""
-    os.setsid()
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    os.environ.clear()
-    os.environ.update(variables)
-    os.chdir(folder)
-
-
-def end_with_parent() -> None:
-    """End this process when the one that asked for it has ended, even by a kill."""
-    multiprocessing.parent_process().join()
-    os._exit(1)
-
-
-def kernel(command: Sequence[str], variables: Mapping[str, str], folder: str) -> None:
-    """Be the kernel that `command` would start: python -m ipykernel_launcher OPTIONS."""
-    enter(variables, folder)
-    from ipykernel.kernelapp import IPKernelApp
-
-    options = command[command.index("-f") :]
-    # Without this one it prints how to connect to it.
-    sys.argv = ["ipykernel_launcher", *options, f"--IPKernelApp.parent_handle={os.getppid()}"]
-    IPKernelApp.launch_instance()
-
-
-def make_page(module: str, out: str, variables: Mapping[str, str], folder: str) -> None:
-    """Write a page, and what belongs to it, to and beside the file `out`: what the module's `main` does."""
-    enter(variables, folder)
-    importlib.import_module(module).main(Path(out))
-
-
-# ---- in the process that waits ---------------------------------------------------------------------------------------
-
-
 class Manager(AsyncKernelManager):
     """Starts a kernel as a fork."""
 
@@ -106,3 +70,36 @@ class Manager(AsyncKernelManager):
         provisioner.pid = provisioner.pgid = provisioner.process.pid
         provisioner.cwd = cwd
         self._reconcile_connection_info(provisioner.connection_info)
+
+
+# ---- in the new process ----------------------------------------------------------------------------------------------
+
+
+def enter(variables: Mapping[str, str], folder: str) -> None:
+    """Take the place of a new interpreter in `folder`, which ends with the process that asked for it."""
+    os.setsid()
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    os.environ.clear()
+    os.environ.update(variables)
+    os.chdir(folder)
+
+
+def end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def kernel(command: Sequence[str], variables: Mapping[str, str], folder: str) -> None:
+    """Be the kernel that `command` would start: python -m ipykernel_launcher OPTIONS."""
+    enter(variables, folder)
+    from ipykernel.kernelapp import IPKernelApp
+
+    # Without a parent's handle it prints how to connect to it.
+    sys.argv = ["ipykernel_launcher", *command[command.index("-f") :], f"--IPKernelApp.parent_handle={os.getppid()}"]
+    IPKernelApp.launch_instance()
+
+
+def make_page(module: str, out: str, variables: Mapping[str, str], folder: str) -> None:
+    """Write a page, and what belongs to it, to and beside the file `out`: what the module's `main` does."""
+    enter(variables, folder)
+    importlib.import_module(module).main(Path(out))

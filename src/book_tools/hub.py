@@ -42,29 +42,19 @@ def zipped(files: dict[str, bytes]) -> bytes:
     return content.getvalue()
 
 
-def card(name: str) -> str:
-    """Return the model's card: front matter that hubs read, what the model is, how it was trained, how to load it."""
-    return render(
-        "hub.md",
-        model=name,
-        melodies=name.startswith("melodies"),
-        card=model_cards.card(name),
-        seed=manifest(name)["training"]["run"]["training"].get("seed"),
-        address=release.address().partition("/releases/")[0],
-    )
-
-
 def archives() -> dict[str, bytes]:
     """Return the zips of a release by name: each model, and the book's data."""
     return {name: zipped(files_of(name)) for name in list_models()} | {release.BOOK_DATA: zipped(data_files())}
 
 
 def write_folder(name: str) -> None:
-    """Write the folder of a model."""
-    folder = OUT / name
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, content in (files_of(name) | {"README.md": card(name).encode()}).items():
-        (folder / file).write_bytes(content)
+    """Write the folder of a model, with a card: front matter that hubs read, what it is, how to load it."""
+    about = {"melodies": name.startswith("melodies"), "address": release.address().partition("/releases/")[0]}
+    about["seed"] = manifest(name)["training"]["run"]["training"].get("seed")
+    card = render("hub.md", model=name, card=model_cards.card(name), **about)
+    (OUT / name).mkdir(parents=True, exist_ok=True)
+    for file, content in (files_of(name) | {"README.md": card.encode()}).items():
+        (OUT / name / file).write_bytes(content)
 
 
 def main() -> None:

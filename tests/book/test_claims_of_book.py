@@ -6,14 +6,14 @@ import re
 import pytest
 from small_book import soup
 
-from book_build.build import Store, all_executed, records
+from book_build.build import records, run
 from transformer_circuits.claims import Verdict, ledger, show
 from transformer_circuits.paths import ROOT
 
 
 @pytest.fixture(scope="module")
 def recorded(html):
-    return {record.id: record for found in records(all_executed(Store(ROOT))).values() for record in found}
+    return {record.id: record for found in records(run(ROOT)).values() for record in found}
 
 
 @pytest.fixture(scope="module")

@@ -16,27 +16,20 @@ from transformer_circuits.paths import ROOT
 
 
 @pytest.fixture(scope="module")
-def results(request) -> build.Store:
-    """The build's results, when it has run the chapters that are tested."""
+def ran(request) -> tuple[build.Store, str]:
+    """Run the chapters that are tested, as far as they have not run; return the results, and what the build says."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     chosen = sorted({found["chapter"] for found in parameters if "chapter" in found})
-    subprocess.run([sys.executable, "-m", "book_build", "--run", *chosen], cwd=ROOT)
-    return build.Store(ROOT)
+    command = [sys.executable, "-m", "book_build", "--run", *chosen]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return build.Store(ROOT), done.stdout
 
 
 @pytest.mark.parametrize("chapter", build.notebooks(ROOT), ids=lambda path: path.stem)
-def test_a_chapter_prints_what_it_stores(chapter, results, request):
-    if (notebook := build.executed(results, chapter)) is None:
-        failure = trouble(ROOT / build.FAILED / chapter.name)
-        pytest.fail(f"{chapter.name} did not run to its end.\n{failure}", pytrace=False)
+def test_a_chapter_prints_what_it_stores(chapter, ran, request):
+    if (notebook := build.executed(ran[0], chapter)) is None:
+        pytest.fail(f"{chapter.name} did not run to its end.\n{ran[1]}", pytrace=False)
     assert differences(request, chapter, notebook) == [], "`make outputs` stores what chapters print"
-
-
-def trouble(failed: Path) -> str:
-    """Return the traceback in a notebook with a failed cell."""
-    cells = build.code_cells(nbformat.read(failed, as_version=4)) if failed.is_file() else []
-    errors = [output for cell in cells for output in cell.outputs if output.output_type == "error"]
-    return "\n".join(line for error in errors for line in error.traceback)
 
 
 def differences(request, stored: Path, notebook: nbformat.NotebookNode) -> list[str]:

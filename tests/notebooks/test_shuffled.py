@@ -61,17 +61,6 @@ def test_cells_work_once_more_in_any_order(path, tmp_path):
     assert run_twice(path, tmp_path) == []
 
 
-def test_a_name_for_two_things_is_found(tmp_path):
-    cells = ["x = [1, 2]", "y = 3", "z = 0", "print(len(x))", "x = 5", "print(y)\ny = y + 1"]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
-    for cell in notebook.cells:
-        cell.metadata["tags"] = [CHECKED]
-    nbformat.write(notebook, tmp_path / "a.ipynb")
-    length, changed = run_twice(tmp_path / "a.ipynb", tmp_path)
-    assert "print(len(x))" in length and "TypeError" in length
-    assert "y = y + 1" in changed and "prints '4' instead of '3'" in changed
-
-
 def run_twice(path: Path, folder: Path) -> list[str]:
     """Return what went wrong in a chapter whose cells ran in order, and then once more in another order."""
     variables = os.environ | {"MPLBACKEND": "agg"}

@@ -1,8 +1,6 @@
 """The page of models: how each was trained, from its manifest and log, and what its heads do, measured here."""
 
-import functools
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -14,54 +12,22 @@ from book_build.pages import render
 from book_build.pages.dump_pages import TEXT, tile_links
 from book_tools.corpus import load_sources
 from transformer_circuits.circuits import heads
-from transformer_circuits.data import D_VOCAB, held_out_documents, held_out_tokens, held_out_windows, load_tokenizer
+from transformer_circuits.data import D_VOCAB, held_out_windows
 from transformer_circuits.figures.tiles import COLUMNS, Tile
 from transformer_circuits.measures import ablation
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig
-from transformer_circuits.models.recipes import MEASURED, SHAPE, recipe
 from transformer_circuits.models.registry import list_models, manifest, training_log
 from transformer_circuits.paths import DATA
-from transformer_circuits.training.train import SECTIONS
 
 WINDOWS = 8  # of held-out text, for previous-token scores
-
-GROUPS = {
-    "attn-only-[012]l": "The family",
-    "attn-only-2l-.*": "Three seeds on less text, and the planted twin",
-    "attn-only-1l-32h": "The model with 32 heads",
-    "small-.*": "The small models",
-    "melodies-.*": "The melody models",
-}
-SETTINGS = {
-    name: f"`{name}`: {field.description}"
-    for kind in SECTIONS.values()
-    for name, field in kind.__pydantic_fields__.items()
-    if name not in (*SHAPE, *MEASURED, "seed")
-} | {"corpus": "fingerprint of the text"}
-
-
-def names(group: str) -> list[str]:
-    """Return the shipped models whose names match a key of GROUPS, those with fewer layers first."""
-    mine = [name for name in list_models() if re.fullmatch(group, name)]
-    return sorted(mine, key=lambda name: config(name)["n_layers"])
+FAMILY = r"attn-only-[012]l"
+OTHERS = (r"attn-only-2l-.*", "attn-only-1l-32h", r"small-.*", r"melodies-.*")
+OF_OTHERS = ["layers", "held-out loss", "in-context score", "induction score", "previous-token score", "working heads"]
 
 
 def config(name: str) -> dict[str, Any]:
     return manifest(name)["config"]
-
-
-def reads_text(name: str) -> bool:
-    """Return whether the model reads the book's held-out text."""
-    return not name.startswith("melodies") and config(name)["d_vocab"] <= D_VOCAB
-
-
-@functools.cache
-def bytes_per_token(d_vocab: int) -> float:
-    """Return the bytes of held-out text per token, cut into the first `d_vocab` tokens of the family's vocabulary."""
-    tokenizer = load_tokenizer()
-    texts = [tokenizer.decode(tokens[1:]) for _, tokens in held_out_documents()]
-    return sum(len(text.encode()) for text in texts) / len(held_out_tokens(d_vocab))
 
 
 def best(scores: torch.Tensor) -> str:
@@ -77,7 +43,7 @@ def measured(name: str) -> dict[str, str]:
     if config(name)["n_layers"]:
         model = load_model(name, device="cpu")
         found["induction score"] = best(heads.measured_induction(model).mean)
-        if reads_text(name):
+        if not name.startswith("melodies") and model.cfg.d_vocab <= D_VOCAB:  # it reads the book's held-out text
             windows = held_out_windows(WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
             found["previous-token score"] = best(heads.previous_token_scores(model, windows))
             works = ablation.recorded_effects(name).working
@@ -88,7 +54,6 @@ def measured(name: str) -> dict[str, str]:
 def card(name: str) -> dict[str, str]:
     """Return what the page says about a model, by the name of the value."""
     model, last = config(name), training_log(name).iloc[-1]
-    bits = f"{last['held_out'] / math.log(2) / bytes_per_token(model['d_vocab']):.3f}" if reads_text(name) else "–"
     return {
         "layers": ", ".join([str(model["n_layers"]), *ModelConfig(**model).beyond]),
         "heads per layer": f"{model['n_heads']}, each {model['d_head']} wide" if model["n_layers"] else "–",
@@ -97,15 +62,21 @@ def card(name: str) -> dict[str, str]:
         "context": f"{model['n_ctx']}",
         "million tokens": f"{last['tokens'] / 1e6:.0f}",
         "held-out loss": f"{last['held_out']:.3f}",
-        "bits per byte": bits,
         "in-context score": f"{last['in_context']:z.2f}".replace("-", "−"),
         **measured(name),
         "hours of training": f"{last['seconds'] / 3600:.1f}",
     }
 
 
-def cards(*groups: str) -> pd.DataFrame:
-    return pd.DataFrame({name: card(name) for group in groups for name in names(group)})
+def cards(*kinds: str) -> pd.DataFrame:
+    """Return the cards of the shipped models whose names match, those with fewer layers first."""
+    names = [
+        name
+        for kind in kinds
+        for name in sorted(list_models(), key=lambda name: config(name)["n_layers"])
+        if re.fullmatch(kind, name)
+    ]
+    return pd.DataFrame({name: card(name) for name in names})
 
 
 @torch.no_grad()
@@ -116,34 +87,6 @@ def costliest(name: str, page: str) -> str:
     most = [divmod(i, cost.shape[1]) for i in cost.flatten().topk(COLUMNS).indices.tolist()]
     tiles = [Tile(heads.head_name(at), attention[at], float(cost[at])) for at in most]
     return tile_links({name: tiles}, {heads.head_name(at): page.format(*at) for at in most})
-
-
-def setting(value: Any) -> str:
-    """Return a setting as a configuration has it, whole numbers in groups of three digits."""
-    if value is None:
-        return "–"
-    return f"{value:,}" if type(value) is int else json.dumps(value)
-
-
-def training(group: str) -> dict[str, Any]:
-    """Return with which settings a group was trained: those that all models share, and those in which they differ."""
-    models = names(group)
-    # `recipe` leaves out the precision, which changes a model no more than noise does.
-    settings = [{"precision": "no", **manifest(name)["training"]["run"]["training"], **recipe(name)} for name in models]
-    rows = {words: [setting(found.get(key)) for found in settings] for key, words in SETTINGS.items()}
-    frame = pd.DataFrame(rows, index=pd.Index(models, name="model"))
-    differs = frame.nunique() > 1
-    alike, differing = frame.loc[models[0], ~differs], frame.loc[:, differs]
-    differing = differing.rename(columns=lambda words: words.partition(":")[0])
-    if differing.shape[1] > len(models):
-        differing = differing.T.rename_axis("setting")
-    return {
-        "title": GROUPS[group],
-        "alone": len(models) == 1,
-        "shared": table(alike[alike != "–"].rename("value").rename_axis("setting").to_frame()),
-        "differing": table(differing) if differs.any() else "",
-        "corpus": settings[0]["corpus"],
-    }
 
 
 def table(frame: pd.DataFrame) -> str:
@@ -158,8 +101,6 @@ def table(frame: pd.DataFrame) -> str:
 
 
 def main(out: Path) -> None:
-    family, *rest = GROUPS
-    others = ["layers", "held-out loss", "in-context score", "induction score", "previous-token score", "working heads"]
     report = json.loads((DATA / "corpus.json").read_text(encoding="utf8"))
     kinds = pd.DataFrame(report["kinds"]).T.sort_values("tokens", ascending=False).rename_axis("kind")
     listed = pd.DataFrame(load_sources()).set_index("name")
@@ -167,15 +108,14 @@ def main(out: Path) -> None:
     sources = pd.DataFrame(report["sources"]).set_index("source").join(listed[["version", "license"]])
     page = render(
         "models.md",
-        family=table(cards(family).rename_axis("model")),
+        family=table(cards(FAMILY).rename_axis("model")),
+        others=table(cards(*OTHERS).T.rename_axis("model")[OF_OTHERS]),
         tiles=costliest("attn-only-2l", "every_head.html#head-{}.{}")
         + costliest("attn-only-1l", "head_dump/attn-only-1l/{}_{}.html"),
         text=TEXT,
         works=ablation.WORKS,
         cost_windows=ablation.WINDOWS,
         windows=WINDOWS,
-        others=table(cards(*rest).T.rename_axis("model")[others]),
-        training=[training(group) for group in GROUPS],
         kinds=table(kinds),
         sources=table(sources[["kind", "version", "license", "documents", "tokens", "copy_oracle"]]),
         **report["splits"],

@@ -1,9 +1,8 @@
-"""The scoreboard, and the tallies and headlines on the front page, from the records in the executed notebooks."""
+"""The scoreboard, and the headlines on the front page, from the records in the executed notebooks."""
 
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,12 +12,12 @@ from transformer_circuits.claims.ledger import Claim, Record, Verdict
 from transformer_circuits.paths import DATA
 
 JUDGED = (Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT_REPRODUCED)
-TALLIES = {  # each with its possible outcomes
-    "identity": ("Exact identities", (Verdict.HOLDS, Verdict.FAILS)),
-    "finding": ("The paper's findings on trained models", JUDGED),
-    "question": ("Questions that readers ask and the paper does not", JUDGED),
-    "weak": ("Results that barely test their statement", JUDGED),
+TALLIES = {
+    "finding": "The paper's findings on trained models",
+    "question": "Questions that readers ask and the paper does not",
+    "weak": "Results that barely test their statement",
 }
+SIGNS = {">=": "\u2265", "<=": "\u2264", "==": "=", " * ": " \u00d7 "}
 
 
 def number_of(notebook: str) -> str:
@@ -30,41 +29,25 @@ def counted_in(tally: str) -> list[Claim]:
     return [claim for claim in ledger.load_claims().values() if claim.counted_in == tally]
 
 
-@dataclass
-class Tally:
-    """How often each outcome occurs; `claim` is one that is counted, whose words the outcomes have."""
-
-    name: str
-    claim: Claim
-    outcomes: Sequence[Verdict]
-    verdicts: Sequence[Verdict]
-
-    @property
-    def counts(self) -> list[tuple[Verdict, int]]:
-        shown = [v for v in (*self.outcomes, Verdict.NOT_RUN) if v in self.outcomes or v in self.verdicts]
-        return [(verdict, self.verdicts.count(verdict)) for verdict in shown]
-
-
 class Results:
     """The records of a book, by claim, with what pages in `book/` need of them.
 
-    `recorded`: records by notebook, without suffix; `shown`: by claim, the place that shows it and what is there, a
-    figure or numbers; `data`: the folder with the records of the held-out seed and of public models.
+    `recorded`: records by notebook, without suffix; `shown`: by claim, the address of the cell that shows it; `data`:
+    the folder with the records of the held-out seed and of public models. `links`: where the book shows each claim.
     """
 
     def __init__(
-        self, recorded: Mapping[str, Sequence[Record]], shown: Mapping[str, tuple[str, str]] = {}, data: Path = DATA
+        self, recorded: Mapping[str, Sequence[Record]], shown: Mapping[str, str] = {}, data: Path = DATA
     ) -> None:
         seed = ledger.held_out_seed(data)
         self.others = {"Held-out seed": [seed] if seed else [], "Public models": ledger.public_models(data)}
-        self.shown = shown
         self.records = {record.id: record for records in recorded.values() for record in records}
         chapters = {number_of(notebook): f"../notebooks/{quote(notebook)}.html" for notebook in recorded}
         numbers = {claim.id: claim.chapter.split()[0] for claim in ledger.load_claims().values()}
         self.links = {id: chapters[number] for id, number in numbers.items() if number in chapters}
         for notebook, records in recorded.items():
-            link = chapters[number_of(notebook)]
-            self.links |= {record.id: f"{link}#claim-{record.id}" for record in records}
+            self.links |= {record.id: f"{chapters[number_of(notebook)]}#claim-{record.id}" for record in records}
+        self.links |= shown
 
     def verdict(self, id: str) -> Verdict:
         return self.records[id].verdict if id in self.records else Verdict.NOT_RUN
@@ -77,26 +60,21 @@ class Results:
                 found[where] = records
         return found
 
-    def tallies(self) -> list[Tally]:
-        """Return a tally for each group of claims, and one for each other model that the same criteria judged."""
-        found = []
-        for tally, (name, outcomes) in TALLIES.items():
-            if claims := counted_in(tally):
-                found.append(Tally(name, claims[0], outcomes, [self.verdict(claim.id) for claim in claims]))
+    def tallies(self) -> dict[str, list[Verdict]]:
+        """Return the verdicts of each group of claims, and those on each other model that the same criteria judged."""
+        found = {name: [self.verdict(claim.id) for claim in counted_in(tally)] for tally, name in TALLIES.items()}
         for where, models in self.others.items():
             for model in models:
-                judged = [record for record in model.records if record.claim.counted_in == "finding"]
                 name = f"{model.model if len(models) > 1 else where}: the paper's findings"
-                found.append(Tally(name, counted_in("finding")[0], JUDGED, [record.verdict for record in judged]))
-        return found
+                found[name] = [record.verdict for record in model.records if record.claim.counted_in == "finding"]
+        return {name: verdicts for name, verdicts in found.items() if verdicts}
 
     def value(self, id: str, name: str, digits: int = show.DIGITS) -> str:
-        """Return a measured number with its unit (after "n_" without), unbroken; "–" if it was not measured."""
-        plain = name.removeprefix("n_")
-        if id not in self.records or plain not in self.records[id].values:
+        """Return a measured number with its unit, unbroken; "–" if it was not measured."""
+        if id not in self.records or name not in self.records[id].values:
             return "–"
-        unit = "" if name.startswith("n_") else ledger.claim_of(id).quantities[plain].unit
-        return show.show_quantity(self.records[id].values[plain], unit, digits).replace(" ", "\N{NO-BREAK SPACE}")
+        unit = ledger.claim_of(id).quantities[name].unit
+        return show.show_quantity(self.records[id].values[name], unit, digits).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def labeled(text: str, claim: Claim, every: bool = False) -> str:
@@ -104,20 +82,14 @@ def labeled(text: str, claim: Claim, every: bool = False) -> str:
 
     `every`: of a criterion, in which all words are names. In a sentence, a name has an underscore or a colon after it.
     """
-    names = sorted([*claim.quantities, *claim.errors.values()], key=len, reverse=True)
-    labels = {f"{error}": f"the error of \u201c{claim.label(name)}\u201d" for name, error in claim.errors.items()}
-    labels = {name: f"\u201c{claim.label(name)}\u201d" for name in claim.quantities} | labels
-    found = rf"(?<![\w*])({'|'.join(map(re.escape, names))})(?![\w*])" if names else r"(?!)"
-    if every:
-        signs = {">=": "\u2265", "<=": "\u2264", "==": "=", " * ": " \u00d7 "}
-        return re.sub(
-            "|".join(map(re.escape, signs)),
-            lambda sign: signs[sign[0]],
-            re.sub(found, lambda name: labels[name[0]], text),
-        )
-    return re.sub(
-        found, lambda name: labels[name[0]] if "_" in name[0] or text[name.end() :][:1] == ":" else name[0], text
-    )
+    labels = {name: f"\u201c{claim.label(name)}\u201d" for name in claim.quantities}
+    labels |= {error: f"the error of {labels[name]}" for name, error in claim.errors.items()}
+    names = [name if every or "_" in name else f"{name}(?=:)" for name in sorted(labels, key=len, reverse=True)]
+    found = rf"(?<![\w*])({'|'.join(names) or '(?!)'})(?![\w*])"
+    text = re.sub(found, lambda name: labels[name[0]], text)
+    for sign, shown in SIGNS.items() if every else ():
+        text = text.replace(sign, shown)
+    return text
 
 
 def place(chapter: str) -> str:
@@ -138,16 +110,8 @@ def sections() -> dict[str, list[Claim]]:
 
 def headlines(results: Results) -> str:
     """Return what the front page includes, in parts that comments divide: a square for each claim, three sentences."""
-    findings = next(tally for tally in results.tallies() if tally.name == TALLIES["finding"][0])
-    counts = {verdict: findings.verdicts.count(verdict) for verdict in JUDGED}
-    return render(
-        "headlines.md",
-        results=results,
-        sections=sections(),
-        findings=len(findings.verdicts),
-        counts=counts,
-        asked=len(counted_in("question")),
-    )
+    findings, asked = results.tallies()[TALLIES["finding"]], len(counted_in("question"))
+    return render("headlines.md", results=results, sections=sections(), findings=findings, asked=asked)
 
 
 def page(results: Results) -> str:
@@ -156,6 +120,7 @@ def page(results: Results) -> str:
     return render(
         "scoreboard.md",
         results=results,
+        judged=JUDGED,
         asked=len(counted_in("question")),
         amended=len(amended),
         late=sum(claim.changed_late for claim in amended),
