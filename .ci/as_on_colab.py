@@ -11,13 +11,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from stamp import ROOT, project
+
 PLACE = ROOT / "_build" / "colab"
 CONTENT, PYTHON = PLACE / "content", PLACE / "venv" / "bin" / "python"
-RELEASES = {  # of the runtime of August 2026, which has Python 3.13; older ones have 3.12
+RELEASES = {  # of the runtime of August 2026, which has Python 3.13
     "torch": "2.11.0",
     "numpy": "2.1.3",
     "pandas": "2.2.3",
@@ -39,34 +39,25 @@ def installed() -> dict[str, str]:
     return {name: versions[name] for name in RELEASES}
 
 
-def set_up() -> None:
-    """Make a Python with Colab's releases."""
-    if not PYTHON.exists():
-        for newest in filter(shutil.which, ("python3.13", "python3.12", sys.executable)):
-            if subprocess.run([newest, "-m", "venv", PYTHON.parents[1]]).returncode == 0:  # no mere shim
-                break
-    exact = [f"{name}=={release}" for name, release in RELEASES.items()]
-    if subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *exact, "ipykernel", "nbclient"]).returncode:
-        sys.exit("The releases of Colab could not be installed: see above.")
-    print(f"Colab's releases with {output(PYTHON, '-V').strip()}", flush=True)
-
-
 def run(name: str) -> bool:
     """Run one notebook of the last commit and return whether it ran to its end; a failed cell is printed."""
     print(name, flush=True)
     (CONTENT / name).write_text(output("git", "show", f"HEAD:notebooks/{name}"), encoding="utf-8")
-    address = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
     ours = ("PYTHONPATH", "VIRTUAL_ENV", "TRANSFORMER_CIRCUITS_ROOT")
     environment = {variable: value for variable, value in os.environ.items() if variable not in ours}
     environment |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{ROOT.as_uri()}.insteadOf"}
-    environment |= {"GIT_CONFIG_VALUE_0": address, "COLAB_RELEASE_TAG": "simulated", "TQDM_DISABLE": "1"}
+    environment |= {"GIT_CONFIG_VALUE_0": project()["urls"]["Repository"]}
+    environment |= {"COLAB_RELEASE_TAG": "simulated", "TQDM_DISABLE": "1"}
     command = [PYTHON.with_name("jupyter-execute"), "--inplace", "--timeout=1800", "--kernel_name=python3", name]
     return subprocess.run(command, cwd=CONTENT, env=environment).returncode == 0
 
 
 def main(names: list[str]) -> int:
-    PLACE.mkdir(parents=True, exist_ok=True)
-    set_up()
+    if not PYTHON.exists():
+        subprocess.run([sys.executable, "-m", "venv", PLACE / "venv"], check=True)
+    exact = [f"{name}=={release}" for name, release in RELEASES.items()]
+    if subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *exact, "ipykernel", "nbclient"]).returncode:
+        sys.exit("The releases of Colab could not be installed: see above.")
     before = installed()
     shutil.rmtree(CONTENT, ignore_errors=True)
     CONTENT.mkdir()

@@ -1,10 +1,9 @@
-"""Bring what Sphinx reads up to date, and add to pages what their text lacks: a description and a preview picture in
-the head; on a notebook's page also an anchor at each cell and a name for each folded one. The headline figure moves
-below the first paragraph. Thebe is left out: it would come from a public server."""
+"""Bring what Sphinx reads up to date, and add to the page of a notebook what its text lacks: an anchor at each cell, a
+name for each folded one, the pictures themselves. The headline figure moves below the first paragraph. Chapters are
+numbered by their files. Thebe is left out: it would come from a public server."""
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import re
@@ -22,10 +21,6 @@ from sphinx.util import logging
 from transformer_circuits.figures.style import themed
 
 logger = logging.getLogger(__name__)
-
-PREVIEW = "book/_static/follow_a_name.png"
-GENERATED = re.compile(r"book/(scoreboard|figures|models|head_dump|every_head|follow|play|watch|grow)(/|$)")
-LENGTH = 200  # characters of a description; search engines and messengers show about as many
 
 
 def make_sources(app, config) -> None:
@@ -86,25 +81,23 @@ def name_folded_cells(app, doctree) -> None:
 
 
 def lift_headline(app, doctree) -> None:
-    """Move figures and sentences of the cells tagged `headline` below the page's first paragraph, into the first
-    screen, or below the opening's question, whose answer they may show.
+    """Move figures of the cells tagged `headline` below the page's first paragraph, into the first screen, or below the
+    opening's question, whose answer they may show.
 
     The cell keeps its code, and a link upward. In JupyterLab and on Colab the figure is where it is computed.
     """
     lifted = nodes.container(classes=["tc-headline"])
     for node, cell in notebook_cells(app, doctree):
-        if "headline" not in cell["metadata"].get("tags", []):
-            continue
-        figures = list(node.findall(nodes.figure))
-        if not figures:
-            logger.warning("this cell is tagged `headline`, but shows no figure", location=node)
-        for figure in figures:
-            figure.replace_self(link_to(app, figure))
-            lifted.append(figure)
-    if not lifted.children:
-        return
-    page = next(doctree.findall(nodes.section))
-    page.insert(place_of_headline(page), lifted)
+        if "headline" in cell["metadata"].get("tags", []):
+            figures = list(node.findall(nodes.figure))
+            if not figures:
+                logger.warning("this cell is tagged `headline`, but shows no figure", location=node)
+            for figure in figures:
+                figure.replace_self(link_to(app, figure))
+                lifted.append(figure)
+    if lifted.children:
+        page = next(doctree.findall(nodes.section))
+        page.insert(place_of_headline(page), lifted)
 
 
 def place_of_headline(page: nodes.section) -> int:
@@ -155,36 +148,6 @@ def write_in_two_processes(app, env) -> None:
     app.parallel = 3  # of which one only hands pages out
 
 
-def description(doctree) -> str:
-    """The first paragraph of running text, cut after a sentence or a word."""
-    for paragraph in doctree.findall(nodes.paragraph) if doctree else ():
-        if isinstance(paragraph.parent, (nodes.section, nodes.document)):
-            text = re.sub(r"\s+", " ", paragraph.astext()).strip()
-            if len(text) <= LENGTH:
-                return text
-            cut = text[: LENGTH - 2]
-            return cut[: cut.rindex(". ") + 1] if ". " in cut[LENGTH // 2 :] else f"{cut.rsplit(' ', 1)[0]} …"
-    return ""
-
-
-def add_metadata(app, pagename: str, templatename: str, context: dict, doctree) -> None:
-    """The picture's address is that in the public repository, since those who make previews ask for a whole one."""
-    theme = app.config.html_theme_options
-    title = re.sub(r"<[^>]*>", "", context.get("title") or "") or app.config.html_title
-    about = description(doctree) or f"{title}: a page of {app.config.html_title}."
-    found = {
-        "og:type": "article",
-        "og:site_name": app.config.html_title,
-        "og:title": html.unescape(title),
-        "og:description": about,
-        "og:image": f"{theme['repository_url']}/raw/{theme['repository_branch']}/{PREVIEW}",
-    }
-    named = {"description": about, "twitter:card": "summary_large_image"}
-    tags = [f'<meta property="{key}" content="{html.escape(value)}">' for key, value in found.items()]
-    tags += [f'<meta name="{key}" content="{html.escape(value)}">' for key, value in named.items()]
-    context["metatags"] = "\n".join([context.get("metatags", ""), *tags])
-
-
 def add_footer(app, config) -> None:
     """Say at the foot of each page which version it is, and how to cite it."""
     project = tomllib.loads((Path(app.srcdir) / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -193,12 +156,6 @@ def add_footer(app, config) -> None:
         f"<p>Version {project['version']}. Cite as: {config.author} ({config.copyright}). <i>{config.html_title}</i>, version "  # noqa: E501
         f"{project['version']}. <a href='{address}'>{address.removeprefix('https://')}</a></p>"
     )
-
-
-def offer_edits(app, pagename: str, templatename: str, context: dict, doctree) -> None:
-    """Offer "suggest edit" only on pages whose text a person wrote."""
-    if GENERATED.match(pagename):
-        context["page_source_suffix"] = ""
 
 
 def drop_thebe(app, pagename: str, templatename: str, context: dict, doctree) -> None:
@@ -217,7 +174,5 @@ def setup(app) -> dict[str, bool]:
     app.connect("env-check-consistency", number_by_file)
     app.connect("env-check-consistency", write_in_two_processes)
     app.connect("config-inited", add_footer)
-    app.connect("html-page-context", offer_edits, priority=100)  # before the theme makes its buttons
-    app.connect("html-page-context", add_metadata)
     app.connect("html-page-context", drop_thebe, priority=999)  # after all others have added their scripts
     return {"parallel_read_safe": True, "parallel_write_safe": True}

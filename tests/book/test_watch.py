@@ -10,8 +10,9 @@ from playwright.sync_api import expect
 
 from book_build.pages import watch
 from transformer_circuits.circuits import heads
+from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures import weights
-from transformer_circuits.models.registry import list_models, load_model, training_film
+from transformer_circuits.models.registry import load_model, training_film
 
 NAME = "attn-only-2l"
 FILMED = training_film(NAME)
@@ -42,6 +43,14 @@ def drawn(page, selector, value):
     return np.array(page.locator(selector).evaluate_all(f"all => all.map(e => {value})"))
 
 
+def pattern(film, text, layer, head):
+    """A head's attention [destination, source] on a text at the last snapshot."""
+    n = len(film[f"text_{text}"])
+    found = np.zeros((n, n))
+    found[np.tril_indices(n)] = film[f"pattern_{text}"][-1, layer, head] / 255
+    return found
+
+
 def test_the_last_moment_shows_the_patterns_and_predictions_of_the_film(page):
     tokenizer = load_model(NAME, device="cpu").tokenizer
     for k, text in enumerate(watch.TEXTS):
@@ -52,11 +61,11 @@ def test_the_last_moment_shows_the_patterns_and_predictions_of_the_film(page):
             choose(page, layer, head)
             page.locator(f"#watch-token-{place}").click()
             attention = drawn(page, ".watch-token", "+e.style.getPropertyValue('--a')")
-            assert np.abs(attention - watch.pattern(FILMED, k, -1, layer, head)[place]).max() < ROUNDED
+            assert np.abs(attention - pattern(FILMED, k, layer, head)[place]).max() < ROUNDED
             bars = drawn(page, ".watch-next rect", "e.getAttribute('width') / 100")
             assert np.abs(bars - chance[place]).max() < ROUNDED
             words = page.locator(".watch-next code").all_text_contents()
-            assert words[0] == watch.token_name(tokenizer, int(best[place, 0]))
+            assert words[0] == show_token(tokenizer.decode([int(best[place, 0])]))
 
 
 def test_the_last_moment_shows_the_scores_and_circuits_of_the_film(page):
@@ -71,13 +80,13 @@ def test_the_last_moment_shows_the_scores_and_circuits_of_the_film(page):
     assert np.allclose(np.array(shown) / 100, FILMED["induction"][-1].max(), atol=ROUNDED)
 
 
-@pytest.mark.parametrize("name", [name for name in list_models() if training_film(name) is not None])
+@pytest.mark.parametrize("name", watch.LABELS)
 def test_the_films_of_shipped_models_end_with_the_shipped_weights(name):
     film, model = training_film(name), load_model(name, device="cpu").requires_grad_(False)
     tokens = torch.from_numpy(film["text_0"].astype(np.int64))[None]
     logits, A = model(tokens)[0], heads.patterns(model, tokens)[:, 0].numpy()
     for layer, head in np.ndindex(A.shape[:2]):
-        assert np.abs(watch.pattern(film, 0, -1, layer, head) - A[layer, head]).max() < 0.05
+        assert np.abs(pattern(film, 0, layer, head) - A[layer, head]).max() < 0.05
     best = torch.from_numpy(film["top_token_0"][-1].astype(np.int64))
     chance = logits.softmax(-1).gather(-1, best).numpy()
     assert np.abs(film["top_probability_0"][-1] / 255 - chance).max() < 0.05

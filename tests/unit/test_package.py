@@ -2,7 +2,6 @@
 
 import ast
 import importlib.metadata
-import json
 import re
 import subprocess
 import sys
@@ -68,24 +67,16 @@ def test_every_import_is_a_direct_dependency_and_the_library_loads_without_extra
 
 
 def test_the_library_and_the_chapters_import_nothing_that_stands_beside_the_library():
-    for path in FILES:
-        assert not {
-            name for name in imports(path) if name.partition(".")[0] in ("book_build", "book_tools", "workbooks")
-        }, path
-    for path in (ROOT / "notebooks").glob("*.ipynb"):  # Google Colab installs no extras
-        beside = r"(from|import) (book_build|book_tools" + ("" if path.name[0] == "e" else "|workbooks") + ")"
+    beside = r"(from|import) (book_build|book_tools|workbooks)"
+    for path in [*FILES, *(ROOT / "notebooks").glob("[!e]*.ipynb")]:  # workbooks (e1 …) import their judge
         assert not re.search(beside, path.read_text(encoding="utf-8")), path
 
 
 def test_no_module_imports_one_of_a_later_room():
     assert {room_of(path) for path in FILES} - {"__init__"} == set(ROOMS)
     for path in FILES:
-        names = [name.split(".") for name in imports(path) if name.startswith("transformer_circuits.")]
-        later = [
-            room
-            for _, room, *_ in names
-            if path.name != "__init__.py" and ROOMS.index(room) > ROOMS.index(room_of(path))
-        ]
+        rooms = {name.split(".")[1] for name in imports(path) if name.startswith("transformer_circuits.")}
+        later = rooms - set(ROOMS[: ROOMS.index(room_of(path)) + 1]) if path.name != "__init__.py" else set()
         assert not later, f"{path} imports {later}"
 
 
@@ -115,21 +106,12 @@ def test_other_places_install_what_pyproject_declares():
     for name in ("environment.yml", ".binder/environment.yml", ".ci/venv", ".ci/constraints.py"):
         (chosen,) = re.findall(r"\.\[([\w,]+)\]", (ROOT / name).read_text(encoding="utf-8"))
         assert set(chosen.split(",")) <= extras.keys(), name
-    oldest, *_, newest = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]["test"][
-        "strategy"
-    ]["matrix"]["python"]
-    classifiers = stamp.project()["classifiers"]
-    assert all(f"Programming Language :: Python :: {version}" in classifiers for version in (oldest, newest))
-    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
-    assert container["postCreateCommand"] == "make ready"
 
 
-def test_a_workflow_may_write_only_where_it_must_and_no_push_cancels_a_release():
+def test_a_workflow_may_write_only_where_it_must():
     for path in (ROOT / ".github" / "workflows").glob("*.yml"):
         workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
         assert workflow["permissions"] == {"contents": "read"}, path
         for name, job in workflow["jobs"].items():
             may = [what for what, level in job.get("permissions", {}).items() if level == "write"]
             assert may == {"attach": ["contents"], "publish": ["pages", "id-token"]}.get(name, []), f"{path}: {name}"
-    book = yaml.safe_load((ROOT / ".github" / "workflows" / "book.yml").read_text())
-    assert "event_name" in book["concurrency"] and book["jobs"]["attach"]["if"] == "github.event_name == 'release'"

@@ -33,18 +33,12 @@ def clone(tmp_path_factory) -> Path:
 
 
 def run(commands: str, folder: Path) -> None:
-    address = stamp.project()["urls"]["Repository"]
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TRANSFORMER_CIRCUITS_ROOT")
-    }
-    environment |= {
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": f"url.{ROOT.as_uri()}.insteadOf",
-        "GIT_CONFIG_VALUE_0": address,
-    }
-    environment |= (
-        {} if REAL and not commands.startswith(DRY) else {"PYTEST_ADDOPTS": "--collect-only", "MAKEFLAGS": "n"}
-    )
+    environment = os.environ | {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{ROOT.as_uri()}.insteadOf"}
+    environment["GIT_CONFIG_VALUE_0"] = stamp.project()["urls"]["Repository"]
+    if not REAL or commands.startswith(DRY):
+        environment |= {"PYTEST_ADDOPTS": "--collect-only", "MAKEFLAGS": "n"}
+    for ours in ("PYTHONPATH", "TRANSFORMER_CIRCUITS_ROOT"):
+        environment.pop(ours, None)
     done = subprocess.run(["bash", "-e", "-c", commands], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{commands}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
 

@@ -47,10 +47,13 @@ def run_first_cell(folder, address, version="1.0", **environment):
     return done.stdout + done.stderr
 
 
-def test_a_kernel_without_the_book_says_how_to_get_the_right_one(tmp_path):
-    said = run_first_cell(tmp_path, "nowhere")
-    assert said.splitlines()[-1] == f"ModuleNotFoundError: {stamp.ADVICE}"
-    assert said.count("Traceback") == 1 and not (tmp_path / "book").exists()
+@pytest.mark.parametrize(("environment", "says"), [
+    ({}, f"ModuleNotFoundError: {stamp.ADVICE}"),
+    ({"COLAB_RELEASE_TAG": "1"}, f"FileNotFoundError: {stamp.UNREACHED}"),  # without a network
+])  # fmt: skip
+def test_where_the_book_is_not_to_be_had_a_sentence_says_what_to_do(tmp_path, environment, says):
+    said = run_first_cell(tmp_path, (tmp_path / "nowhere").as_uri(), **environment)
+    assert says in said and said.count("Traceback") == 1 and not (tmp_path / "book").exists()
 
 
 @pytest.mark.parametrize(("version", "taken"), [("1.0", "the release"), ("1.1.dev0", "the default branch")])
@@ -68,11 +71,6 @@ def test_colab_takes_the_release_that_a_notebook_belongs_to(tmp_path, version, t
     assert run_first_cell(tmp_path, public.as_uri(), version, COLAB_RELEASE_TAG="1") == f"{taken}\n"
     again = run_first_cell(tmp_path, (tmp_path / "nowhere").as_uri(), version, COLAB_RELEASE_TAG="1")
     assert again == f"{taken}\n", "a folder that is there is used"
-
-
-def test_colab_without_a_network_gets_one_sentence(tmp_path):
-    said = run_first_cell(tmp_path, (tmp_path / "nowhere").as_uri(), COLAB_RELEASE_TAG="1")
-    assert f"FileNotFoundError: {stamp.UNREACHED}" in said and said.count("Traceback") == 1
 
 
 def test_colab_keeps_what_is_in_use_and_installs_what_is_missing_as_tested(monkeypatch, capsys):

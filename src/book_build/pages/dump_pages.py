@@ -87,8 +87,14 @@ def overview(model: Any, name: str, dump: pd.DataFrame, effects: AblationEffects
     return tile_links({name: drawn}, {f"0.{head}": f"head_dump/{name}/0_{head}.html" for head in dump["head"].unique()})
 
 
-def paper_table(listed: pd.DataFrame) -> str:
+def paper_table(names: Sequence[str]) -> str:
     """Return the paper's skip-trigrams as an HTML table: hits, and where others come nearest to one (claim S4)."""
+    model, works = load_model(MODELS[0]), recorded_effects(MODELS[0]).working[0]
+    listed = paper_list(names, lambda text: model.tokenizer.encode(text, add_special_tokens=False))
+    ways = ways_among(listed.forms, attested.load(model, working=works).paper)  # those that are right in the text
+    listed["in_text"] = [way.numel() > 0 for way in ways]
+    shown = [way if way.numel() else combined(triple) for way, triple in zip(ways, listed.forms)]
+    listed = listed.join(nearest(model, shown, names, works))
     whole = listed["tokens"].map(lambda found: isinstance(found, list))  # NaN if a token is split
     outcomes = {
         "split": ~whole & listed["pieces"].map(bool),
@@ -108,45 +114,29 @@ def paper_table(listed: pd.DataFrame) -> str:
     return table(columns, ["in our tokens"])
 
 
-def write_pages(
-    out: Path,
-    models: Mapping[str, Any],
-    dumps: Mapping[str, pd.DataFrame],
-    ablated: Mapping[str, AblationEffects],
-    names: Sequence[str],
-    listed: pd.DataFrame,
-) -> None:
-    """Write the index page to `out`, and into the folder beside it the heads' pages. All by model: `dumps`; `ablated`,
-    ablation effects. `listed`: for `paper_table`."""
-    folder, akin = out.with_suffix(""), variants_of(names)
-    for model, dump in dumps.items():
-        (folder / model).mkdir(parents=True, exist_ok=True)
-        for head, rows in dump.groupby("head"):
-            about = {"head": head, "model": model, "worth": ablated[model], "shown": len(rows), "d_vocab": len(names)}
-            page = folder / model / f"0_{head}.md"
-            page.write_text(render("head.md", **about), encoding="utf8")
+def main(out: Path) -> None:
+    """Write the index page to `out`, and into the folder beside it the heads' pages."""
+    names, frequency = vocabulary(), token_frequency(bigram_counts())
+    akin, overviews, dumps = variants_of(names), [], {}
+    for name in MODELS:
+        model, effects = load_model(name), recorded_effects(name)
+        dumps[name] = head_dump(model, frequency, n_sources=N_SOURCES, k=K)
+        overviews.append(overview(model, name, dumps[name], effects, akin))
+        folder = out.with_suffix("") / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for head, rows in dumps[name].groupby("head"):
+            about = {"head": head, "model": name, "worth": effects, "shown": len(rows), "d_vocab": len(names)}
+            (folder / f"0_{head}.md").write_text(render("head.md", **about), encoding="utf8")
             # Beside the page: Sphinx takes seconds to parse eleven million characters in all.
-            page.with_suffix(".html").write_text(head_table(rows, names, akin), encoding="utf8")
+            (folder / f"0_{head}.html").write_text(head_table(rows, names, akin), encoding="utf8")
     index = render(
         "head_dump.md",
-        models=list(dumps),
-        example=example(next(iter(dumps.values())), names),
+        models=MODELS,
+        example=example(dumps[MODELS[0]], names),
         tokens=functools.partial(tokens, names=names),
-        overviews=[overview(models[name], name, dumps[name], ablated[name], akin) for name in dumps],
+        overviews=overviews,
         text=TEXT,
-        listed=paper_table(listed),
+        listed=paper_table(names),
         n_sources=N_SOURCES,
     )
     out.write_text(index, encoding="utf8")
-
-
-def main(out: Path) -> None:
-    names, frequency = vocabulary(), token_frequency(bigram_counts())
-    models, ablated = ({name: of(name) for name in MODELS} for of in (load_model, recorded_effects))
-    dumps = {name: head_dump(model, frequency, n_sources=N_SOURCES, k=K) for name, model in models.items()}
-    first, works = models[MODELS[0]], ablated[MODELS[0]].working[0]
-    listed = paper_list(names, lambda text: first.tokenizer.encode(text, add_special_tokens=False))
-    ways = ways_among(listed.forms, attested.load(first, working=works).paper)  # those that are right in the text
-    listed["in_text"] = [way.numel() > 0 for way in ways]
-    shown = [way if way.numel() else combined(triple) for way, triple in zip(ways, listed.forms)]
-    write_pages(out, models, dumps, ablated, names, listed.join(nearest(first, shown, names, works)))

@@ -14,24 +14,23 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Int
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from book_build.pages import as_script, render
 from transformer_circuits.circuits import in_context
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures import ablation, attention, repeats, weights
-from transformer_circuits.models.registry import list_models, load_model, manifest, training_film, training_log
+from transformer_circuits.models.registry import load_model, training_film, training_log
 
 TEXTS = ("Made-up names", "Random tokens, twice")
 # What a head does. Of several roles, the last one is shown.
 ROLES = ("", "copying head", "previous-token head", "induction head", "without effect")
 FLOATS = ("previous_token", "rest", "induction", "positivity")
 KEYS = 1  # of the three sides: queries, keys, values
-LABELS = {  # models as people call them
-    "attn-only-1l": "one layer",
-    "attn-only-1l-smeared-keys": "one layer, keys that see their neighbor",
+LABELS = {  # of the films, as people call the models
     "attn-only-2l": "two layers",
     "attn-only-2l-planted": "two layers, repeats planted in the text",
+    "attn-only-1l": "one layer",
+    "attn-only-1l-smeared-keys": "one layer, keys that see their neighbor",
 }
 Film = Mapping[str, np.ndarray]
 
@@ -44,7 +43,7 @@ def roles(
 ) -> Int[np.ndarray, "snapshot layer head"]:
     """Return what each head does at each snapshot, as an index into ROLES; it copies above a positivity of `copying`.
 
-    `effects`: of the finished model, which decide the last snapshot, as they do in the chapters and on the page "Play".
+    `effects`: of the finished model, which decide the last snapshot, as they do in the chapters.
     """
     working = in_context.working(log)
     working[-1] = effects.working.numpy()
@@ -76,40 +75,17 @@ def marks(film: Film, log: pd.DataFrame) -> list[dict[str, Any]]:
     return [{"at": at, "kind": kind, "text": text, "tokens": int(tokens[at])} for at, kind, text in found]
 
 
-def pattern(film: Film, text: int, at: int, layer: int, head: int) -> np.ndarray:
-    """Return a head's attention [destination, source] on a text at a snapshot."""
-    n = len(film[f"text_{text}"])
-    found = np.zeros((n, n))
-    found[np.tril_indices(n)] = film[f"pattern_{text}"][at, layer, head] / 255
-    return found
-
-
 def start(film: Film, log: pd.DataFrame) -> dict[str, Any]:
-    """Return what is chosen at first: the head that ends as the best induction head, where it attends to its target."""
+    """Return what is chosen at first: the head that ends as the best induction head, at the last token that repeats."""
     scores = film["induction"][-1]
     if len(scores) == 1:  # no induction in one layer: the head that copies most, of those that work
         scores = np.where(in_context.working(log)[-1], film["positivity"][-1], -1)
-    layer, head = np.unravel_index(scores.argmax(), scores.shape)
-    places = []
-    for text in range(len(TEXTS)):
-        final = pattern(film, text, -1, layer, head)
-        target = repeats.last_target(torch.from_numpy(film[f"text_{text}"].astype(np.int64))).numpy()
-        attended = np.where(target >= 0, final[range(len(target)), target], -1)
-        places.append(int(attended.argmax()))
-    return {"head": int(layer * scores.shape[1] + head), "place": places}
+    texts = [torch.from_numpy(film[f"text_{k}"].astype(np.int64)) for k in range(len(TEXTS))]
+    repeat = [repeats.last_target(text) >= 0 for text in texts]
+    return {"head": int(scores.argmax()), "place": [int(places.nonzero().max()) for places in repeat]}
 
 
 # ---- a film as a script ----------------------------------------------------------------------------------------------
-
-
-def token_name(tokenizer: Any, token: int) -> str:
-    """Return a token as text in which all can be seen; a piece of a character as its bytes, as play.js shows it."""
-    text = tokenizer.decode([token])
-    if "\ufffd" not in text:
-        return show_token(text)
-    alphabet = bytes_to_unicode()  # byte-level tokenizers write each byte as a letter of this alphabet
-    byte_of = {letter: byte for byte, letter in alphabet.items()}
-    return "".join(f"<{byte_of[letter]:02X}>" for letter in tokenizer.convert_ids_to_tokens(token))
 
 
 def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[dict[str, Any], bytes]:
@@ -130,26 +106,35 @@ def packed(film: Film, held: Int[np.ndarray, "snapshot layer head"]) -> tuple[di
 
 def script(name: str, film: Film) -> str:
     """Return the content of films/NAME.js."""
-    tokens, (n_layers, n_heads) = film["tokens"], film["rest"].shape[1:]
+    n_layers, n_heads = film["rest"].shape[1:]
     log, model = training_log(name), load_model(name, device="cpu")
     copying = weights.copying_threshold(model.W_E, model.W_U, model.cfg.d_head)
     texts = [film[f"text_{k}"].tolist() for k in range(len(TEXTS))]
     shown = [film[f"{part}_{k}"].ravel() for part in ("text", "top_token") for k in range(len(TEXTS))]
     ids = np.unique(np.concatenate(shown)).tolist()
-    names = {token: token_name(model.tokenizer, token) for token in ids}
+    names = {token: show_token(model.tokenizer.decode([token])) for token in ids}
     arrays, content = packed(film, roles(film, log, ablation.recorded_effects(name), copying))
-    best = film["induction"].max(axis=(1, 2)).tolist()
-    curve = {"title": "Best induction score", "values": best, "threshold": attention.INDUCTION_HEAD}
-    widest = float(film["composition"][:, KEYS].max()) if n_layers > 1 else None
     facts = {
-        "name": name, "n_layers": n_layers, "n_heads": n_heads,
+        "name": name,
+        "n_layers": n_layers,
+        "n_heads": n_heads,
         "top": film["top_token_0"].shape[2],
-        "tokens": tokens.tolist(), "names": names, "role_names": ROLES, "idle": ROLES.index("without effect"),
-        "curve": curve, "marks": marks(film, log), "start": start(film, log),
+        "tokens": film["tokens"].tolist(),
+        "names": names,
+        "role_names": ROLES,
+        "idle": ROLES.index("without effect"),
+        "curve": {
+            "title": "Best induction score",
+            "values": film["induction"].max(axis=(1, 2)).tolist(),
+            "threshold": attention.INDUCTION_HEAD,
+        },
+        "marks": marks(film, log),
+        "start": start(film, log),
         "texts": [{"label": label, "ids": ids, "names": [names[i] for i in ids]} for label, ids in zip(TEXTS, texts)],
-        "composes": weights.COMPOSES, "widest": widest,
+        "composes": weights.COMPOSES,
+        "widest": float(film["composition"][:, KEYS].max()) if n_layers > 1 else None,
         "arrays": arrays,
-    }  # fmt: skip
+    }
     return as_script(facts, content)
 
 
@@ -160,15 +145,13 @@ def main(out: Path) -> None:
     """Write the page and the films of the shipped models. Raises WeightsError for one that is missing or damaged."""
     folder = out.parent / "_static" / "watch" / "films"
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = {name: manifest(name)["config"] for name in list_models()}
-    names = sorted(sizes, key=lambda name: (-sizes[name]["n_layers"], -sizes[name]["d_model"]))
-    films = {name: film for name in names if (film := training_film(name)) is not None}
+    films = {name: training_film(name) for name in LABELS}
     for name, film in films.items():
         (folder / f"{name}.js").write_text(script(name, film), encoding="utf-8")
     page = render(
         "watch.md",
         snapshots=" or ".join(map(str, sorted({len(film["tokens"]) for film in films.values()}))),
-        films=html.escape(json.dumps({"films": [{"name": name, "label": LABELS.get(name, name)} for name in films]})),
+        films=html.escape(json.dumps({"films": [{"name": name, "label": LABELS[name]} for name in films]})),
         previous=f"{attention.PREVIOUS_TOKEN_HEAD:.0%}",
         induction=f"{attention.INDUCTION_HEAD:.0%}",
         works=ablation.WORKS,
