@@ -9,15 +9,18 @@ Each model's numbers, with their standard errors, go to data/matches.json; a mod
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
+from book_tools import competition
+from book_tools.worth import Text, Worth, on_text, pair, scrubbed
 from transformer_circuits import data
-from transformer_circuits.circuits import competition, heads, matches
+from transformer_circuits.circuits import heads, matches
 from transformer_circuits.measures import ablation, attention, estimates, repeats
 from transformer_circuits.models import load_model
 from transformer_circuits.models.view import BATCH, View
@@ -30,67 +33,69 @@ SEARCH_PLACES = 24  # destinations of each row and window in which sets of paths
 SETS = (5, 20)  # sizes of the sets of paths (claim T16)
 
 
-def pair(estimate: tuple[Tensor, Tensor]) -> list[float]:
-    return [round(float(x), 5) for x in estimate]
-
-
 def heads_by_score(model: Any) -> list[tuple[int, list[float]]]:
     """Return the second layer's heads with their induction scores, highest first."""
     score, error = heads.measured_induction(model)
     return [(head, pair((score[1, head], error[1, head]))) for head in score[1].argsort(descending=True).tolist()]
 
 
+def terms_at(parts: matches.Parts, row: int, at: Int[Tensor, " dest"], width: int) -> tuple[Tensor, Tensor]:
+    """Return the base scores of some destinations of a row, [dest, src], and those of all paths, [path, dest, src], up
+    to a width."""
+    base = matches.scores(parts, matches.keep([], len(parts.queries)), row, at)[:, :width]
+    q, k = parts.queries[:-1, row, at], parts.keys[:-1, row, :width]
+    terms = torch.einsum("aid,bjd->abij", q, k).flatten(0, 1) / q.shape[-1] ** 0.5
+    return base.masked_fill(torch.arange(width) > at[:, None], -torch.inf), terms
+
+
 def sampled(parts: matches.Parts, draws: Sequence[repeats.Repeated]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return base scores and those of all paths, [dest, src] and [path, dest, src], at sampled destinations of second
-    copies, and where each should attend."""
-    n, generator = len(parts.queries), torch.Generator().manual_seed(0)
+    """Return base scores and those of all paths at sampled destinations of second copies, and where each should
+    attend."""
+    generator = torch.Generator().manual_seed(0)
     width = max(end for *_, end in matches.second_copies(draws))
-    base, terms, targets = [], [], []
-    constants = matches.keep([], n)
+    found, targets = [], []
     for _, row, start, first, end in matches.second_copies(draws):
         at = torch.randint(first, end, (SEARCH_PLACES,), generator=generator)
-        later = torch.arange(width) > at[:, None]
-        base.append(matches.scores(parts, constants, row, at)[:, :width].masked_fill(later, -torch.inf))
-        q, k = parts.queries[:-1, row, at], parts.keys[:-1, row, :width]
-        terms.append(torch.einsum("aid,bjd->abij", q, k).flatten(0, 1) / q.shape[-1] ** 0.5)
+        found.append(terms_at(parts, row, at, width))
         targets.append(at - (first - start) + 1)
+    base, terms = zip(*found)
     return torch.cat(base), torch.cat(terms, dim=1), torch.cat(targets)
 
 
-def search_on_text(parts: matches.Parts, text: matches.Text, size: int) -> list[int]:
+def grow(
+    base: Float[Tensor, "dest src"],
+    terms: Float[Tensor, "term dest src"],
+    value: Callable[[Float[Tensor, "dest src"]], float],
+    size: int,
+) -> list[int]:
+    """Return `size` terms in the order in which a greedy search adds them to `base`: each time, the one after which
+    `value(scores)` is highest. Masked entries of `base` are -inf."""
+    chosen: list[int] = []
+    while len(chosen) < size:
+        left = [term for term in range(len(terms)) if term not in chosen]
+        best = max(left, key=lambda term: value(base + terms[term]))
+        base = base + terms[best]
+        chosen.append(best)
+    return chosen
+
+
+def search_on_text(parts: matches.Parts, text: Text, size: int) -> list[int]:
     """Return the paths in the order in which they lower the loss on these windows most."""
-    n, generator = len(parts.queries), torch.Generator().manual_seed(0)
-    base, terms, values, logits, following = [], [], [], [], []
+    generator, width = torch.Generator().manual_seed(0), text.tokens.shape[1]
+    found, logits, following = [], [], []
     for row in range(len(text.tokens)):
-        at = torch.randperm(text.tokens.shape[1] - 1, generator=generator)[: 4 * SEARCH_PLACES] + 1
-        later = torch.arange(text.tokens.shape[1]) > at[:, None]
-        base.append(matches.scores(parts, matches.keep([], n), row, at).masked_fill(later, -torch.inf))
-        q, k = parts.queries[:-1, row, at], parts.keys[:-1, row]
-        terms.append(torch.einsum("aid,bjd->abij", q, k).flatten(0, 1) / q.shape[-1] ** 0.5)
-        values.append(text.values[row])
+        at = torch.randperm(width - 1, generator=generator)[: 4 * SEARCH_PLACES] + 1
+        found.append(terms_at(parts, row, at, width))
         logits.append(text.logits[row, at])
         following.append(text.following[row, at])
+    base, terms = zip(*found)
     all_logits, goal = torch.cat(logits), torch.cat(following)
 
     def value(scores: Tensor) -> float:
-        z = torch.cat([A @ v for A, v in zip(scores.softmax(dim=-1).split(4 * SEARCH_PLACES), values)])
+        z = torch.cat([A @ v for A, v in zip(scores.softmax(dim=-1).split(4 * SEARCH_PLACES), text.values)])
         return -float(torch.nn.functional.cross_entropy(all_logits + z @ text.writes, goal))
 
-    return matches.grow(torch.cat(base), torch.cat(terms, dim=1), value, size)
-
-
-class Worth:
-    """What a head's attention is worth on windows of text, and what is left of it with another pattern."""
-
-    def __init__(self, text: matches.Text) -> None:
-        self.text, self.without, self.intact = text, text.losses_without(), text.losses(text.pattern)
-
-    def kept(self, pattern: Tensor) -> list[float]:
-        return pair(estimates.ratio(self.without - self.text.losses(pattern), self.without - self.intact))
-
-    def with_parts(self, parts: matches.Parts, mask: Tensor) -> list[float]:
-        rows = range(parts.queries.shape[1])
-        return self.kept(matches.attend(torch.stack([matches.scores(parts, mask, row) for row in rows])))
+    return grow(torch.cat(base), torch.cat(terms, dim=1), value, size)
 
 
 def content(model: Any, head: int, draws: Sequence[repeats.Repeated], worth: Worth) -> dict[str, Any]:
@@ -119,24 +124,8 @@ def content(model: Any, head: int, draws: Sequence[repeats.Repeated], worth: Wor
     return found
 
 
-def scrubbed(parts: matches.Parts, mask: Tensor, worth: Worth) -> list[float]:
-    """Return the loss recovered by causal scrubbing: all pairs but those of `mask` are computed on another window. The
-    zero is a head all of whose scores come from another window."""
-    n_rows = parts.queries.shape[1]
-    everything = torch.ones_like(mask)
-    own, other = [], []
-    for row in range(n_rows):
-        elsewhere = (row + 1) % n_rows
-        other.append(matches.scores(parts, everything, elsewhere))
-        rest = matches.scores(parts, everything - mask, elsewhere)
-        own.append(matches.scores(parts, mask, row) + rest)
-    random = worth.text.losses(matches.attend(torch.stack(other)))
-    mine = worth.text.losses(matches.attend(torch.stack(own)))
-    return pair(estimates.ratio(random - mine, random - worth.intact))
-
-
 def paths(
-    model: Any, head: int, draws: Sequence[repeats.Repeated], worth: Worth, search: matches.Text, writer: int
+    model: Any, head: int, draws: Sequence[repeats.Repeated], worth: Worth, search: Text, writer: int
 ) -> dict[str, Any]:
     """Claims T16 and T19. `writer`: the previous-token head."""
     tokens = torch.cat([draw.tokens for draw in draws])
@@ -149,7 +138,7 @@ def paths(
     def on_target(scores: Tensor) -> float:
         return float(scores.softmax(dim=-1)[rows, targets].mean())
 
-    by_score = matches.grow(base, terms, on_target, max(SETS))
+    by_score = grow(base, terms, on_target, max(SETS))
     by_worth = search_on_text(matches.by_path(model, search.tokens, head), search, max(SETS))
     of_text = matches.by_path(model, worth.text.tokens, head)
 
@@ -176,7 +165,7 @@ def paths(
     found["minimal_scrubbed"] = scrubbed(of_text, mask(minimal, constants=False), worth)
     found["none"] = score_kept(mask([]), 0)
 
-    lost = intact - matches.induction_without_each(parts, draws)  # [query, key, draw]
+    lost = intact - induction_without_each(parts, draws)  # [query, key, draw]
     match, ratio = matches.path_circuits(model, head)
     predicted = match.cpu() * matches.overlaps(model, tokens)
 
@@ -195,16 +184,49 @@ def paths(
     return found | {name: [round(x, 5) for x in values.flatten().tolist()] for name, values in flat.items()}
 
 
+def induction_without_each(parts: matches.Parts, draws: Sequence[repeats.Repeated]) -> Float[Tensor, "query key draw"]:
+    """Return the induction score on each draw if one pair of parts is left out, for all pairs without a constant."""
+    n = len(parts.queries) - 1
+
+    def score_of(row: int, at: slice, end: int) -> Tensor:
+        q, k = parts.queries[:, row, at], parts.keys[:, row, :end] / parts.keys.shape[-1] ** 0.5
+        pairs = torch.einsum("aid,bjd->abij", q[:-1], k[:-1]).flatten(0, 1)
+        return (q.sum(dim=0) @ k.sum(dim=0).mT) - pairs
+
+    return matches.induction(draws, score_of).unflatten(0, (n, n))
+
+
 def correlate(first: Tensor, second: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([first.flatten(), second.flatten()]))[0, 1])
 
 
-def numbers(text: matches.Text, worth: Worth) -> dict[str, Any]:
+def pattern_of(kinds: Int[Tensor, "row dest src"], numbers: Float[Tensor, " n"]) -> Float[Tensor, "row dest src"]:
+    """Return the softmax of one number for each kind of source; kind 0 has the score 0."""
+    return matches.attend(torch.cat([numbers.new_zeros(1), numbers])[kinds])
+
+
+@torch.enable_grad()
+def fit_numbers(text: Text, kinds: Int[Tensor, "row dest src"], steps: int = 20) -> Float[Tensor, " n"]:
+    """Return the numbers with which `pattern_of` gives the lowest loss on these windows (claim T20)."""
+    numbers = torch.full((int(kinds.max()),), 3.0, device=kinds.device, requires_grad=True)
+    optimizer = torch.optim.LBFGS([numbers], max_iter=steps, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = text.losses(pattern_of(kinds, numbers)).mean()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    return numbers.detach()
+
+
+def numbers(text: Text, worth: Worth) -> dict[str, Any]:
     """Claim T20, for one head; `text` is what the numbers are fitted on."""
 
     def fitted(change: Any) -> tuple[Tensor, list[float]]:
-        found = matches.fit_numbers(text, change(matches.match_lengths(text.tokens)))
-        return found, worth.kept(matches.pattern_of(change(matches.match_lengths(worth.text.tokens)), found))
+        found = fit_numbers(text, change(matches.match_lengths(text.tokens)))
+        return found, worth.kept(pattern_of(change(matches.match_lengths(worth.text.tokens)), found))
 
     def one(kinds: Tensor) -> Tensor:
         return ((kinds > 0) & (kinds < matches.START)).long()
@@ -274,7 +296,7 @@ def measure(name: str) -> dict[str, Any]:
     ranked = [(head, score) for head, score in heads_by_score(model) if works[1, head]]
     result: dict[str, Any] = {}
     for place, (head, score) in zip(("first", "second"), tqdm(ranked[:2], desc=name)):
-        worth, search = Worth(matches.on_text(model, kept, head)), matches.on_text(model, fit, head)
+        worth, search = Worth(on_text(model, kept, head)), on_text(model, fit, head)
         found = {"head": head, "score": score, "worth": pair(estimates.mean(worth.without - worth.intact))}
         found |= {"content": content(model, head, draws, worth), "numbers": numbers(search, worth)}
         if place == "first":
@@ -290,39 +312,7 @@ def mean_back(pattern: Tensor) -> Tensor:
     return torch.stack([pattern.diagonal(-back, -2, -1)[..., 1:].mean(dim=-1) for back in range(2)], dim=-1)
 
 
-@torch.no_grad()
-def measure_competition(name: str = "attn-only-1l", n_windows: int | None = None) -> dict[str, Any]:
-    """Claim S9: tables are fitted on every second held-out document, and tested on the others."""
-    model = load_model(name)
-    n_ctx, d_vocab = model.cfg.n_ctx, model.cfg.d_vocab
-    halves = []
-    for first in (0, 1):
-        tokens = torch.cat([tokens for _, tokens in data.held_out_documents()[first::2]])
-        rows = tokens[: len(tokens) // n_ctx * n_ctx].view(-1, n_ctx)
-        halves.append(torch.nn.functional.pad(rows, (1, 0), value=0)[:n_windows])
-    halves[1] = halves[1][::4]
-    # The same positions, because a table says nothing about others.
-    fit, test = (competition.at_places(model, half, every=4) for half in halves)
-    table = competition.least_squares(fit, d_vocab, n_ctx)
-    by_position = competition.Table(
-        torch.zeros_like(table.of_token), table.of_position, torch.zeros_like(table.of_token)
-    )
-    tables = {"share": competition.fit_to_loss(model, fit, table), "least_squares": table, "by_position": by_position}
-
-    def by_window(log_D: Tensor | None) -> Tensor:
-        return competition.losses(model, test, log_D).view(len(halves[1]), -1).mean(dim=1)
-
-    without, worth = by_window(None), by_window(None) - by_window(test.log_D)
-    found: dict[str, Any] = {"heads_worth": pair(estimates.mean(worth))}
-    for label, fitted in tables.items():
-        kept = without - by_window(fitted(test.tokens, test.positions))
-        found[label] = pair(estimates.ratio(kept, worth))
-    unexplained = test.log_D - table(test.tokens, test.positions)
-    found["explained"] = round(float(1 - unexplained.var(dim=0).sum() / test.log_D.var(dim=0).sum()), 4)
-    return found
-
-
-OTHER = {"competition": measure_competition, "clamped": clamped.measure}
+OTHER = {"competition": competition.measure, "clamped": clamped.measure}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -15,14 +15,51 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+from jaxtyping import Float
 from safetensors.torch import save
+from torch import Tensor
 
+from transformer_circuits.circuits import heads
 from transformer_circuits.claims import ledger
+from transformer_circuits.data import held_out_windows
+from transformer_circuits.measures import estimates
 from transformer_circuits.models import load_model, public
 from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import WeightsError, write_atomically
 from transformer_circuits.real import public_records, real_models
 from transformer_circuits.training.train import processor
+
+OURS = "attn-only-2l"
+BLOCK, LEVELS = 32, 15  # of Q4_1: weights that share a scale and an offset, and steps between the two ends
+CONTROL_WINDOWS = 16
+
+
+def four_bits(W: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """Return a matrix as Q4_1 stores it: in each BLOCK of neighbors the lowest weight plus up to LEVELS steps, step and
+    lowest weight in half precision."""
+    blocks = W.float().unflatten(-1, (-1, BLOCK))
+    low, high = blocks.amin(dim=-1, keepdim=True), blocks.amax(dim=-1, keepdim=True)
+    step = (high - low) / LEVELS
+    level = ((blocks - low) / step.clamp(min=1e-12)).round().clamp(0, LEVELS)
+    return (level * step.half().float() + low.half().float()).flatten(-2).to(W)
+
+
+@torch.no_grad()
+def control() -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Return what four bits change in the book's own model: its loss, and the scores of its heads."""
+    model, arrays, losses = load_model(OURS), {}, {}
+    windows = held_out_windows(CONTROL_WINDOWS, model.cfg.n_ctx).to(model.W_E.device)
+    for bits in ("full", "four"):
+        if bits == "four":
+            for parameter in model.original_model.parameters():
+                parameter.copy_(four_bits(parameter) if parameter.ndim == 2 else parameter)
+        losses[bits] = heads.losses(model, windows).mean(dim=1)
+        arrays[f"induction, {bits}"] = heads.measured_induction(model).mean.cpu()
+        arrays[f"previous, {bits}"] = heads.previous_token_scores(model, windows[:, :-1]).cpu()
+    numbers = {f"loss, {bits}": float(loss.mean()) for bits, loss in losses.items()}
+    rise, error = estimates.mean(losses["four"] - losses["full"])
+    return numbers | {"rise": float(rise), "rise_error": float(error)}, arrays
 
 
 def write(name: str, folder: Path) -> None:
@@ -31,8 +68,8 @@ def write(name: str, folder: Path) -> None:
     machine = f"{processor()}, {os.cpu_count()} cores, {platform.system()}"
     made: dict[str, Any] = {"date": f"{datetime.date.today()}", "machine": machine}
     if name == public_records.CONTROL:
-        numbers, arrays = public_records.control()
-        made["model"] = public_records.OURS
+        numbers, arrays = control()
+        made["model"] = OURS
     else:
         found, listed = real_models.measure(load_model(name)), public.MODELS[name]
         numbers, arrays, records = found.numbers, found.arrays, found.records

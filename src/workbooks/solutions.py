@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from transformer_circuits.circuits.by_hand import induction_behavior
+from transformer_circuits.measures.repeats import repeated_random_tokens
 from transformer_circuits.models.bridge import from_matrices
 from workbooks import inputs
 from workbooks.exercises import exercise
@@ -157,6 +157,30 @@ def losses_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "ord
         logits = model.run_with_hooks(tokens[:, :-1], fwd_hooks=hooks)
         losses.append(F.cross_entropy(logits.mT, tokens[:, 1:]))
     return torch.stack(losses)
+
+
+def induction_behavior(model: TransformerBridge) -> Float[Tensor, "6"]:
+    """Return what a model of two layers with one head each does on random tokens that occur twice.
+
+    How often head 0.0 attends most to the previous token, and with how much of its attention; over the second copies,
+    the attention of head 1.0 to the token after the first occurrence and to the first occurrence, and how often the
+    model's first guess is the token that followed it, and the current token.
+    """
+    n_ctx, d_vocab = model.cfg.n_ctx, model.cfg.d_vocab
+    repeated = repeated_random_tokens(d_vocab, n_ctx, shortest=min(d_vocab - 1, n_ctx // 2) // 3).to(model.W_E.device)
+    rows, dest, after = repeated.rows, repeated.destinations, repeated.targets
+    logits, cache = model.run_with_cache(repeated.tokens)
+    first, second = cache["pattern", 0][:, 0], cache["pattern", 1][:, 0]
+    best = logits.argmax(dim=-1)[rows, dest]
+    found = [
+        first[:, 1:].argmax(dim=-1) == torch.arange(n_ctx - 1, device=first.device),
+        first.diagonal(-1, -2, -1),
+        second[rows, dest, after],
+        second[rows, dest, after - 1],
+        best == repeated.tokens[rows, after],
+        best == repeated.tokens[rows, dest],
+    ]
+    return torch.stack([part.double().mean() for part in found])
 
 
 def levels(matrices: dict[str, Tensor], d_vocab: int, n_ctx: int) -> Float[Tensor, "6"]:

@@ -5,8 +5,8 @@ import torch
 from random_models import EXACT, build, cases, differs, identity, same
 from transformer_lens import FactoredMatrix
 
-from transformer_circuits.circuits.copying import centered_circuits, leading_eigenvectors, self_boost
-from transformer_circuits.measures.weights import positivity
+from transformer_circuits.circuits.copying import leading_eigenvectors, self_boost
+from transformer_circuits.measures.weights import centered, positivity
 
 # d_head is 3, so that rank is not full.
 SMALL_RANK = [build(n_layers=2, d_vocab=13, seed=seed) for seed in range(4)]
@@ -30,7 +30,8 @@ def test_e1_centered_circuits_ignore_what_all_sources_and_all_out_tokens_have_in
     """Subtracting the mean of every row and every column of the large matrix is what centering its factors does."""
     dense = circuits_of(case).AB
     mean_out, mean_source = dense.mean(-1, keepdim=True), dense.mean(-2, keepdim=True)
-    same(centered_circuits(case.model).AB, dense - mean_out - mean_source + dense.mean((-2, -1), keepdim=True))
+    E, U = centered(case.model.W_E, case.model.W_U)
+    same((E @ case.model.OV @ U).AB, dense - mean_out - mean_source + dense.mean((-2, -1), keepdim=True))
 
 
 @identity(cases())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from random_models import build, defined_in, differs, random, same
 
-from transformer_circuits.circuits import heads
+from transformer_circuits.circuits import heads, matches
 from transformer_circuits.measures import attention
 from transformer_circuits.measures.repeats import after_earlier, last_target, repeated_random_tokens
 from transformer_circuits.measures.weights import positivity
@@ -45,40 +45,20 @@ def test_the_k_composition_circuit_is_the_part_of_the_score_through_the_earlier_
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_what_a_head_reads_in_parts_gives_the_scores_of_hooks_that_keep_or_remove(model):
+@pytest.mark.parametrize("writer", [0, 2])
+def test_what_a_head_reads_in_parts_gives_the_scores_of_hooks_that_remove(model, writer):
+    """Chapter 7: the sum over pairs of parts, and what a hook takes out of the keys or the queries."""
     tokens, head = REPEATED.tokens, 2
-    draws = [REPEATED.select(torch.arange(6)), REPEATED.select(torch.arange(6, len(tokens)))]
-    parts = heads.read_by(model, tokens, head)
-    means = [heads.mean_z(model, tokens, 0)]
-
-    def score(in_keys, in_queries, gain=1):
-        """By hooks: all heads replaced by their means that a side does not keep; only sides are changed, never what
-        heads write.
-        """
-        hooks = []
-        for side, kept in (("k", in_keys), ("q", in_queries)):
-            removed = [(0, h) for h in range(3) if h not in kept]
-            with model.hooks(fwd_hooks=heads.without_heads(removed, means)):
-                stream = torch.cat([heads.activation(model, rows, "resid_post", 0) for rows in tokens.split(2)])
-            louder = (gain - 1) * model.W_E[tokens] if side == "q" else 0
-            hooks.append((f"blocks.1.attn.{side}.hook_in", stream + louder + model.W_pos[: tokens.shape[1]]))
-        fixed = [(name, lambda x, hook, new=new: new) for name, new in hooks]
-        with model.hooks(fwd_hooks=fixed):
-            pattern = model.run_with_cache(tokens)[1]["pattern", 1]
-        return torch.stack(
-            [
-                attention.induction_score(pattern[rows], draw)[head]
-                for rows, draw in zip((slice(6), slice(6, None)), draws)
-            ]
-        )
-
-    every = [0, 1, 2]
-    for keys, queries, gain in ((every, every, 1), ([1], [], 1), ([0, 2], [1], 1), ([1], [], 3)):
-        same(heads.induction_by_draw(*heads.keep(parts, keys, queries, gain), draws), score(keys, queries, gain))
-    whole = (side.sum(dim=0) for side in parts)
-    same(heads.induction_by_draw(*whole, draws), score(every, every))
-    edges = heads.fewest_edges(parts, draws, share=0.999)
-    assert edges[-1][2] >= 0.999 and len({edge[:2] for edge in edges}) == len(edges) <= 6
+    parts = matches.by_path(model, tokens, head)
+    z = heads.activation(model, tokens, "z", 0)
+    wrote = (z - z.mean(dim=(0, 1)))[:, :, writer] @ model.W_O[0, writer]
+    for sides in ("", "k", "q", "kq"):
+        hooks = [(f"blocks.1.attn.{side}.hook_in", lambda x, hook: x - wrote) for side in sides]
+        pattern = heads.patterns(model, tokens, hooks)[1]
+        mask = torch.ones(len(parts.queries), len(parts.keys))
+        mask[1 + writer] = float("q" not in sides)
+        mask[:, 1 + writer] *= float("k" not in sides)
+        same(matches.induction_with(parts, mask, [REPEATED])[0], attention.induction_score(pattern, REPEATED)[head])
 
 
 def effect_on_logit(model, row, to, at, reader, writer, mean, amount):

@@ -88,21 +88,6 @@ def test_a_score_is_an_entry_of_the_QK_circuit_of_its_distance_times_a_number_of
         assert (flat.diagonal(-distance) / 4 - expected.diagonal(-distance)).abs().max() > 1e-2
 
 
-@torch.no_grad()
-def test_rotations_of_two_places_differ_by_the_rotation_of_their_distance(make, tokens):
-    turns = rotations(make("Llama"), tokens, 0)
-    assert heads.relative_error(turns[9] @ turns[4].mT, turns[5]) < 1e-6
-
-
-@torch.no_grad()
-def test_heads_that_share_keys_look_at_the_same_directions_of_a_source(make, tokens):
-    model = make("Llama")
-    W, turns = View(model), rotations(model, tokens, 0)
-    circuits = [QK_at(W, turns[0], (0, head)) for head in range(4)]
-    ranks = [int(torch.linalg.matrix_rank(torch.cat(circuits[:n]), rtol=1e-6)) for n in (1, 2, 3)]
-    assert ranks == [16, 16, 32]  # heads 0 and 1 share keys, head 2 has others
-
-
 # What the measures compute without forming matrices as large as the vocabulary is what the chapters' functions compute
 
 

@@ -1,8 +1,11 @@
 """Exact identities behind the chapter on skip-trigrams, in double precision on random models."""
 
+from unittest import mock
+
 import torch
 from random_models import Case, cases, identity
 
+from transformer_circuits.circuits import head_dump
 from transformer_circuits.circuits import skip_trigrams as st
 
 
@@ -17,7 +20,8 @@ def circuits(case: Case, head: int) -> tuple[torch.Tensor, torch.Tensor]:
 @identity(cases(min_layers=1, max_layers=2))
 def test_hits_are_the_top_of_the_multiplied_circuits(case):
     n, every_token = case.model.cfg.d_vocab, torch.arange(case.model.cfg.d_vocab)
-    hits = st.Hits.of(case.model, 0.5)
+    with mock.patch.object(head_dump, "SHARE", 0.5):
+        hits = st.Hits.of(case.model)
     triples = torch.cartesian_prod(every_token, every_token, every_token)
     by_column, by_row = (hits(*triples.T, axis).view(-1, n, n, n) for axis in ("column", "row"))
     for head in range(len(by_column)):

@@ -5,7 +5,8 @@ import pytest
 import torch
 from scipy import sparse
 
-from transformer_circuits.circuits import attested
+from book_tools import attested as command
+from transformer_circuits.circuits import attested, head_dump
 from transformer_circuits.circuits.skip_trigrams import Candidates
 from transformer_circuits.data import BigramCounts
 from transformer_circuits.models.bridge import from_matrices
@@ -16,9 +17,11 @@ D_VOCAB = 9
 @pytest.fixture(params=[1, 30, 1_000_000])
 def text(request, monkeypatch) -> np.ndarray:
     """Documents of many lengths, one of them empty; looked at in chunks of several sizes; every occasion counts."""
-    monkeypatch.setattr(attested, "AT_A_TIME", request.param)
-    monkeypatch.setattr(attested, "LEVELS", (1, 2, 3))
-    monkeypatch.setattr(attested, "LEAST_SEEN", 2)
+    monkeypatch.setattr(command, "AT_A_TIME", request.param)
+    monkeypatch.setattr(command, "LEAST_SEEN", 2)
+    monkeypatch.setattr(head_dump, "SHARE", 0.4)
+    for module in (command, attested):
+        monkeypatch.setattr(module, "LEVELS", (1, 2, 3))
     tokens = np.random.default_rng(0).integers(1, D_VOCAB, 300).astype(np.uint16)
     tokens[[0, 50, 51, 200, 299]] = 0
     return tokens
@@ -51,9 +54,9 @@ def random_model(seed: int, d_vocab: int = D_VOCAB):
 
 @pytest.mark.parametrize("n_ctx", [2, 6, 600])
 def test_right_and_wrong_against_a_count_by_hand(text, n_ctx):
-    candidates = Candidates.of(random_model(0), torch.tensor([[1, 2], [2, 5]]), share=0.4)
+    candidates = Candidates.of(random_model(0), torch.tensor([[1, 2], [2, 5]]))
     listed = torch.cartesian_prod(*[torch.arange(1, 5)] * 3).T
-    found = attested.attest(attested.Text(text, counts_of(text), n_ctx), candidates, listed)
+    found = command.attest(command.Text(text, counts_of(text), n_ctx), candidates, listed)
     (occasions, seen), table = by_hand(text, n_ctx), counts_of(text).dense(torch.arange(D_VOCAB))
     wrong = {least: found.wrong(least) for least in attested.LEVELS}
     sources, destinations, outs, _ = (part.tolist() for part in candidates)
@@ -71,7 +74,7 @@ def test_right_and_wrong_against_a_count_by_hand(text, n_ctx):
             assert marked[h, i, d, o] == (n == 0 and occasions[s, dd] >= least)
     assert wrong[3].any() and (found.right.any() or n_ctx == 2)
     with pytest.raises(ValueError, match="the bigram counts must have"):
-        attested.Text(text, counts_of(text[:-1]), n_ctx)
+        command.Text(text, counts_of(text[:-1]), n_ctx)
 
 
 def test_saved_counts_come_back_for_the_same_weights_only(tmp_path):
@@ -80,7 +83,7 @@ def test_saved_counts_come_back_for_the_same_weights_only(tmp_path):
     level = torch.tensor([1, 2], dtype=torch.uint8).expand(2, 2, 2)
     right, never = torch.rand(2, 2, 2, 2, 2, generator=torch.Generator().manual_seed(0)) > 0.5
     paper = torch.tensor([[3, 150], [1, 2], [7, 8]])
-    attested.save(attested.Attested(candidates, level, right, never, paper), model, file)
+    command.save(attested.Attested(candidates, level, right, never, paper), model, file)
     again = attested.load(model, file)
     expected = (*candidates, level, right, never, paper)
     assert all(map(torch.equal, (*again.candidates, *again[1:]), expected))

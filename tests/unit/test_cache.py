@@ -11,21 +11,25 @@ from transformer_circuits.training import small_runs
 INPUTS = {"x": torch.arange(3.0)}
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "FOLDER", tmp_path)
+    return tmp_path
+
+
 def double() -> list[torch.Tensor]:
     return [2 * INPUTS["x"]]
 
 
-def test_two_measures_of_the_same_modules_and_inputs_do_not_collide(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "FOLDER", tmp_path)
+def test_two_measures_of_the_same_modules_and_inputs_do_not_collide(folder):
     for _ in range(2):  # measured, then stored
         assert torch.equal(cache.cached_for(INPUTS, double, [attention])[0], 2 * INPUTS["x"])
         assert torch.equal(cache.cached_for(INPUTS, lambda: [INPUTS["x"] + 1], [attention])[0], INPUTS["x"] + 1)
         assert torch.equal(cache.cached_for(INPUTS, lambda: [INPUTS["x"] + 2], [attention])[0], INPUTS["x"] + 2)
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(folder.iterdir())) == 3
 
 
-def test_settings_are_part_of_the_key(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "FOLDER", tmp_path)
+def test_settings_are_part_of_the_key():
     made = []
     for settings in ("n_ctx=8", "n_ctx=16", "n_ctx=8"):
         cache.cached_for(INPUTS, lambda: made.append(1) or double(), [attention], settings)
@@ -46,21 +50,19 @@ def attends_to_the_start(model):
 
 
 @pytest.mark.parametrize("change", [removed_by_torch, attends_to_the_start])
-def test_a_changed_model_does_not_get_the_scores_of_the_intact_one(change, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "FOLDER", tmp_path)
+def test_a_changed_model_does_not_get_the_scores_of_the_intact_one(change, folder):
     intact, changed = wrap(small_runs.new_model()), wrap(change(small_runs.new_model()))
     assert not cache.changed(intact) and cache.changed(changed)
     tokens = torch.arange(20)[None]
     logits = [cache.cached(model, lambda: [model(tokens)], [attention], tokens)[0] for model in (intact, changed)]
-    assert not torch.equal(*logits) and len(list(tmp_path.iterdir())) == 1
+    assert not torch.equal(*logits) and len(list(folder.iterdir())) == 1
 
 
 @pytest.mark.parametrize("changed", [*cache.LIBRARIES, "the code"])
-def test_what_was_measured_before_a_change_is_measured_again(changed, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "FOLDER", tmp_path)
+def test_what_was_measured_before_a_change_is_measured_again(changed, folder, monkeypatch):
     cache.cached_for(INPUTS, double, [attention])
     version, code = cache.importlib.metadata.version, cache.inspect.getsource
     monkeypatch.setattr(cache.importlib.metadata, "version", lambda name: version(name) + ".1" * (name == changed))
     monkeypatch.setattr(cache.inspect, "getsource", lambda part: code(part) + "#" * (changed == "the code"))
     assert torch.equal(cache.cached_for(INPUTS, double, [attention])[0], 2 * INPUTS["x"])
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(folder.iterdir())) == 2

@@ -1,4 +1,4 @@
-"""Ablation effects: those of a hook on the plain module. The map of all heads: names where they are known, passages, one
+"""Ablation effects: those of a hook on the plain module. The map of all heads: names where they are known, one
 sentence for bad input."""
 
 import pytest
@@ -6,26 +6,12 @@ import torch
 import torch.nn.functional as F
 
 from transformer_circuits.circuits import head_map, heads, survey
-from transformer_circuits.circuits.term_importance import losses_by_terms
-from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures.ablation import WORKS, AblationEffects, ablate_heads, effects
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import from_matrices, wrap
 from transformer_circuits.models.shards import WeightsError
 from workbooks.solutions import induction_by_hand
-
-SMALL = "small-1l"
-
-
-@pytest.fixture(scope="module")
-def small():
-    return load_model(SMALL, "cpu")
-
-
-@pytest.fixture(scope="module")
-def windows(small):
-    return held_out_windows(4, small.cfg.n_ctx, small.cfg.d_vocab)
 
 
 def losses_of(plain, rows):
@@ -77,28 +63,23 @@ def test_an_induction_circuit_that_was_built_by_hand_gets_its_names():
 
 
 @torch.no_grad()
-def test_where_heads_attend_is_what_a_slow_loop_finds():
+def test_attention_to_earlier_occurrences_is_what_a_slow_loop_finds():
     torch.manual_seed(1)
     model = wrap(Transformer(ModelConfig(2, 24, 3, 8, 12, 16)))
     rows = torch.randint(1, 12, (5, 16))
     rows[:, 0] = 0
-    patterns, found = heads.patterns(model, rows), head_map.attended(model, rows)
-    places = {"same": [], "after": []}  # attention from destinations whose token has occurred before
+    patterns, same = heads.patterns(model, rows), []
     for n, row in enumerate(rows.tolist()):
-        for dest in range(16):
+        for dest in range(16):  # only destinations whose token has occurred before count
             if earlier := [src for src in range(dest) if row[src] == row[dest]]:
-                A = patterns[:, n, :, dest]
-                places["same"].append(sum(A[..., src] for src in earlier))
-                places["after"].append(sum(A[..., src + 1] for src in earlier))
-    for place, attention in places.items():
-        torch.testing.assert_close(found[place], torch.stack(attention).mean(dim=0))
-    torch.testing.assert_close(found["start"], patterns[..., 1:, 0].mean(dim=(1, 3)))
-    current = torch.stack([patterns[..., i, i] for i in range(1, 16)]).mean(dim=(0, 2))
-    torch.testing.assert_close(found["current"], current)
+                same.append(patterns[:, n, :, dest][..., earlier].sum(dim=-1))
+    torch.testing.assert_close(head_map.duplicate_token_scores(model, rows), torch.stack(same).mean(dim=0))
 
 
 @torch.no_grad()
-def test_passages_are_where_the_loss_rises_most(small, windows):
+def test_passages_are_where_the_loss_rises_most():
+    small = load_model("small-1l", "cpu")
+    windows = survey.text(small)[:4]
     rise = head_map.rises(small, windows)
     first, second = head_map.passages(small, windows, rise, (0, 1))
     assert first.rise == rise[0, 1].max() and first.row != second.row and first.rise >= second.rise
@@ -106,14 +87,11 @@ def test_passages_are_where_the_loss_rises_most(small, windows):
     torch.testing.assert_close(first.attention, A[: first.place + 1], rtol=1e-4, atol=1e-5)
 
 
-def test_a_map_of_a_model_without_heads_or_of_one_window_is_one_sentence(small, windows):
-    with pytest.raises(ValueError, match="must be at least 2 windows, got 1"):
-        head_map.head_map(small, windows[:1])
-    for name, message in (
-        ("small-2l-mlp", "this model has layer normalization and MLPs"),
-        ("small-1l", "must have two layers, got 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            losses_by_terms(load_model(name, "cpu"), windows)
-    with pytest.raises(WeightsError, match="attention in 0 of its 0 layers"):
-        head_map.head_map(load_model("attn-only-0l", "cpu"), windows)
+@pytest.mark.parametrize(("name", "n_windows", "message"), [
+    ("small-1l", 1, "must be at least 2 windows, got 1"),
+    ("attn-only-0l", None, "attention in 0 of its 0 layers"),
+])  # fmt: skip
+def test_a_map_of_one_window_or_of_a_model_without_heads_is_one_sentence(name, n_windows, message):
+    model = load_model(name, "cpu")
+    with pytest.raises((ValueError, WeightsError), match=message):
+        head_map.head_map(model, n_windows and survey.text(model)[:n_windows])

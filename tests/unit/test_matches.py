@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from book_tools import competition
 from book_tools import matches as command
-from transformer_circuits.circuits import competition, heads, matches
+from transformer_circuits.circuits import heads, matches
 from transformer_circuits.measures import repeats
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
@@ -48,7 +49,7 @@ def test_leaving_a_pair_out_is_the_same_as_keeping_all_others():
     n = len(parts.queries)
     mask = torch.ones(n, n)
     mask[2, 3] = 0
-    without = matches.induction_without_each(parts, [draw])
+    without = command.induction_without_each(parts, [draw])
     torch.testing.assert_close(without[2, 3], matches.induction_with(parts, mask, [draw]))
     assert without.shape == (n - 1, n - 1, 1)
 
@@ -59,13 +60,13 @@ def test_lengths_count_matching_tokens_up_to_the_one_before_a_source():
     assert lengths[7].tolist() == [matches.START, 0, 0, 0, 3, 0, 0, 0]  # 5 6 7 occurred before 9
     assert lengths[6].tolist() == [matches.START, 0, 0, 2, 0, 0, 0, 0]
     assert lengths[3].tolist() == [matches.START, 0, 0, 0, 0, 0, 0, 0]
-    A = matches.pattern_of(lengths[None], torch.tensor([0.0, 0.0, 50.0, 0.0]))
+    A = command.pattern_of(lengths[None], torch.tensor([0.0, 0.0, 50.0, 0.0]))
     assert A[0, 7, 4] > 0.99 and A[0, 3].tolist() == [0.25] * 4 + [0.0] * 4
 
 
 def test_a_greedy_search_takes_what_helps_most_first():
     base, terms = torch.zeros(1, 3), torch.tensor([[[0.0, 1, 0]], [[0.0, 3, 0]], [[2.0, 0, 0]]])
-    assert matches.grow(base, terms, lambda scores: float(scores.softmax(-1)[0, 1]), 2) == [1, 0]
+    assert command.grow(base, terms, lambda scores: float(scores.softmax(-1)[0, 1]), 2) == [1, 0]
 
 
 def test_a_table_recovers_denominators_without_competition_and_a_fit_lowers_the_loss():

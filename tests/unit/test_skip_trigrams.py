@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from book_build.pages.dump_pages import nearest
+from transformer_circuits.circuits import head_dump
 from transformer_circuits.circuits import skip_trigrams as st
-from transformer_circuits.circuits.head_dump import head_dump
 from transformer_circuits.circuits.words import variants_of
 from transformer_circuits.data import load_tokenizer, vocabulary
 from transformer_circuits.models.bridge import from_matrices
@@ -36,9 +37,9 @@ def keep():
 
 
 def test_where_triples_come_nearest_to_a_hit(keep, monkeypatch):
-    monkeypatch.setattr(st, "SHARE", TWO)
+    monkeypatch.setattr(head_dump, "SHARE", TWO)
     forms = [((0,), (3,), (3,)), ((0,), (), (3,)), ((5, 0), (1,), (4,))]
-    table = st.nearest(keep, [st.combined(triple) for triple in forms], "abcdef", torch.tensor([True]))
+    table = nearest(keep, [st.combined(triple) for triple in forms], "abcdef", torch.tensor([True]))
     assert table.index.tolist() == [2, 0] and set(table["head"]) == {"0.0"}
     assert table.tokens.tolist() == [["a", "b", "e"], ["a", "d", "d"]]
     assert table.loc[2].tolist()[3:] == pytest.approx([0, 0, 100 / N]) and table.loc[0, "above o (%)"] == 0
@@ -83,7 +84,7 @@ def test_the_head_dump_of_two_heads_alike():
     scores = scores + torch.tensor([0.0, 9, 0, 0])[:, None]  # of one destination to all sources alike: invisible
     boosts = torch.tensor([[4.0, 0, 0, 0], [1, 2, 9, 0], [0, 0, 0, 8], [5, 1, 1, 5]])  # [source, out]
     model = one_layer(scores.expand(2, -1, -1), boosts.expand(2, -1, -1))
-    dump = head_dump(model, torch.full((4,), 0.25), n_sources=4, k=2)
+    dump = head_dump.head_dump(model, torch.full((4,), 0.25), n_sources=4, k=2)
     # largest scores above the destination's mean: 2, 3, -2, 1;  largest boosts above the source's mean: 3, 6, 6, 2;  products 6, 18, -12, 2.
     assert dump["source"].tolist() == 2 * [1, 0, 3, 2] and dump["rank"].tolist() == 2 * [1, 2, 3, 4]
     assert dump["head"].tolist() == [0] * 4 + [1] * 4

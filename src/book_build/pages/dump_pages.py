@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from book_build.pages import render
 from transformer_circuits.circuits import attested
 from transformer_circuits.circuits.bigrams import token_frequency
-from transformer_circuits.circuits.head_dump import head_dump
+from transformer_circuits.circuits.factored import ranks
+from transformer_circuits.circuits.head_dump import head_dump, top_share
 from transformer_circuits.circuits.heads import patterns
-from transformer_circuits.circuits.skip_trigrams import combined, nearest, paper_list, ways_among
+from transformer_circuits.circuits.skip_trigrams import Ways, above, circuits, combined, paper_list, ways_among
 from transformer_circuits.circuits.words import variants_of, word_of
 from transformer_circuits.data import bigram_counts, vocabulary
 from transformer_circuits.figures.style import themed
@@ -85,6 +89,30 @@ def overview(model: Any, name: str, dump: pd.DataFrame, effects: AblationEffects
         role = f"{copies / len(rows):.0%} copy" if effects.working[0, head] else "no effect"
         drawn.append(Tile(f"0.{head}", attention[head], float(effects.cost[0, head]), role))
     return tile_links({name: drawn}, {f"0.{head}": f"head_dump/{name}/0_{head}.html" for head in dump["head"].unique()})
+
+
+def nearest(model: Any, triples: Sequence[Ways], names: Sequence[str], working: Bool[Tensor, " head"]) -> pd.DataFrame:
+    """Return where triples come nearest to a hit: the way and working head with the best worse rank, nearest first.
+
+    Index: which triple; one without a way is left out. Columns tokens, head ("0.7"), hit (by column), and the share of
+    tokens that rank above: above d (%) in the source's column, above s (%) in the destination's row, above o (%).
+    """
+    rows, (columns, outs) = {}, circuits(model)
+    for i, ways in enumerate(triples):
+        if ways.numel():
+            source, d, o = ways
+            ranked = torch.stack([above(columns, source, d), above(outs, source, o)])  # [2, head, way]
+            ranked[:, ~working] = outs.rdim
+            head, way = divmod(int(ranked.amax(dim=0).argmin()), ways.shape[1])
+            above_d, above_o = ranked[:, head, way].tolist()
+            above_s = int(ranks(columns[head].T, d[[way]], source[[way]]))
+            hit = max(above_d, above_o) < top_share(outs.rdim)
+            tokens = [names[token] for token in ways[:, way]]
+            rows[i] = tokens, f"0.{head}", hit, *(100 * n / outs.rdim for n in (above_d, above_s, above_o))
+    names_of_shares = ["above d (%)", "above s (%)", "above o (%)"]
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=["tokens", "head", "hit", *names_of_shares])
+    worse = table[["above d (%)", "above o (%)"]].max(axis=1)
+    return table.loc[worse.sort_values(kind="stable").index]
 
 
 def paper_table(names: Sequence[str]) -> str:

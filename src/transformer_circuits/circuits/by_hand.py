@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from transformer_circuits.measures.repeats import repeated_random_tokens
 from transformer_circuits.models.bridge import from_matrices
 
 LEAK = 1e-3  # the attention that a head may put elsewhere, whatever the tokens are
@@ -123,27 +122,3 @@ class Stream:
             W_U=self.beta_logits * self.out @ self.tokens.T,
             standard_positions=standard_positions,
         )
-
-
-def induction_behavior(model: TransformerBridge) -> Float[Tensor, "6"]:
-    """Return what a model of two layers with one head each does on random tokens that occur twice.
-
-    How often head 0.0 attends most to the previous token, and with how much of its attention; over the second copies,
-    the attention of head 1.0 to the token after the first occurrence and to the first occurrence, and how often the
-    model's first guess is the token that followed it, and the current token.
-    """
-    n_ctx, d_vocab = model.cfg.n_ctx, model.cfg.d_vocab
-    repeated = repeated_random_tokens(d_vocab, n_ctx, shortest=min(d_vocab - 1, n_ctx // 2) // 3).to(model.W_E.device)
-    rows, dest, after = repeated.rows, repeated.destinations, repeated.targets
-    logits, cache = model.run_with_cache(repeated.tokens)
-    first, second = cache["pattern", 0][:, 0], cache["pattern", 1][:, 0]
-    best = logits.argmax(dim=-1)[rows, dest]
-    found = [
-        first[:, 1:].argmax(dim=-1) == torch.arange(n_ctx - 1, device=first.device),
-        first.diagonal(-1, -2, -1),
-        second[rows, dest, after],
-        second[rows, dest, after - 1],
-        best == repeated.tokens[rows, after],
-        best == repeated.tokens[rows, dest],
-    ]
-    return torch.stack([part.double().mean() for part in found])

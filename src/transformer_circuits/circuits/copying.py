@@ -3,7 +3,7 @@
 Paper: "Copying / Primitive In-Context Learning" and "Summarizing OV/QK Matrices" (claims E1, E4, E6, E7).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -11,18 +11,11 @@ from torch import Tensor
 from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits.factored import entries, ranks
-from transformer_circuits.measures.weights import centered
 from transformer_circuits.measures.weights import copying as copying  # for chapters
 
 # Random heads, and sets of them: the correlations that 1% of sets exceed are known within 0.03 (claim E4).
 RANDOM_CIRCUITS, RANDOM_SETS = 60, 1000
 WORTH_WINDOWS = 48  # held-out windows behind what copying is worth: its share is known within 0.015 (claim E7)
-
-
-def centered_circuits(model: Any) -> FactoredMatrix:
-    """Return the OV circuits [layer, head, source token, out token] between the centered embedding and unembedding."""
-    W_E, W_U = centered(model.W_E, model.W_U)
-    return W_E @ model.OV @ W_U
 
 
 class SelfBoost(NamedTuple):

@@ -30,9 +30,14 @@ def by_source(model: TransformerBridge, dtype: torch.dtype | None = None) -> tup
     return FactoredMatrix(keys, (W_E @ Q).mT), FactoredMatrix(W_E @ V, boosts)
 
 
-def attracting(columns: FactoredMatrix, share: float = SHARE) -> Int[Tensor, "destination source"]:
+def top_share(n: int) -> int:
+    """Return how many of n tokens are in the top SHARE, at least one."""
+    return max(1, int(SHARE * n))
+
+
+def attracting(columns: FactoredMatrix) -> Int[Tensor, "destination source"]:
     """Return the sources with the top share of each destination's scores. `columns`: QK [source, destination]."""
-    return top_k(columns.T, max(1, int(share * columns.ldim)))[1]
+    return top_k(columns.T, top_share(columns.ldim))[1]
 
 
 def head_dump(

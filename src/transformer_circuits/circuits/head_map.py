@@ -1,8 +1,8 @@
 """The map of all heads: for each head of a model its ablation effect, where it attends, what it writes, and the names
 that follow (chapter 16).
 
-Any model will do that `survey.check` accepts. With MLPs or normalization, attribution, positivity, and successors
-describe the direct path.
+Any model will do that `survey.check` accepts. With MLPs or normalization, positivity and successors describe the
+direct path.
 """
 
 import itertools
@@ -13,15 +13,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.circuits import heads, survey
 from transformer_circuits.circuits.heads import Model, head_name
 from transformer_circuits.data import held_out_documents, load_tokenizer
-from transformer_circuits.measures import ablation, attention, repeats, weights
+from transformer_circuits.measures import ablation, attention, weights
 from transformer_circuits.measures.cache import cached
-from transformer_circuits.models import architecture, bridge, reading, view
+from transformer_circuits.models import architecture, bridge, reading
+from transformer_circuits.models import view as view_module
 from transformer_circuits.models.architecture import BOS
-from transformer_circuits.models.view import BATCH, Head, View
+from transformer_circuits.models.view import BATCH, Head, View, single
 
 # Windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take two
 # minutes.
@@ -57,38 +59,21 @@ def rises(model: TransformerBridge, windows: Int[Tensor, "row pos"]) -> Float[Te
     def measure() -> list[Tensor]:
         return [ablation.ablate_heads(model, windows)]
 
-    return cached(model, measure, (ablation, architecture, bridge, view), windows)[0].cpu()
+    return cached(model, measure, (ablation, architecture, bridge, view_module), windows)[0].cpu()
 
 
-PLACES = ("start", "current", "previous", "same", "after")
-
-
-def attended(model: Model, text: Int[Tensor, "row pos"]) -> dict[str, Float[Tensor, "layer head"]]:
-    """Return the mean attention to PLACES: the start token, the current token, the previous one, earlier occurrences of
-    the current token, and the tokens after these; the last two over destinations whose token has occurred before."""
-    sums, recurring = 0.0, 0
+def duplicate_token_scores(model: Model, text: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
+    """Return the mean attention to earlier occurrences of the current token, where there are any."""
+    found, recurring = [], 0
     for rows in text.split(BATCH):
         same = torch.tril(rows[:, :, None] == rows[:, None, :], -1)
-        after = repeats.after_earlier(rows)
-
-        def score(pattern: Float[Tensor, "row head dest src"]) -> Float[Tensor, "place head"]:
-            by_row = [
-                attention.start_token_score(pattern),
-                attention.current_token_score(pattern),
-                attention.previous_token_score(pattern),
-            ]
-            on = [(pattern * place[:, None]).sum(dim=(-2, -1)) for place in (same, after)]  # no other row has any
-            return torch.stack([*by_row, *on]).sum(dim=1)
-
-        sums = sums + View.of(model).pattern_scores(rows, score).transpose(0, 1)
+        found.append(View.of(model).pattern_scores(rows, lambda A: (A * same[:, None]).sum(dim=(0, 2, 3))))
         recurring += int(same.any(dim=-1).sum())
-    over = [len(text)] * 3 + [max(1, recurring)] * 2
-    return {place: total / n for place, total, n in zip(PLACES, sums, over)}
+    return torch.stack(found).sum(dim=0) / max(1, recurring)
 
 
 def successors(model: TransformerBridge) -> list[tuple[int, int, list[int]]]:
-    """Return (token, its successor, the other tokens of its sequence) for the digits, letters, and words of SEQUENCES
-    that are single tokens."""
+    """Return (token, its successor, the other tokens of its sequence) for the single tokens of SEQUENCES."""
     found = []
     for words, space in itertools.product(SEQUENCES, ("", " ")) if reading.of(model).reads_text else ():
         ids = [model.tokenizer.encode(space + word, add_special_tokens=False) for word in words.split()]
@@ -110,28 +95,22 @@ def _succeeds(view: View, E: Tensor, U: Tensor) -> Float[Tensor, "layer head"]:
 
 
 def _written(
-    view: View, windows: Int[Tensor, "row pos"], U: Float[Tensor, "d_model d_vocab"]
-) -> tuple[dict[str, Float[Tensor, "layer head"]], list[list[int]]]:
-    """Return "attribution", what each head adds to the logit of the next token, with what it writes everywhere left
-    out, and "by window", the fraction of the variance of its z that is between windows; and for each head the five
-    tokens that it raises most often above all others. `U`: the unembedding, centered."""
-    wanted, caches = ("hook_z", "ln_final.hook_scale"), []
-    for rows in windows[:, :-1].split(BATCH):
-        caches.append(view.model.run_with_cache(rows, names_filter=lambda name: name.endswith(wanted))[1])
-    right = U.T[windows[:, 1:]]
-    if "ln_final.hook_scale" in caches[0]:
-        right = right / torch.cat([cache["ln_final.hook_scale"] for cache in caches]).float()
-    added, between, raised = [], [], []
-    for layer, W_O in enumerate(view.OV.B):
-        z = torch.cat([cache["z", layer] for cache in caches]).float()
+    view: View, text: Int[Tensor, "row pos"], U: Float[Tensor, "d_model d_vocab"]
+) -> tuple[Float[Tensor, "layer head"], list[list[int]]]:
+    """Return the fraction of the variance of each head's z that is between windows, and the five tokens that the head
+    raises most often above all others. `U`: the unembedding, centered."""
+    names = [get_act_name("z", layer) for layer in range(view.cfg.n_layers)]
+    runs = [view.activations(rows, names, read=single) for rows in text.split(BATCH)]
+    between, raised = [], []
+    for name, W_O in zip(names, view.OV.B):
+        z = torch.cat([run[name] for run in runs])
         z = z - z.mean(dim=(0, 1))
-        added.append((z * torch.einsum("rpe,hde->rphd", right, W_O)).sum(dim=-1).mean(dim=(0, 1)))
         between.append(z.mean(dim=1).square().mean(dim=(0, 2)) / z.square().mean(dim=(0, 1, 3)))
         some = z.flatten(0, 1)[:: max(1, z[..., 0, 0].numel() // SAMPLE)].transpose(0, 1)  # [head, some, d_head]
         for mine, O in zip(some, W_O):
             tokens, times = (mine @ O @ U).argmax(dim=-1).unique(return_counts=True)
             raised.append(tokens[times.argsort(descending=True, stable=True)[:5]].tolist())
-    return {"attribution": torch.stack(added), "by window": torch.stack(between)}, raised
+    return torch.stack(between), raised
 
 
 def _names(found: pd.DataFrame, threshold: float) -> list[list[str]]:
@@ -156,30 +135,31 @@ def head_map(
     ablated: ablation.AblationEffects | None = None,
     induction: Float[Tensor, "layer head"] | None = None,
 ) -> pd.DataFrame:
-    """Return a row for each head, named as in "1.2": cost, error, works, PLACES, induction, attribution, by window,
-    positivity, successor, raises (token ids), names.
+    """Return a row for each head, named as in "1.2": cost, error, works; the mean attention to the current,
+    the previous, and the same token; induction, by window, positivity, successor, raises (token ids), names.
 
     `windows`: `windows_of(model)` if None. `ablated`: the effect of removing each head (`recorded_effects`); measured
     on the first TOKENS tokens of ROWS windows if None. `induction`: their induction scores, measured if None. Raises
     WeightsError for models that `survey.check` does not accept, ValueError for fewer than two windows.
     """
     survey.check(model)
-    seen = View(model)
+    view = View(model)
     windows = windows_of(model) if windows is None else windows
+    text = windows[:, :-1]
     if ablated is None:
         ablated = ablation.effects(rises(model, windows[:ROWS, : TOKENS + 1]).mean(dim=-1))
-    E, U = weights.centered(seen.W_E, seen.W_U)
-    written, raised = _written(seen, windows, U)
     columns = {"cost": ablated.cost, "error": ablated.error, "works": ablated.working}
-    columns |= attended(seen, windows[:, :-1])
+    columns["current"] = heads.mean_score(view, text, attention.current_token_score)
+    columns["previous"] = heads.previous_token_scores(view, text)
+    columns["same"] = duplicate_token_scores(view, text)
     columns["induction"] = heads.measured_induction(model).mean if induction is None else induction
-    columns |= written
-    columns["positivity"], threshold = weights.copying(seen)
-    columns["successor"] = _succeeds(seen, E, U)
+    E, U = weights.centered(view.W_E, view.W_U)
+    columns["by window"], raised = _written(view, text, U)
+    columns["positivity"], threshold = weights.copying(view)
+    columns["successor"] = _succeeds(view, E, U)
     index = [head_name(head) for head in itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads))]
     found = pd.DataFrame({name: column.flatten().cpu() for name, column in columns.items()}, index)
     found["raises"], found["names"] = raised, _names(found, threshold)
-    found.attrs["copying threshold"] = threshold
     return found
 
 

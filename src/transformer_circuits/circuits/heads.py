@@ -4,7 +4,7 @@ Every function takes a hooked model (`load_model`) or a `View` of one. `hooks` i
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -42,28 +42,32 @@ def relative_error(measured: Tensor, expected: Tensor) -> float:
 def patterns(
     model: Model, tokens: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
 ) -> Float[Tensor, "layer row head dest src"]:
-    """Return the attention patterns of all heads, with these hooks. For a few rows: each takes 12 MB a layer."""
+    """Return `View.patterns`: for a few rows, because each takes 12 MB a layer."""
     return View.of(model).patterns(tokens, hooks)
 
 
+def pattern_scores(
+    model: Model, tokens: Int[Tensor, "row pos"], score: Callable[[Tensor], Tensor], hooks: Iterable[Hook] = ()
+) -> Float[Tensor, "layer ..."]:
+    """Return `View.pattern_scores`."""
+    return View.of(model).pattern_scores(tokens, score, hooks)
+
+
 def losses(model: Model, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "row pos-1"]:
-    """Return the loss (nats) at each token of a window after its first, with these hooks in place."""
+    """Return `View.losses`, in nats at each token after the first."""
     return View.of(model).losses(windows, hooks)
 
 
 def losses_and_guesses(
     model: Model, rows: Int[Tensor, "row pos"], ends: Int[Tensor, " row"] | None = None
 ) -> tuple[Float[Tensor, "row pos-1"], Bool[Tensor, "row pos-1"]]:
-    """Return the loss (nats) at each token after the first, and whether it is the first guess. `ends`: how many tokens
-    of each row matter (`View.losses_and_guesses`)."""
+    """Return `View.losses_and_guesses`."""
     return View.of(model).losses_and_guesses(rows, ends)
 
 
-def pattern_scores(
-    model: Model, tokens: Int[Tensor, "row pos"], score: Callable[[Tensor], Tensor], hooks: Iterable[Hook] = ()
-) -> Float[Tensor, "layer ..."]:
-    """Return `score(pattern)` for every layer, with these hooks."""
-    return View.of(model).pattern_scores(tokens, score, hooks)
+def mean_z(model: Model, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "head d_head"]:
+    """Return `View.mean_z`: the mean z of each head of a layer over all positions of these rows."""
+    return View.of(model).mean_z(tokens, layer)
 
 
 def induction_scores(
@@ -132,84 +136,6 @@ def freeze(cache: ActivationCache) -> list[Hook]:
     """Return hooks that keep the attention patterns of a cached run: the model is then linear (claim P3)."""
     names = [get_act_name("pattern", layer) for layer in range(cache.model.cfg.n_layers)]
     return [(name, lambda pattern, hook: cache[hook.name]) for name in names]
-
-
-def mean_z(model: Model, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "head d_head"]:
-    """Return the mean `z` of each head of a layer over all positions of these rows."""
-    return View.of(model).mean_z(tokens, layer)
-
-
-class Read(NamedTuple):
-    """What is added up in queries and keys of one second-layer head: a part for each thing that wrote it.
-
-    One part for each first-layer head: what it writes, less its mean over these rows and positions. Then the
-    EMBEDDING's part, and the CONSTANT's: the position, and the means of all heads.
-    """
-
-    queries: Float[Tensor, "part row pos d_head"]
-    keys: Float[Tensor, "part row pos d_head"]
-
-
-EMBEDDING, CONSTANT = -2, -1  # the last two parts of `Read`
-
-
-def read_by(model: TransformerBridge, tokens: Int[Tensor, "row pos"], head: int) -> Read:
-    """Return the parts of queries and keys of head 1.`head` of an attention-only model; it compares their sums."""
-    z = torch.cat([activation(model, rows, "z", 0) for rows in tokens.split(BATCH)])
-    mean = z.mean(dim=(0, 1))
-    embedding = model.W_E[tokens]
-    constant = model.W_pos[: tokens.shape[1]] + torch.einsum("hd,hdm->m", mean, model.W_O[0])
-    sides = []
-    for W in (model.W_Q[1, head], model.W_K[1, head]):
-        of_heads = torch.einsum("rphd,hde->hrpe", z - mean, model.W_O[0] @ W)
-        rest = torch.stack([embedding @ W, (constant @ W).expand(len(tokens), -1, -1)])
-        sides.append(torch.cat([of_heads, rest]))
-    return Read(*sides)
-
-
-def keep(
-    parts: Read, in_keys: Sequence[int], in_queries: Sequence[int], gain: float | int = 1
-) -> tuple[Tensor, Tensor]:
-    """Return queries and keys that read these first-layer heads only, and the means of the others. `gain`: how many
-    times the embedding is added to the queries."""
-    queries = gain * parts.queries[EMBEDDING] + parts.queries[CONSTANT] + parts.queries[list(in_queries)].sum(dim=0)
-    return queries, parts.keys[EMBEDDING:].sum(dim=0) + parts.keys[list(in_keys)].sum(dim=0)
-
-
-def induction_by_draw(
-    queries: Float[Tensor, "row pos d_head"], keys: Float[Tensor, "row pos d_head"], draws: Sequence[repeats.Repeated]
-) -> Float[Tensor, " draw"]:
-    """Return one head's induction score on each draw, from its queries and keys at all rows in order."""
-    found, rows = [], iter(zip(queries, keys))
-    for draw in draws:
-        on_targets = queries.new_zeros(())
-        for start, length in zip(draw.start.tolist(), draw.length.tolist()):
-            q, k = next(rows)
-            first, end = start + length, start + 2 * length
-            scores = q[first:end] @ k[:end].T / q.shape[-1] ** 0.5
-            place = torch.arange(end, device=scores.device)
-            A = scores.masked_fill(place > place[first:, None], -torch.inf).softmax(dim=-1)
-            on_targets += A.diagonal(start + 1).sum()
-        found.append(on_targets / draw.length.sum())
-    return torch.stack(found)
-
-
-def fewest_edges(parts: Read, draws: Sequence[repeats.Repeated], share: float) -> list[tuple[str, int, float]]:
-    """Return which heads keep this share of the induction score: side, head, share so far, best first (claim T16)."""
-
-    def score(edges: Sequence[tuple[str, int]]) -> float:
-        sides = [[head for side, head in edges if side == name] for name in ("keys", "queries")]
-        return float(induction_by_draw(*keep(parts, *sides), draws).mean())
-
-    others = [(side, head) for side in ("keys", "queries") for head in range(len(parts.keys) - 2)]
-    whole, chosen, found = score(others), [], []
-    while others and (not found or found[-1][2] < share):
-        each = tqdm(others, desc=f"edge {len(found) + 1}", leave=False, delay=2)
-        scores = {edge: score([*chosen, edge]) for edge in each}
-        chosen.append(max(scores, key=scores.__getitem__))
-        others.remove(chosen[-1])
-        found.append((*chosen[-1], scores[chosen[-1]] / whole))
-    return found
 
 
 def run_from(

@@ -20,11 +20,11 @@ from transformer_circuits.models.shards import sha256
 from transformer_circuits.models.view import View
 
 SHIPPED = "in_context_scores.safetensors"
-GROUPS = ("new", "seen", "pair seen")
 
 
 def kind_of_next(windows: Int[Tensor, "window pos"]) -> Int[Tensor, "window pos-1"]:
-    """What a window up to each token says about the next: whether the window has it, or the pair, already (GROUPS)."""
+    """Return what a window up to each token says about the next: 0 for a new token, 1 for one that the window has
+    already, 2 if it has the pair already."""
     kinds = []
     for row in windows:  # one at a time: a table of positions by positions
         inputs, following = row[:-1], row[1:]
@@ -38,12 +38,7 @@ def in_context_scores(model: TransformerBridge, windows: Int[Tensor, "window pos
     """Return the in-context score of each window, in nats (claim W1): `prediction.in_context_score`.
     Those of the chapters take some minutes, so the repository has them (`make in-context`)."""
     shipped = load_file(data_file(SHIPPED)).get(key(model, windows))
-    return measured_scores(model, windows) if shipped is None else shipped.to(windows.device)
-
-
-def measured_scores(model: TransformerBridge, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
-    """Return `in_context_scores`, measured."""
-    return prediction.in_context_score(View(model).losses(windows))
+    return prediction.in_context_score(View(model).losses(windows)) if shipped is None else shipped.to(windows.device)
 
 
 def key(model: TransformerBridge, windows: Int[Tensor, "window pos"]) -> str:
@@ -87,57 +82,42 @@ def working(log: pd.DataFrame) -> Bool[np.ndarray, "snapshot layer head"]:
     return ablation.AblationEffects(cost, error).working.numpy()
 
 
-def when_true(
-    log: pd.DataFrame, one_layer: pd.DataFrame | None = None, *, d_vocab: int, copying: float
-) -> pd.DataFrame:
+def when_true(log: pd.DataFrame, one_layer: pd.DataFrame, *, d_vocab: int, copying: float) -> pd.DataFrame:
     """Return from which snapshot on each headline finding holds until the end of training, as far as logs can judge it.
 
-    A row for each finding, in the order of the paper: `claim` (its id, or ""), `about` (what is read: "weights",
-    "attention", "loss"), `finding`, and `tokens` and `before` of `met_from`. "The best head" is the one with the best
-    induction score at that snapshot. `log` may be that of a one-layer model.
-
-    `copying`: positivity above which a head of the one-layer model copies (`weights.copying_threshold` of the matrices
-    as they are, because the log's positivity is that of circuits which are not centered).
+    A row for each, in the order of the paper (E1, T3, T10, T8, T11, W1): `finding`, and `tokens` and `before` of
+    `met_from`. "The best head" is the one with the best induction score at that snapshot. `copying`: positivity above
+    which a head of the one-layer model copies (`weights.copying_threshold` of the matrices as they are, because the
+    log's positivity is that of circuits which are not centered).
     """
-    logs = [x.set_index("tokens") for x in (one_layer, log) if x is not None]
-    needed = {"induction", "positivity"}  # which logs of models without heads, or with more than attention, do not have
-    by_depth = {len(x["induction"].iloc[-1]): x for x in logs if needed <= set(x)}
-    one, two = by_depth.get(1), by_depth.get(2)
-    rows = []
+    one, two = one_layer.set_index("tokens"), log.set_index("tokens")
+    works = working(one)
+    copies = (np.array(one["positivity"].tolist()) > copying) & works
+    most = copies.sum(axis=(1, 2)) >= np.maximum(weights.MOST * works.sum(axis=(1, 2)), 1)
 
-    def judge(log: pd.DataFrame, claim: str, about: str, finding: str, holds: np.ndarray | pd.Series) -> None:
-        rows.append((claim, about, finding, *met_from(pd.Series(np.asarray(holds), log.index))))
+    best, previous = two["induction"].map(np.max), two["previous_token"].str[0].map(max)
+    pair = pd.DataFrame(two["pair"].tolist(), two.index)  # of the best head and the best previous-token head
+    snapshot, (first, second) = range(len(pair)), working(two).transpose(1, 0, 2)
+    both_work = first[snapshot, pair["previous"]] & second[snapshot, pair["induction"]]
+    best_copies = np.array(two["positivity"].tolist())[snapshot, 1, pair["induction"]]
+    low = (1 - prediction.HALF) * np.log(d_vocab)
+    direct, single, virtual = -np.diff(two["orders"].tolist(), prepend=np.log(d_vocab), axis=1).T
+    in_order = (single > direct) & (direct > virtual) & (virtual <= prediction.VIRTUAL * single)
+    alone = np.interp(two.index, one.index, one["in_context"])  # after as many tokens, or at its end
 
-    if one is not None:
-        works = working(one)
-        copies = (np.array(one["positivity"].tolist()) > copying) & works
-        most = copies.sum(axis=(1, 2)) >= np.maximum(weights.MOST * works.sum(axis=(1, 2)), 1)
-        judge(one, "E1", "weights", "Two thirds of the heads of the one-layer model copy", most)
-    if two is not None:
-        previous = two["previous_token"].str[0].map(max) >= attention.PREVIOUS_TOKEN_HEAD
-        judge(two, "", "attention", "The first layer has a previous-token head", previous)
-        pair = pd.DataFrame(two["pair"].tolist())
-        reader = np.array(two["positivity"].tolist())[range(len(pair)), 1, pair["induction"]]
-        (first, second), row = working(two).transpose(1, 0, 2), range(len(pair))
-        both_work = first[row, pair["previous"]] & second[row, pair["induction"]]
-        composes = (pair["k_composition"] >= weights.COMPOSES) & both_work
-        judge(two, "T3", "weights", "The best head K-composes with an earlier head", composes)
-        matches = pair["k_positivity"] >= weights.CORNER
-        judge(two, "T10", "weights", "The best head's keys match what an earlier head copies", matches)
-        judge(two, "T10", "weights", "The best head copies what it attends to", reader >= weights.CORNER)
-        best = two["induction"].map(np.max)
-        judge(two, "T8", "attention", "The best head is an induction head", best >= attention.INDUCTION_HEAD)
-        half = best >= prediction.HALF
-        judge(two, "T8", "attention", "The best head puts half of its attention on the right token", half)
-        low = two["copies"].str[1] <= (1 - prediction.HALF) * np.log(d_vocab)
-        judge(two, "T8", "loss", "The loss in the second copy is at most half the loss of a uniform guess", low)
-        guesses = two["first_guess"] >= prediction.HALF
-        judge(two, "T8", "loss", "In the second copy, half of the first guesses are right", guesses)
-        direct, heads, virtual = -np.diff(two["orders"].tolist(), prepend=np.log(d_vocab), axis=1).T
-        most = (heads > direct) & (direct > virtual) & (virtual <= prediction.VIRTUAL * heads)
-        judge(two, "T11", "loss", "Single heads reduce the loss most, virtual heads least", most)
-    if one is not None and two is not None:
-        alone = np.interp(two.index, one.index, one["in_context"])  # after as many tokens, or at its end
-        apart = alone - two["in_context"] >= prediction.HELPS
-        judge(two, "W1", "loss", "A longer context helps two layers more than one", apart)
-    return pd.DataFrame(rows, columns=["claim", "about", "finding", "tokens", "before"])
+    held = {
+        "The first layer has a previous-token head": previous >= attention.PREVIOUS_TOKEN_HEAD,
+        "The best head K-composes with an earlier head": (pair["k_composition"] >= weights.COMPOSES) & both_work,
+        "The best head's keys match what an earlier head copies": pair["k_positivity"] >= weights.CORNER,
+        "The best head copies what it attends to": best_copies >= weights.CORNER,
+        "The best head is an induction head": best >= attention.INDUCTION_HEAD,
+        "The best head puts half of its attention on the right token": best >= prediction.HALF,
+        "The loss in the second copy is at most half the loss of a uniform guess": two["copies"].str[1] <= low,
+        "In the second copy, half of the first guesses are right": two["first_guess"] >= prediction.HALF,
+        "Single heads reduce the loss most, virtual heads least": in_order,
+        "A longer context helps two layers more than one": alone - two["in_context"] >= prediction.HELPS,
+    }
+    rows = [("Two thirds of the heads of the one-layer model copy", *met_from(pd.Series(most, one.index)))]
+    for finding, holds in held.items():
+        rows.append((finding, *met_from(pd.Series(np.asarray(holds), two.index))))
+    return pd.DataFrame(rows, columns=["finding", "tokens", "before"])

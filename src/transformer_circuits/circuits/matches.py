@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens.utilities import get_act_name
 
+from transformer_circuits.circuits.heads import activation
 from transformer_circuits.measures import repeats, weights
 from transformer_circuits.models.release import data_file
 from transformer_circuits.models.view import BATCH
@@ -50,7 +50,7 @@ def by_content(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
     mean = model.W_E[tokens].mean(dim=(0, 1))
     found: list[list[Tensor]] = [[] for _ in range(REACH + 1)]
     for rows in tokens.split(BATCH):
-        A = first_patterns(model, rows)
+        A = activation(model, rows, "pattern", 0)
         own = model.W_E[rows] - mean
         v = torch.einsum("rpm,hmd->rhpd", own, model.W_V[0])
         older = A @ v
@@ -68,21 +68,11 @@ def by_content(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
 def by_path(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
     """Return the token's own part, one for each first-layer head, and the constant: the position, and all means over
     these rows and positions, which the other parts lack."""
-    embedding, z = [], []
-    for rows in tokens.split(BATCH):
-        A, v = first_patterns(model, rows), torch.einsum("rpm,hmd->rhpd", model.W_E[rows], model.W_V[0])
-        embedding.append(model.W_E[rows])
-        z.append(A @ v)
-    direct, written = torch.cat(embedding), torch.einsum("rhpd,hdm->hrpm", torch.cat(z), model.W_O[0])
-    means = [part.mean(dim=(0, 1)) for part in (direct, *written)]
+    z = torch.cat([activation(model, rows, "z", 0) for rows in tokens.split(BATCH)])
+    parts = [model.W_E[tokens], *torch.einsum("rphd,hdm->hrpm", z, model.W_O[0])]
+    means = [part.mean(dim=(0, 1)) for part in parts]
     constant = model.W_pos[: tokens.shape[1]] + torch.stack(means).sum(dim=0)
-    return _sides(model, head, [*(part - mean for part, mean in zip((direct, *written), means)), constant])
-
-
-def first_patterns(model: Any, rows: Int[Tensor, "row pos"]) -> Float[Tensor, "row head dest src"]:
-    """Return the attention patterns of the first layer."""
-    name = get_act_name("pattern", 0)
-    return model.run_with_cache(rows, names_filter=[name], stop_at_layer=1)[1][name]
+    return _sides(model, head, [*(part - mean for part, mean in zip(parts, means)), constant])
 
 
 def keep(pairs: Iterable[tuple[int, int]], n_parts: int, constants: bool = True) -> Float[Tensor, "query key"]:
@@ -134,75 +124,6 @@ def induction_with(parts: Parts, mask: Float[Tensor, "query key"], draws: Sequen
     return induction(draws, lambda row, at, end: scores(parts, mask, row, at)[:, :end])
 
 
-def induction_without_each(parts: Parts, draws: Sequence[repeats.Repeated]) -> Float[Tensor, "query key draw"]:
-    """Return the induction score on each draw if one pair of parts is left out, for all pairs without a constant."""
-    n = len(parts.queries) - 1
-
-    def score_of(row: int, at: slice, end: int) -> Tensor:
-        q, k = parts.queries[:, row, at], parts.keys[:, row, :end] / parts.keys.shape[-1] ** 0.5
-        pairs = torch.einsum("aid,bjd->abij", q[:-1], k[:-1]).flatten(0, 1)
-        return (q.sum(dim=0) @ k.sum(dim=0).mT) - pairs
-
-    return induction(draws, score_of).unflatten(0, (n, n))
-
-
-class Text(NamedTuple):
-    """Windows of text on which a head's pattern can be replaced: its values, and the logits without what it writes."""
-
-    tokens: Int[Tensor, "row pos"]
-    following: Int[Tensor, "row pos"]
-    pattern: Float[Tensor, "row dest src"]
-    values: Float[Tensor, "row pos d_head"]
-    logits: Float[Tensor, "row pos d_vocab"]
-    writes: Float[Tensor, "d_head d_vocab"]
-
-    def losses(self, pattern: Float[Tensor, "row dest src"]) -> Float[Tensor, " row"]:
-        """Return each window's mean loss (nats) if the head attends like this."""
-        return torch.stack([self._loss(row, A @ self.values[row]) for row, A in enumerate(pattern)])
-
-    def losses_without(self) -> Float[Tensor, " row"]:
-        """Return each window's mean loss if the head's z is replaced by its mean over these windows and positions."""
-        mean = (self.pattern @ self.values).mean(dim=(0, 1), keepdim=True)[0]
-        return torch.stack([self._loss(row, mean) for row in range(len(self.tokens))])
-
-    def _loss(self, row: int, z: Float[Tensor, "pos d_head"]) -> Tensor:
-        return torch.nn.functional.cross_entropy(self.logits[row] + z @ self.writes, self.following[row])
-
-    def select(self, rows: slice) -> "Text":
-        return Text(*(part[rows] for part in self[:-1]), self.writes)
-
-
-@torch.no_grad()
-def on_text(model: Any, windows: Int[Tensor, "row pos"], head: int) -> Text:
-    """Return windows of text as one head of the second layer sees them."""
-    names = [get_act_name(name, 1) for name in ("pattern", "v", "resid_post")]
-    found = []
-    for rows in windows.split(BATCH):
-        _, cache = model.run_with_cache(rows[:, :-1], names_filter=names)
-        A, v, stream = (cache[name] for name in names)
-        A, v = A[:, head], v[:, :, head]
-        found.append((A, v, (stream - A @ v @ model.W_O[1, head]) @ model.W_U))
-    parts = [torch.cat(part) for part in zip(*found)]
-    return Text(windows[:, :-1], windows[:, 1:], *parts, model.W_O[1, head] @ model.W_U)
-
-
-def grow(
-    base: Float[Tensor, "dest src"],
-    terms: Float[Tensor, "term dest src"],
-    value: Callable[[Float[Tensor, "dest src"]], float],
-    size: int,
-) -> list[int]:
-    """Return `size` terms in the order in which a greedy search adds them to `base`: each time, the one after which
-    `value(scores)` is highest. Masked entries of `base` are -inf."""
-    chosen: list[int] = []
-    while len(chosen) < size:
-        left = [term for term in range(len(terms)) if term not in chosen]
-        best = max(left, key=lambda term: value(base + terms[term]))
-        base = base + terms[best]
-        chosen.append(best)
-    return chosen
-
-
 def path_circuits(model: Any, head: int) -> tuple[Float[Tensor, "query key"], Float[Tensor, "query key"]]:
     """Return, for each path of `by_path`, its match by weights in units of score, and its composition ratio.
 
@@ -229,7 +150,7 @@ def overlaps(model: Any, tokens: Int[Tensor, "row pos"], reach: int = 64) -> Flo
     token o back, `b` that of the key's. The direct path has all of it at 0. The start token is left out."""
     total = torch.zeros(model.cfg.n_heads, reach + 1)
     for rows in tokens.split(BATCH):
-        A = first_patterns(model, rows)
+        A = activation(model, rows, "pattern", 0)
         means = [A.diagonal(-back, -2, -1)[..., 1:].mean(dim=-1).sum(dim=0) for back in range(reach + 1)]
         total += torch.stack(means, dim=1).cpu()
     direct = torch.zeros(1, reach + 1)
@@ -254,24 +175,3 @@ def match_lengths(tokens: Int[Tensor, "row pos"]) -> Int[Tensor, "row dest src"]
     lengths = lengths.tril()
     lengths[:, :, 0] = START
     return lengths
-
-
-def pattern_of(kinds: Int[Tensor, "row dest src"], numbers: Float[Tensor, " n"]) -> Float[Tensor, "row dest src"]:
-    """Return the softmax of one number for each kind of source; kind 0 has the score 0."""
-    return attend(torch.cat([numbers.new_zeros(1), numbers])[kinds])
-
-
-@torch.enable_grad()
-def fit_numbers(text: Text, kinds: Int[Tensor, "row dest src"], steps: int = 20) -> Float[Tensor, " n"]:
-    """Return the numbers with which `pattern_of` gives the lowest loss on these windows (claim T20)."""
-    numbers = torch.full((int(kinds.max()),), 3.0, device=kinds.device, requires_grad=True)
-    optimizer = torch.optim.LBFGS([numbers], max_iter=steps, line_search_fn="strong_wolfe")
-
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        value = text.losses(pattern_of(kinds, numbers)).mean()
-        value.backward()
-        return value
-
-    optimizer.step(loss)
-    return numbers.detach()

@@ -24,7 +24,7 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.factored import Ids, ranks, top_k
-from transformer_circuits.circuits.head_dump import SHARE, attracting, by_source
+from transformer_circuits.circuits.head_dump import attracting, by_source, top_share
 from transformer_circuits.circuits.words import variants_of, word_of
 from transformer_circuits.data import BigramCounts
 from transformer_circuits.measures import estimates
@@ -56,9 +56,9 @@ class Candidates(NamedTuple):
     boosts: Float[Tensor, "head source o"]  # logits above the mean of that row
 
     @classmethod
-    def of(cls, model: TransformerBridge, sources: Int[Tensor, "head source"], share: float = SHARE) -> Candidates:
+    def of(cls, model: TransformerBridge, sources: Int[Tensor, "head source"]) -> Candidates:
         """Find all hits of these sources."""
-        count, (columns, rows) = max(1, int(share * model.cfg.d_vocab)), circuits(model)
+        count, (columns, rows) = top_share(model.cfg.d_vocab), circuits(model)
         attending = torch.stack([top_k(columns[h], count, mine)[1] for h, mine in enumerate(sources)])
         boosts, outs = map(torch.stack, zip(*(top_k(rows[h], count, mine) for h, mine in enumerate(sources))))
         return cls(sources, attending.sort(dim=-1).values, outs, boosts.float())
@@ -74,13 +74,13 @@ class Hits(NamedTuple):
     counted: Bool[Tensor, " head"]  # in the other heads nothing is a hit
 
     @classmethod
-    def of(cls, model: TransformerBridge, share: float = SHARE, working: Bool[Tensor, " head"] | None = None) -> Hits:
+    def of(cls, model: TransformerBridge, working: Bool[Tensor, " head"] | None = None) -> Hits:
         """Find the hits of every source. `working`: heads that count; None for all."""
         every_token = torch.arange(model.cfg.d_vocab).expand(model.cfg.n_heads, -1)
         counted = torch.ones(model.cfg.n_heads, dtype=torch.bool) if working is None else working
         columns, rows = circuits(model)
-        of_rows = torch.stack([attracting(columns[head], share) for head in range(model.cfg.n_heads)])
-        return cls(columns, rows, Candidates.of(model, every_token, share), of_rows, counted)
+        of_rows = torch.stack([attracting(columns[head]) for head in range(model.cfg.n_heads)])
+        return cls(columns, rows, Candidates.of(model, every_token), of_rows, counted)
 
     def attended(self, sources: Ids, destinations: Ids, axis: Axis = "column") -> Bool[Tensor, "head n"]:
         """Return whether destination i is in the top share of source i's column, or source i in that of its row."""
@@ -188,38 +188,29 @@ PATTERNS = {
 }
 
 
-def four_patterns(
-    hits: Hits, family: Bool[Tensor, "d_vocab d_vocab"], splits: Ways, outs: Int[Tensor, "head d_vocab k"]
-) -> Bool[Tensor, "4 head d_vocab"]:
-    """Return which heads and sources show each of the four PATTERNS of copying (claim S2).
-
-    The first two: the source, or a variant of it (`families`), is among its out tokens. The last two: the rest b of a
-    source (`all_splits`), or a variant of that rest, is, and the piece a attends to the source.
-    """
-    own = torch.arange(len(family))[:, None]
-    akin = family.clone().fill_diagonal_(False)
-    found = [(outs == own).any(dim=-1), akin[own, outs].any(dim=-1)]
-    whole, piece, rest = splits
-    attended, of_whole = hits.attended(whole, piece), outs[:, whole]
-    for raised in (of_whole == rest[:, None], akin[rest[:, None], of_whole]):
-        ways = (raised.any(dim=-1) & attended).float()
-        found.append(torch.zeros(len(ways), len(family)).index_add_(1, whole, ways) > 0)
-    return torch.stack(found)
-
-
 def pattern_shares(hits: Hits, names: Sequence[str], sources: Ids, k: int = 3) -> dict[str, tuple[float, float]]:
     """Return how frequent each of the PATTERNS is over counted heads and these sources, with its error over sources.
 
+    The first two: the source, or a variant of it (`families`), is among its k highest out tokens. The last two: the
+    rest b of a source (`all_splits`), or a variant of that rest, is, and the piece a attends to the source.
     NAME_random: the same once the sources have exchanged their out tokens at random, with the error over SHUFFLES.
     """
-    family, splits, outs = families(names), all_splits(names), hits.grid.outs[..., :k]
+    own, akin = torch.arange(len(names))[:, None], families(names).fill_diagonal_(False)
+    whole, piece, rest = all_splits(names)
+    attended = hits.attended(whole, piece)
 
-    def with_patterns(outs: Int[Tensor, "head d_vocab k"]) -> Float[Tensor, "4 head source"]:
-        return four_patterns(hits, family, splits, outs)[:, hits.counted][..., sources].float()
+    def patterns(outs: Int[Tensor, "head d_vocab k"]) -> Float[Tensor, "4 head source"]:
+        found = [(outs == own).any(dim=-1), akin[own, outs].any(dim=-1)]
+        of_whole = outs[:, whole]
+        for raised in (of_whole == rest[:, None], akin[rest[:, None], of_whole]):
+            ways = (raised.any(dim=-1) & attended).float()
+            found.append(torch.zeros(len(ways), len(names)).index_add_(1, whole, ways) > 0)
+        return torch.stack(found)[:, hits.counted][..., sources].float()
 
+    outs = hits.grid.outs[..., :k]
     exchanged = (outs.index_copy(1, sources, outs[:, others]) for others in sources[orders(len(sources), SHUFFLES)])
-    by_chance = estimates.mean(torch.stack([with_patterns(other).mean(dim=(1, 2)) for other in exchanged]))
-    by_name = {"": estimates.mean(with_patterns(outs).mean(dim=1).T), "_random": by_chance}
+    by_chance = estimates.mean(torch.stack([patterns(other).mean(dim=(1, 2)) for other in exchanged]))
+    by_name = {"": estimates.mean(patterns(outs).mean(dim=1).T), "_random": by_chance}
     return {
         f"{pattern}{ending}": (float(share), float(error))
         for ending, pair in by_name.items()
@@ -249,23 +240,22 @@ def paper_examples() -> dict[str, Any]:
 
 
 def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> pd.DataFrame:
-    """Return the paper's skip-trigrams in our tokens (claim S4): `group`, `paper`, `forms`, `pieces`.
+    """Return the paper's skip-trigrams in our tokens (claim S4): `paper`, `forms`, `pieces`.
 
     The paper does not show leading spaces, so both forms of each token count, where they are single tokens. A token
     that the vocabulary splits in both forms is listed with its `pieces`, "str|ft|ime".
     """
     ids, examples = {name: i for i, name in enumerate(names)}, paper_examples()
     triples = []
-    for group, rows in examples["others"].items():
-        for source, destination, outs in rows:
-            for out in outs:
-                texts = [examples["as"].get(text, text) for text in (source, destination, out)]
-                both = [[] if text is None else [text, " " + text] for text in texts]
-                forms = tuple(tuple(ids[form] for form in pair if form in ids) for pair in both)
-                split = [text for text, form in zip(texts, forms) if text is not None and not form]
-                pieces = ["|".join(names[i] for i in encode(text)) for text in dict.fromkeys(split)]
-                triples.append((group, f"{source} ... {destination or '(any)'} → {out}", forms, pieces))
-    return pd.DataFrame(triples, columns=["group", "paper", "forms", "pieces"])
+    for source, destination, outs in itertools.chain(*examples["others"].values()):
+        for out in outs:
+            texts = [examples["as"].get(text, text) for text in (source, destination, out)]
+            both = [[] if text is None else [text, " " + text] for text in texts]
+            forms = tuple(tuple(ids[form] for form in pair if form in ids) for pair in both)
+            split = [text for text, form in zip(texts, forms) if text is not None and not form]
+            pieces = ["|".join(names[i] for i in encode(text)) for text in dict.fromkeys(split)]
+            triples.append((f"{source} ... {destination or '(any)'} → {out}", forms, pieces))
+    return pd.DataFrame(triples, columns=["paper", "forms", "pieces"])
 
 
 def combined(triple: Forms) -> Ways:
@@ -304,32 +294,6 @@ def hit_share(hits: Hits, in_text: pd.DataFrame, axis: Axis) -> tuple[tuple[floa
         counts.append(sum(hits(*combined(triple), axis).any().item() for triple in exchanged))
     chance = estimates.mean(torch.tensor(counts, dtype=torch.float) / len(in_text))
     return tuple(map(float, share)), tuple(map(float, chance))
-
-
-def nearest(
-    model: TransformerBridge, triples: Sequence[Ways], names: Sequence[str], working: Bool[Tensor, " head"]
-) -> pd.DataFrame:
-    """Return where triples come nearest to a hit: the way and working head with the best worse rank, nearest first.
-
-    Index: which triple; one without a way is left out. Columns tokens, head ("0.7"), hit (by column), and the share of
-    tokens that rank above: above d (%) in the source's column, above s (%) in the destination's row, above o (%).
-    """
-    rows, (columns, outs) = {}, circuits(model)
-    for i, ways in enumerate(triples):
-        if ways.numel():
-            source, d, o = ways
-            ranked = torch.stack([above(columns, source, d), above(outs, source, o)])  # [2, head, way]
-            ranked[:, ~working] = outs.rdim
-            head, way = divmod(int(ranked.amax(dim=0).argmin()), ways.shape[1])
-            above_d, above_o = ranked[:, head, way].tolist()
-            above_s = int(ranks(columns[head].T, d[[way]], source[[way]]))
-            hit = max(above_d, above_o) < max(1, int(SHARE * outs.rdim))
-            tokens = [names[token] for token in ways[:, way]]
-            rows[i] = tokens, f"0.{head}", hit, *(100 * n / outs.rdim for n in (above_d, above_s, above_o))
-    names_of_shares = ["above d (%)", "above s (%)", "above o (%)"]
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=["tokens", "head", "hit", *names_of_shares])
-    worse = table[["above d (%)", "above o (%)"]].max(axis=1)
-    return table.loc[worse.sort_values(kind="stable").index]
 
 
 # Of each place of a destination and each head and source before it: position [place, 1], out tokens [place, o], what is

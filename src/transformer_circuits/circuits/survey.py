@@ -12,14 +12,13 @@ from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import Model
 from transformer_circuits.data import held_out_windows, load_tokenizer
 from transformer_circuits.measures import ablation, attention, weights
-from transformer_circuits.measures.repeats import Repeated, row_length
+from transformer_circuits.measures.repeats import row_length
 from transformer_circuits.models import reading
 from transformer_circuits.models.shards import WeightsError
 from transformer_circuits.models.view import Head, View
 
 ROWS = 16  # windows of text
-DRAWN = 8  # rows of random tokens on which heads are removed
-OTHERS = 3  # heads that are removed for comparison
+DRAWN = 8  # rows of random tokens over whose targets chance is averaged
 
 
 def check(model: TransformerBridge) -> None:
@@ -63,7 +62,6 @@ def _config(model: TransformerBridge) -> Any:
     return getattr(model.original_model, "config", None)
 
 
-# What a model may have beyond the paper's, and what that does to the paper's formulas.
 BEYOND = {
     "Normalization": "gains are folded into the matrices. The division by the length of the stream remains, so the "
     "logits are no exact sum over paths.",
@@ -84,12 +82,11 @@ BEYOND = {
 
 
 def differences(model: TransformerBridge) -> list[str]:
-    """Return what the model has beyond the paper's, a sentence for each: what then no longer holds exactly, or is left
-    out here."""
+    """Return what the model has beyond the paper's, and what that does to the paper's formulas: a sentence for each."""
     cfg, config, block = model.cfg, _config(model), model.blocks[0]
     named = model.original_model.named_parameters()
     positions, shared = cfg.positional_embedding_type, getattr(cfg, "n_key_value_heads", None)
-    spans = [span for span in spans_of_layers(model) if span]
+    window, longest = window_of_layers(model), row_length(cfg.n_ctx)
     has = {
         "Normalization": cfg.normalization_type,
         "Normalization after attention": hasattr(block, "ln1_post"),
@@ -97,28 +94,27 @@ def differences(model: TransformerBridge) -> list[str]:
         "MLPs": not cfg.attn_only,
         "Positions in the residual stream": positions == "standard",
         "Positions of type": positions not in ("standard", "shortformer"),
-        "Windows": spans,
+        "Windows": window,
         "Soft-capped scores": getattr(config, "attn_logit_softcapping", None),
         "Soft-capped logits": getattr(config, "final_logit_softcapping", None),
         "Grouped-query attention": shared and shared != cfg.n_heads,
         "Smeared keys": getattr(config, "smeared_keys", False),
         "Biases": any("att" in name and name.endswith("bias") and bool(x.any()) for name, x in named),
     }
-    details = {"Positions of type": f" {positions!r}", "Windows": f" of {min(spans, default=0)} tokens"}
+    details = {"Positions of type": f" {positions!r}", "Windows": f" of {window} tokens"}
     found = [f"{name}{details.get(name, '')}: {BEYOND[name]}" for name, holds in has.items() if holds]
-    if min(spans, default=(longest := row_length(cfg.n_ctx))) < longest:
-        found.append(
-            f"Rows of {longest} tokens: scores of layers with windows are too low where the token is farther back."
-        )
+    if window and window < longest:
+        rows = f"Rows of {longest} tokens"
+        found.append(f"{rows}: scores of layers with windows are too low where the token is farther back.")
     return found
 
 
-def spans_of_layers(model: TransformerBridge) -> list[int | None]:
-    """Return how many tokens each layer can attend to, itself included: None for all of them."""
-    config, n_layers = _config(model), model.cfg.n_layers
+def window_of_layers(model: TransformerBridge) -> int | None:
+    """Return to how many tokens, itself included, a token attends in layers with windows; None without such layers."""
+    config = _config(model)
     size = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
-    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None) or ["local"] * n_layers
-    return [size if kind in ("sliding_attention", "local") else None for kind in kinds[:n_layers]]
+    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None) or ["local"]
+    return size if {"sliding_attention", "local"} & set(kinds[: model.cfg.n_layers]) else None
 
 
 def text(model: TransformerBridge, rows: int = ROWS) -> Int[Tensor, "row pos"]:
@@ -161,34 +157,16 @@ def recorded_effects(name: str) -> ablation.AblationEffects | None:
         return None
 
 
-def draw(model: Model) -> Repeated:
-    """Return the rows of repeated random tokens on which heads are removed, the first of `heads.measured_draws`."""
-    return heads.measured_draws(model)[0].select(torch.arange(DRAWN))
-
-
 def attending(
     model: Model, windows: Int[Tensor, "row pos"], effects: ablation.AblationEffects | None = None
 ) -> Attending:
     """Return where the heads attend. `effects`: of removing each head; all heads count as working if None."""
     previous = heads.previous_token_scores(model, windows[:, :-1]).cpu()
     working = torch.ones_like(previous, dtype=torch.bool) if effects is None else effects.working
-    places = {"previous": torch.arange(2, windows.shape[1] - 1), "induction": draw(model).destinations}
+    rows = heads.measured_draws(model)[0].select(torch.arange(DRAWN))
+    places = {"previous": torch.arange(2, windows.shape[1] - 1), "induction": rows.destinations}
     chance = {name: (1 / (place + 1)).mean().item() for name, place in places.items()}
     return Attending(previous, heads.measured_induction(model), working, chance)
-
-
-class Copying(NamedTuple):
-    """Which heads raise the token that they attend to."""
-
-    positivity: Float[Tensor, "layer head"]  # of the OV circuit
-    threshold: float  # of random heads between the same embeddings
-    copies: Bool[Tensor, "layer head"]  # working heads above it
-
-
-def copying(model: Model, working: Bool[Tensor, "layer head"]) -> Copying:
-    """Return which working heads copy."""
-    positivity, threshold = weights.copying(model)
-    return Copying(positivity, threshold, (positivity > threshold) & working)
 
 
 class Composing(NamedTuple):
@@ -219,42 +197,18 @@ def composing(model: Model, seen: Attending) -> Composing | None:
     return Composing(reader, writer, ratios, chance, match, random)
 
 
-class Removal(NamedTuple):
-    """The best induction score of a layer that remains without a head of an earlier layer."""
-
-    head: Head  # the previous-token head that is removed
-    intact: float
-    without: float
-    others: list[float]  # without one other head of the same layer
-
-
-def removal(model: Model, reader: Head, seen: Attending) -> Removal:
-    """Remove the head with the highest previous-token score before the reader's layer, and others of its layer for
-    comparison."""
-    rows, layer = draw(model), reader[0]
-    earlier, head = divmod(int(seen.previous[:layer].argmax()), seen.previous.shape[1])
-    means = {earlier: heads.mean_z(model, rows.tokens, earlier)}
-    others = [h for h in seen.working[earlier].nonzero()[:, 0].tolist() if h != head][:OTHERS]
-
-    def best_without(*removed: int) -> float:
-        hooks = heads.without_heads([(earlier, h) for h in removed], means)
-        return heads.induction_scores(model, rows, hooks, layer + 1)[layer].max().item()
-
-    return Removal((earlier, head), best_without(), best_without(head), [best_without(other) for other in others])
-
-
 def answers(
-    seen: Attending, copied: Copying, read: Composing | None = None, kept: Removal | None = None
+    seen: Attending, copying: tuple[Float[Tensor, "layer head"], float], read: Composing | None = None
 ) -> list[tuple[str, int | str, int | str]]:
-    """Return the chapter's table, a row for each question: question, answer, chance."""
-    scores, chance = seen.induction.mean, seen.chance
+    """Return the chapter's table, a row for each question: question, answer, chance. `copying`: `weights.copying`."""
+    scores, chance, (positivity, threshold) = seen.induction.mean, seen.chance, copying
     rows = [
         ("previous-token heads", int((seen.previous >= attention.PREVIOUS_TOKEN_HEAD).sum()), 0),
         ("highest previous-token score", f"{seen.previous.max():.2f}", f"{chance['previous']:.2f}"),
         ("induction heads", int((scores >= attention.INDUCTION_HEAD).sum()), 0),
         ("highest induction score", f"{scores.max():.2f}", f"{chance['induction']:.3f}"),
         ("heads without effect", int((~seen.working).sum()), ""),
-        ("copying heads among working ones", int(copied.copies.sum()), 0),
+        ("copying heads among working ones", int(((positivity > threshold) & seen.working).sum()), 0),
     ]
     if read is None:
         return rows
@@ -263,8 +217,4 @@ def answers(
         most = ratio.where(seen.working[: len(ratio)], 0).max()
         rows.append((f"{side}-composition of {reader}, weights as stored", f"{most:.1f}", f"{random.max():.1f}"))
     rows.append((f"match of {reader} with {writer}, positivity", f"{read.match:z.2f}", f"0 ± {read.random_match:.2f}"))
-    if kept is not None and kept.intact >= attention.INDUCTION_HEAD:
-        mean = f"{sum(kept.others) / len(kept.others) / kept.intact:.0%}" if kept.others else ""
-        question = f"induction score kept without {heads.head_name(kept.head)}"
-        rows.append((question, f"{kept.without / kept.intact:.0%}", mean))
     return rows

@@ -45,8 +45,7 @@ def recorded_effects(name: str) -> AblationEffects:
 def ablate_heads(
     model: View | TransformerBridge, rows: Int[Tensor, "window pos"]
 ) -> Float[Tensor, "layer head window pos-1"]:
-    """Return by how much the loss (nats) at each token rises when one head's z is replaced by its mean over these
-    rows."""
+    """Return by how much the loss (nats) at each token rises if one head's z becomes its mean over these rows."""
     view = View.of(model)
     intact = view.losses(rows)
     costs = intact.new_zeros(view.cfg.n_layers, view.cfg.n_heads, *intact.shape)

@@ -1,10 +1,14 @@
-"""How well a model predicts, from its losses (`View.losses`): thresholds, and the in-context score."""
+"""How well a model predicts, from its losses (`View.losses`): thresholds, the in-context score, and paths by order."""
+
+import itertools
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
 
-from transformer_circuits.models.view import BATCH as BATCH  # rows run together
+from transformer_circuits.models.view import View
 
 # Thresholds of claims about losses.
 HALF = 0.5  # T8: of the attention, of the first guesses, of the loss of a uniform guess
@@ -27,7 +31,22 @@ def in_context_places(n: int) -> tuple[Int[Tensor, " early"], Int[Tensor, " late
 
 
 def in_context_score(losses: Float[Tensor, "row pos"]) -> Float[Tensor, " row"]:
-    """Return the loss at token 500 minus that at token 50 (`in_context_places`) of each row, in nats (Olsson et al.
-    2022)."""
+    """Return the loss at token 500 minus that at token 50 of each row, in nats (Olsson et al. 2022)."""
     early, late = in_context_places(losses.shape[1])
     return losses[:, late].mean(dim=1) - losses[:, early].mean(dim=1)
+
+
+@torch.no_grad()
+def losses_by_order(model: View | TransformerBridge, rows: Int[Tensor, "row pos"]) -> list[float]:
+    """Return the mean loss (nats) over rows with frozen patterns and only paths through at most 0, 1, ... heads (claim
+    T11): the algorithm of "Term Importance Analysis" in one pass, for attention-only models of any depth."""
+    view, tokens = View.of(model), rows[:, :-1]
+    orders = [view.W_E[tokens]]  # entry n: what all paths through exactly n heads have written so far
+    for pattern, V, O in zip(view.patterns(tokens), view.OV.A, view.OV.B):
+        wrote = []
+        for x in orders:
+            values = (x @ V.transpose(0, 1).flatten(1)).unflatten(-1, V.shape[::2]).transpose(1, 2)
+            wrote.append((pattern @ values).transpose(1, 2).flatten(-2) @ O.flatten(0, 1))
+        orders = [a + b for a, b in zip([*orders, 0.0], [0.0, *wrote])]
+    streams = itertools.accumulate(orders)
+    return [float(F.cross_entropy((x @ view.W_U).float().flatten(0, 1), rows[:, 1:].flatten())) for x in streams]

@@ -25,7 +25,6 @@ ONE_SIDED, MIXED = 0.4, 0.25
 # Attention to the current token from which, and positivity up to which, a head deletes or may delete (claim O8).
 DELETES, MAY_DELETE = (0.5, -0.5), (0.25, -0.2)
 DELETES_WINDOWS = 4  # of 256 tokens: mean attention to the current token is known within 0.02
-RESAMPLED = 1000  # draws of heads behind the error of a correlation over pairs, known within 3% (claim T4)
 RANDOM_HEADS = 400  # their standard deviation, and so the threshold for a copying head, is known within 4%
 MATCH = 1.0  # units of attention score by which a token's entry for itself exceeds its row (T10): a factor of e
 MOST = 8 / 12  # of the working heads: "most heads copy" (claim E1)

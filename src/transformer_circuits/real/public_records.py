@@ -1,29 +1,22 @@
-"""The measurements of public models that the chapter "Real models" and the scoreboard read: `make public` writes them.
+"""The records of public models that chapter 18 and the scoreboard read: `make public` writes them.
 
 In data/public, for each model NAME.yml with the verdicts of the ledger, and NAME.safetensors with scores of all heads
-and, as metadata, the other numbers, the version of the measurement, the model's source, the machine, seconds, and
-memory. `four_bits.safetensors` is the control: the book's own model in as many bits.
+and, as metadata, the other numbers, the version of the measurement, and how it was made. `four_bits.safetensors` is
+the control: what as many bits change in the book's own model.
 """
 
 import json
 from typing import Any, NamedTuple
 
-import torch
-from jaxtyping import Float
 from safetensors import safe_open
 from torch import Tensor
 
-from transformer_circuits.circuits import heads
 from transformer_circuits.claims import ledger
-from transformer_circuits.data import held_out_windows
-from transformer_circuits.models import load_model
 from transformer_circuits.models.release import data_file
 from transformer_circuits.real import real_models
 
 LABELS = {"smollm2-135m": "SmolLM2-135M-Instruct", "gemma3-270m": "Gemma-3-270M"}
-CONTROL, OURS = "four_bits", "attn-only-2l"
-BLOCK, LEVELS = 32, 15  # of Q4_1: weights that share a scale and an offset, and steps between the two ends
-CONTROL_WINDOWS = 16
+CONTROL = "four_bits"
 
 
 class Recorded(NamedTuple):
@@ -49,40 +42,3 @@ def load(name: str) -> Recorded:
         raise ValueError(f"{name!r} was measured by version {version}, not {real_models.VERSION}: run `make public`")
     verdicts = folder / f"{name}.yml"
     return Recorded(numbers, arrays, ledger.load_elsewhere(verdicts).records if verdicts.is_file() else [], made)
-
-
-def four_bits(W: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """Return a matrix as Q4_1 stores it: in each BLOCK of neighbors the lowest weight plus up to LEVELS steps, step and
-    lowest weight in half precision."""
-    blocks = W.float().unflatten(-1, (-1, BLOCK))
-    low, high = blocks.amin(dim=-1, keepdim=True), blocks.amax(dim=-1, keepdim=True)
-    step = (high - low) / LEVELS
-    level = ((blocks - low) / step.clamp(min=1e-12)).round().clamp(0, LEVELS)
-    return (level * step.half().float() + low.half().float()).flatten(-2).to(W)
-
-
-@torch.no_grad()
-def control() -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Return what four bits change in the book's own model: its loss, and the scores of its heads."""
-    numbers, arrays = {}, {}
-    model = load_model(OURS)
-    windows = held_out_windows(CONTROL_WINDOWS, model.cfg.n_ctx).to(model.W_E.device)
-    for bits in ("full", "four"):
-        if bits == "four":
-            for name, parameter in model.original_model.named_parameters():
-                if parameter.ndim == 2:
-                    before = parameter.clone()
-                    parameter.copy_(four_bits(parameter))
-                    numbers[f"error of {name.removesuffix('.weight')}"] = float(
-                        (parameter - before).norm() / before.norm()
-                    )
-        loss = heads.losses(model, windows).mean(dim=1)
-        scores, errors = heads.measured_induction(model)
-        numbers |= {f"loss, {bits}": float(loss.mean()), f"induction, {bits}": float(scores.max())}
-        numbers[f"induction, {bits}_error"] = float(errors.flatten()[scores.argmax()])
-        arrays[f"induction, {bits}"] = scores.cpu()
-        arrays[f"previous, {bits}"] = heads.previous_token_scores(model, windows[:, :-1]).cpu()
-        arrays[f"loss, {bits}"] = loss.cpu()
-    rise = arrays["loss, four"] - arrays["loss, full"]
-    numbers |= {"rise": float(rise.mean()), "rise_error": float(rise.std() / len(rise) ** 0.5)}
-    return numbers, arrays

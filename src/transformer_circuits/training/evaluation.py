@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from transformer_circuits.circuits import heads
-from transformer_circuits.circuits.term_importance import losses_by_order
 from transformer_circuits.measures import ablation, prediction, repeats, weights
+from transformer_circuits.measures.prediction import losses_by_order
 from transformer_circuits.models.architecture import Transformer
 from transformer_circuits.models.bridge import wrap
 from transformer_circuits.models.view import View

@@ -11,6 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from book_tools.worth import pair
+from transformer_circuits import data
+from transformer_circuits.measures import estimates
+from transformer_circuits.models import load_model
+from transformer_circuits.models.view import View
+
 RIDGE = 5.0  # observations by which a token's own numbers are pulled to those of all tokens
 BATCH, RATE = 1024, 0.01  # tokens a step of the fit to the loss, and its rate for all entries
 
@@ -29,20 +35,13 @@ class Heads(NamedTuple):
 def at_places(model: Any, windows: Int[Tensor, "row pos"], every: int) -> Heads:
     """Return what the heads do at every `every`-th position of windows of text, the start token left out."""
     at = torch.arange(1, windows.shape[1] - 1, every)
-    later = torch.arange(windows.shape[1] - 1) > at[:, None]
-    W_Q, W_K, W_V = (W[0].transpose(0, 1).flatten(1) for W in (model.W_Q, model.W_K, model.W_V))
-    heads = model.cfg.n_heads, model.cfg.d_head
-    log_Ds, zs = [], []
-    for row in windows[:, :-1]:
-        content = model.W_E[row]
-        x = content + model.W_pos[: len(row)]
-        q, k, v = ((y @ W).unflatten(-1, heads).transpose(0, 1) for y, W in ((x[at], W_Q), (x, W_K), (content, W_V)))
-        scores = (q @ k.mT / heads[1] ** 0.5).masked_fill(later, -torch.inf)  # [head, place, src]
-        log_Ds.append(scores.logsumexp(dim=-1).T)
-        zs.append((scores.softmax(dim=-1) @ v).transpose(0, 1))
-    log_D, z = torch.cat(log_Ds), torch.cat(zs)
+    names, log_Ds, zs = ["blocks.0.attn.hook_attn_scores", "blocks.0.attn.hook_z"], [], []
+    for row in windows[:, None, :-1]:
+        scores, z = View(model).activations(row, names).values()
+        log_Ds.append(scores[0, :, at].logsumexp(dim=-1).T)
+        zs.append(z[0, at])
     place = at.repeat(len(windows))
-    return Heads(windows[:, at].flatten(), windows[:, at + 1].flatten(), place, log_D, z)
+    return Heads(windows[:, at].flatten(), windows[:, at + 1].flatten(), place, torch.cat(log_Ds), torch.cat(zs))
 
 
 class Table(NamedTuple):
@@ -132,3 +131,33 @@ def _descend(model: Any, heads: Heads, start: list[Tensor], table_of: Any, rate:
         torch.nn.utils.clip_grad_norm_(free, 1.0)  # a few places can have a huge loss
         optimizer.step()
     return [part.detach() for part in free]
+
+
+@torch.no_grad()
+def measure() -> dict[str, Any]:
+    """Return the numbers of claim S9: tables are fitted on every second held-out document, and tested on the others."""
+    model = load_model("attn-only-1l")
+    n_ctx, d_vocab = model.cfg.n_ctx, model.cfg.d_vocab
+    halves = []
+    for first in (0, 1):
+        tokens = torch.cat([tokens for _, tokens in data.held_out_documents()[first::2]])
+        rows = tokens[: len(tokens) // n_ctx * n_ctx].view(-1, n_ctx)
+        halves.append(torch.nn.functional.pad(rows, (1, 0), value=0))
+    halves[1] = halves[1][::4]
+    # The same positions, because a table says nothing about others.
+    fit, test = (at_places(model, half, every=4) for half in halves)
+    table = least_squares(fit, d_vocab, n_ctx)
+    by_position = Table(torch.zeros_like(table.of_token), table.of_position, torch.zeros_like(table.of_token))
+    tables = {"share": fit_to_loss(model, fit, table), "least_squares": table, "by_position": by_position}
+
+    def by_window(log_D: Tensor | None) -> Tensor:
+        return losses(model, test, log_D).view(len(halves[1]), -1).mean(dim=1)
+
+    without, worth = by_window(None), by_window(None) - by_window(test.log_D)
+    found: dict[str, Any] = {"heads_worth": pair(estimates.mean(worth))}
+    for label, fitted in tables.items():
+        kept = without - by_window(fitted(test.tokens, test.positions))
+        found[label] = pair(estimates.ratio(kept, worth))
+    unexplained = test.log_D - table(test.tokens, test.positions)
+    found["explained"] = round(float(1 - unexplained.var(dim=0).sum() / test.log_D.var(dim=0).sum()), 4)
+    return found
