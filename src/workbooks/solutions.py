@@ -159,7 +159,7 @@ def losses_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "ord
     return torch.stack(losses)
 
 
-def induction_behavior(model: TransformerBridge) -> Float[Tensor, "6"]:
+def induction_behavior(model) -> Float[Tensor, "6"]:
     """Return what a model of two layers with one head each does on random tokens that occur twice.
 
     How often head 0.0 attends most to the previous token, and with how much of its attention; over the second copies,
