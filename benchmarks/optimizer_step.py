@@ -27,8 +27,8 @@ from torch import Tensor
 from training_step import compare
 
 from transformer_circuits.models.architecture import Transformer
-from transformer_circuits.training.muon import COEFFICIENTS, ITERATIONS, orthogonalized
-from transformer_circuits.training.train import optimizers_for, read_config
+from transformer_circuits.training.muon import COEFFICIENTS, ITERATIONS, optimizers_for, orthogonalized
+from transformer_circuits.training.settings import read_config
 
 
 def on_matrices(matrices: Tensor) -> Tensor:

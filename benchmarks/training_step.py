@@ -18,8 +18,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from transformer_circuits.training.blocked import blocked_attention
-from transformer_circuits.training.loss import linear_cross_entropy
+from transformer_circuits.training.kernels import blocked_attention, linear_cross_entropy
 
 BATCH, N_CTX, N_HEADS, D_HEAD, D_MODEL, D_VOCAB, ROUNDS = 4, 512, 12, 64, 384, 4096, 15
 

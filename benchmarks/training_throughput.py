@@ -15,7 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from training_step import medians
 
 from transformer_circuits.models.architecture import Transformer
-from transformer_circuits.training.train import NextTokenLoss, optimizers_for, read_config
+from transformer_circuits.training.muon import optimizers_for
+from transformer_circuits.training.settings import read_config
+from transformer_circuits.training.train import NextTokenLoss
 
 
 def main() -> None:

@@ -1,15 +1,14 @@
 // Tokens to point at (transformer_circuits/figures/widgets.py): those that the pointed one attends to are shaded and
-// named; or what was expected in its place is listed.
+// named.
 for (const box of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(".tc-attend"))) {
   const text = box.querySelector(".tc-attend-text"), says = box.querySelector(".tc-attend-says"),
     buttons = box.querySelectorAll("button");
-  const tokens = /** @type {HTMLElement[]} */ ([...text.children]), { heads, lists, own, at } =
+  const tokens = /** @type {HTMLElement[]} */ ([...text.children]), { heads, at } =
     JSON.parse(box.querySelector("script").textContent);
   const chip = (textContent) => Object.assign(document.createElement("code"), { className: "token", textContent });
   let head = 0, chosen = at, pointed = at;
 
   function listed() {
-    if (lists) return lists[pointed];
     const row = heads[head][pointed], most = [...row.keys()].sort((j, k) => row[k] - row[j]).slice(0, 3).filter((j) =>
       row[j] >= 3);
     tokens.forEach((token, j) => (token.style.setProperty("--a", `${row[j] ?? 0}%`),
@@ -18,8 +17,7 @@ for (const box of /** @type {NodeListOf<HTMLElement>} */ (document.querySelector
   }
 
   function draw() {
-    const list = listed(), verb = lists ? ` was expected with ${own[pointed]}%. Best: ` : list.length ? " attends to " :
-      " attends to nothing here";
+    const list = listed(), verb = list.length ? " attends to " : " attends to nothing here";
     tokens.forEach((token, j) => (token.classList.toggle("tc-here", j === pointed),
       token.setAttribute("aria-selected", String(j === chosen))));
     text.setAttribute("aria-activedescendant", tokens[chosen].id);

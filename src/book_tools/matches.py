@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
-from book_tools import competition
+from book_tools import clamped, competition
 from book_tools.worth import Text, Worth, on_text, pair, scrubbed
 from transformer_circuits import data
 from transformer_circuits.circuits import heads, matches
@@ -25,7 +25,6 @@ from transformer_circuits.measures import ablation, attention, estimates, repeat
 from transformer_circuits.models import load_model
 from transformer_circuits.models.view import BATCH, View
 from transformer_circuits.paths import DATA
-from transformer_circuits.training import clamped
 
 RECORD = DATA / "matches.json"
 SEARCH_WINDOWS, FIT_WINDOWS, TEST_WINDOWS = 4, 8, 24

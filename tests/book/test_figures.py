@@ -33,25 +33,27 @@ def drawn(tmp_path, monkeypatch) -> dict[str, str]:
     use_style()
     attention, tokens = np.tril(np.ones((28, 28))) / np.arange(1, 29)[:, None], [f" t{i}" for i in range(28)]
     scores = {"one layer": np.full((1, 12), 0.1), "two layers": np.linspace(0, 0.8, 24).reshape(2, 12)}
+    curve = pd.Series([1, 2], [1, 10])
+    curves = {"one layer": curve, "two layers": curve + 1}
     one = tiles.Tile("1.2", attention, 0.3, "induction", marked=True)
     axes = {
         "pattern": plots.pattern(attention, tokens, title="A finding", frames=attention > 0.9),
-        "heatmap": plots.heatmap(np.diag([1.0, -1]), x="x", y="y", label="score", numbers="{:.1f}"),
+        "heatmap": plots.heatmap(np.diag([1.0, -1]), x=["a", "b"], y=["c", "d"], numbers="{:.1f}"),
         "head dots": plots.head_dots(scores, label="score", mark=0.3),
-        "by layer": plots.by_layer(
-            np.eye(4), label="s", mark=0.5, chance=(0, 0.1), faded=np.eye(4) > 2, ax=plt.subplots()[1]
+        "rows": plots.rows(
+            {"cut": -0.2, "intact": 0.9}, label="right", title="", errors={"intact": 0.1}, accent=["cut"]
         ),
-        "bars": plots.bars(["a", "b"], [1, 2], label="nats", reference=1.5),
-        "rows": plots.rows({"keys cut": -0.2, "intact": 0.9}, label="right", errors={"intact": 0.1}, accent=["intact"]),
-        "lines": plots.lines({"one layer": [1, 2], "two layers": [2, 1]}, x=["first", "second"], form="{:.0f}"),
-        "reached": plots.reached({"intact": [100, 200], "cut": []}, end=500, label="step"),
-        "strips": plots.strips(scores, mark=0.3, label="induction score"),
-        "over training": plots.over_training(
-            {"one layer": pd.Series([1, 2], [1, 10])}, named=True, ax=plt.subplots()[1]
+        "reached": plots.reached(
+            {"intact": [100, 200], "cut": []}, end=500, never={"cut": "never"}, bold=(), label="step", title=""
         ),
+        "strips": plots.strips(scores, mark=0.3, title=""),
+        "lines": plots.lines(curves, errors={"one layer": curve / 9, "two layers": curve / 9}, mark=1.5, log=True),
+        "head graph": plots.head_graph(np.eye(4) + 1.5, kinds={(1, 2): "induction"}, title=""),
     }
+    axes["by layer"] = plt.subplots()[1]
+    plots.by_layer(np.eye(4), label="score", mark=0.5, chance=(0, 0.1), ax=axes["by layer"])
     found = {name: as_svg(ax.figure, tmp_path / "drawn.svg") for name, ax in axes.items()}
-    return found | {"tiles": tiles.tiles({"second layer": [one] * 12}, title="A finding", note="a note").svg}
+    return found | {"tiles": tiles.tiles({"second layer": [one] * 12}, title="A finding", note="a note").data}
 
 
 def words(svg: str) -> list[str]:

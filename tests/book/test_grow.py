@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 from transformer_circuits.measures import weights
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.training.evaluation import view_of
-from transformer_circuits.training.train import TrainingConfig, optimizers_for
+from transformer_circuits.training.muon import optimizers_for
+from transformer_circuits.training.settings import TrainingConfig
 
 SHAPES = {"2 layers": dict(layers=2, heads=4, d_head=16), "1 layer": dict(layers=1, heads=2, d_head=16)}
 ROWS, N_CTX, WIDTH = 64, 32, 64  # the page's; as many tokens as dimensions

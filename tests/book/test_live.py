@@ -8,7 +8,7 @@ import pytest
 from live_page import HEAD
 from playwright.sync_api import expect
 
-from transformer_circuits.figures.live import live
+from transformer_circuits.figures.widgets import live
 from transformer_circuits.paths import ROOT
 
 STATIC = ROOT / "book" / "_static"

@@ -13,15 +13,13 @@ TOKENS = ["<|start|>", " the", "</script>", "<td", "&amp;", "$$x$$", "\\(y\\)", 
 
 @pytest.fixture
 def page(tmp_path, monkeypatch, watched):
-    """A page with attention of two heads, the predictions of a text, and a table."""
+    """A page with attention of two heads, and a table."""
     monkeypatch.setenv("TRANSFORMER_CIRCUITS_BOOK", "1")
     n = len(TOKENS)
     back = torch.zeros(n, n)
     back[range(1, n), range(n - 1)] = 1
-    log_probs = torch.randn(n, n, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
     shown = [
         widgets.explore(TOKENS, torch.stack([back, torch.eye(n)]), ["0.1", "1.2"], label='Its "attention" <b>'),
-        widgets.token_log_probs(torch.arange(n), log_probs, TOKENS, label="predictions"),
         token_table([{"token": t} for t in TOKENS]),
     ]
     script = f"<script>{(ROOT / 'book' / '_static' / 'attend.js').read_text(encoding='utf-8')}</script>"
@@ -41,18 +39,11 @@ def test_a_token_says_what_it_attends_to_in_each_head(page):
     expect(says).to_contain_text("<td attends to <td 100%")
     box.get_by_role("listbox").press("ArrowRight")
     expect(says).to_contain_text("&amp; attends to &amp; 100%")
-
-
-def test_a_token_lists_what_was_expected_and_tables_are_literal(page):
     assert page.locator(".token-table td").all_inner_texts() == list(map(show_token, TOKENS))
-    box = page.get_by_role("group", name="predictions")
-    box.get_by_role("option").nth(2).hover()
-    expect(box.locator(".tc-attend-says")).to_contain_text("<td was expected with")
-    expect(box.locator(".tc-attend-says code")).to_have_count(1 + widgets.BEST)
 
 
 def test_in_a_notebook_attention_is_circuitsvis_own_view_with_literal_tokens(monkeypatch):
     monkeypatch.delenv("TRANSFORMER_CIRCUITS_BOOK", raising=False)
     monkeypatch.setattr("circuitsvis.utils.render.internet_on", lambda: True)
-    shown = widgets.explore([" a", "<td"], torch.eye(2)[None], ["1.2"])._repr_html_()
+    shown = widgets.explore([" a", "<td"], torch.eye(2)[None], ["1.2"], label="attention")._repr_html_()
     assert "AttentionHeads" in shown and r"\u00b7a" in shown and "&lt;td" in shown and "tc-attend" not in shown

@@ -12,7 +12,7 @@ from torch import nn
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer, causal_attention
 from transformer_circuits.models.bridge import matrices, wrap
 from transformer_circuits.models.tokenizer import as_pretrained
-from transformer_circuits.training.blocked import blocked_attention
+from transformer_circuits.training.kernels import blocked_attention
 
 N_CTX, D_VOCAB = 40, 300
 OPTIONS = [{}, {"normalization": "LN", "d_mlp": 24}, {"smeared_keys": True}, {"standard_positions": True}]

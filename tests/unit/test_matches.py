@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from book_tools import competition
+from book_tools import clamped, competition
 from book_tools import matches as command
 from transformer_circuits.circuits import heads, matches
 from transformer_circuits.measures import repeats
@@ -14,7 +14,6 @@ from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import matrices, wrap
 from transformer_circuits.paths import DATA
-from transformer_circuits.training import clamped
 
 NAME = "attn-only-2l"
 

@@ -11,7 +11,7 @@ from transformer_circuits.models.architecture import ModelConfig
 from transformer_circuits.models.recipes import differing_settings, recipe
 from transformer_circuits.models.shards import read_manifest, read_model
 from transformer_circuits.paths import DATA, WEIGHTS
-from transformer_circuits.training.train import CONFIGS, read_config
+from transformer_circuits.training.settings import CONFIGS, read_config
 
 FAMILY = ["attn-only-0l", "attn-only-1l", "attn-only-2l"]
 SEEDS = [f"attn-only-2l-seed-{seed}" for seed in (1, 2, 3)]

@@ -1,4 +1,4 @@
-"""Tables show any token literally, widgets rank predictions (test_widgets: both in a browser), and plots name heads."""
+"""Tables and figures show any token literally (test_widgets: tables in a browser)."""
 
 import matplotlib.pyplot as plt
 import pytest
@@ -24,15 +24,13 @@ def test_what_cannot_be_seen_is_made_visible_and_the_rest_stays():
 def test_figures_show_tokens_literally():
     """`$$` and `$x^` are mathematics to matplotlib, and its font lacks some tokens."""
     names = ["$$", " $x^", "x^2$$", "日", "plain"]
-    for ax in (plots.heatmap(torch.eye(5), x=names, label="attention"), plots.bars(names, range(5), label="logit")):
-        ax.figure.canvas.draw()
-        labels = [text.get_text() for text in ax.get_xticklabels()]
-        assert labels == [r"\$\$", r"·\$x^", r"x^2\$\$", "<U+65E5>", "plain"]
-        plt.close(ax.figure)
-    drawn = drawings.skip_trigram(*names[:3]).figure
-    drawn.canvas.draw()
-    assert [text.get_text() for text in drawn.axes[0].texts[:3]] == labels[:3]
-    plt.close(drawn)
+    ax, drawn = plots.heatmap(torch.eye(5), x=names), drawings.skip_trigram(*names[:3], title="")
+    for figure in (ax.figure, drawn.figure):
+        figure.canvas.draw()
+        plt.close(figure)
+    labels = [text.get_text() for text in ax.get_xticklabels()]
+    assert labels == [r"\$\$", r"·\$x^", r"x^2\$\$", "<U+65E5>", "plain"]
+    assert [text.get_text() for text in drawn.texts[:3]] == labels[:3]
 
 
 def test_tables_show_tokens_literally_and_take_lists_missing_values_and_chosen_columns():

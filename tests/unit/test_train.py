@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from transformer_circuits.models import load_model, shards
 from transformer_circuits.models.registry import training_film
 from transformer_circuits.models.tokenizer import compact
-from transformer_circuits.training import train
+from transformer_circuits.training import settings, train
 from transformer_circuits.training.evaluation import view_of
-from transformer_circuits.training.loss import linear_cross_entropy
+from transformer_circuits.training.kernels import linear_cross_entropy
 from transformer_circuits.training.muon import HeadMuon
-from transformer_circuits.training.train import TrainingConfig, read_config
+from transformer_circuits.training.settings import TrainingConfig, read_config
 from transformer_circuits.training.windows import Windows
 
 SHARD = "model/weights-00001-of-00001.safetensors"
@@ -31,14 +31,22 @@ def data(corpus_folder):
     return corpus_folder
 
 
-def run(data, out, *settings, **options):
-    config = read_config(str(data / "tiny.toml"), settings)
+@pytest.fixture
+def tokenized(data, tiny_tokenizer_file):
+    """The same corpus, with a tokenizer of 300 tokens."""
+    for name in ("tokenizer.json", "report.json"):
+        shutil.copy(tiny_tokenizer_file, data / name)
+    return data
+
+
+def run(data, out, *changes, **options):
+    config = read_config(str(data / "tiny.toml"), changes)
     train.train(train.Run(*config, data=data, out=data / out), **options)
 
 
-def command(data, out, *settings):
+def command(data, out, *changes):
     options = f"--config {data}/tiny.toml --data {data} --out {data}/{out} --set"
-    return [*options.split(), *(settings or ["seed=0"])]
+    return [*options.split(), *(changes or ["seed=0"])]
 
 
 def rows(data, out):
@@ -85,23 +93,6 @@ def test_windows_begin_in_running_text_and_have_passages_twice_by_number_alone(d
         assert len(at) <= distance <= at[0]  # from an earlier place, not overlapping
     halves = [windows[2].batch(first, 2) for first in (640, 642)]  # two processes share a global batch
     assert torch.equal(torch.cat(halves), changed[640:644])
-
-
-def test_windows_on_a_device_are_those_of_the_host(data):
-    host, resident = (Windows(data / "train.npy", 32, 50, 1, resident=device) for device in (None, torch.device("cpu")))
-    for start in (0, 620, 623, 1_250):  # the text has 625 windows
-        assert torch.equal(host.batch(start, 10), resident.batch(start, 10))
-
-
-def test_losses_that_are_read_together_change_nothing(data, monkeypatch):
-    """As on a GPU, which would otherwise wait for the host at every step."""
-    run(data, "each", "tokens=10_000")
-    read, counts = train.Run.read, []
-    monkeypatch.setattr(train.Run, "read_after", property(lambda self: 50, lambda self, steps: None), raising=False)
-    monkeypatch.setattr(train.Run, "read", lambda self: (counts.append(len(self.unread)), read(self))[1])
-    run(data, "together", "tokens=10_000")
-    assert max(counts) == 50 and rows(data, "together") == rows(data, "each")
-    assert (data / "together" / SHARD).read_bytes() == (data / "each" / SHARD).read_bytes()
 
 
 def test_muon_updates_one_head_as_torchs_does():
@@ -158,16 +149,14 @@ def test_gradients_are_clipped_to_the_norm_of_the_settings(data, monkeypatch):
     assert norms[:4] == pytest.approx([0.01] * 4, rel=1e-3) and min(norms[4:]) > 0.02
 
 
-def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one_with_the_same_film(data, tiny_tokenizer_file):
-    for name in ("tokenizer.json", "report.json"):
-        shutil.copy(tiny_tokenizer_file, data / name)
-    settings = ["film=true", "n_layers=2", "d_vocab=300", "n_ctx=48", "tokens=20_000"]
-    run(data, "whole", *settings)
+def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one_with_the_same_film(tokenized):
+    data, changes = tokenized, ["film=true", "n_layers=2", "d_vocab=300", "n_ctx=48", "tokens=20_000"]
+    run(data, "whole", *changes)
     log = rows(data, "whole")
     assert log[-1]["held_out"] < log[1]["held_out"] - 0.5  # it learned something
-    line = command(data, "killed", *settings, "checkpoint_minutes=1e-9")  # so that the kill may hit its writing
+    line = command(data, "killed", *changes, "checkpoint_minutes=1e-9")  # so that the kill may hit its writing
     trainer = subprocess.Popen([sys.executable, "-m", train.__name__, *line], stdout=subprocess.DEVNULL)
-    while not (data / "killed" / "checkpoint.safetensors").exists():
+    while not (data / "killed" / "checkpoint.pt").exists():
         time.sleep(0.01)
     trainer.kill()
     assert trainer.wait() == -signal.SIGKILL, "the run ended before it was killed"
@@ -185,9 +174,8 @@ def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one_with_the_same_fil
     assert np.abs(arrays["pattern_1"][-1] / 255 - expected.numpy()).max() < 0.02  # half a shade
 
 
-def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_tokenizer(data, tiny_tokenizer_file):
-    for name in ("tokenizer.json", "report.json"):
-        shutil.copy(tiny_tokenizer_file, data / name)
+def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_tokenizer(tokenized):
+    data = tokenized
     np.save(data / "train.npy", np.resize(np.arange(300, dtype=np.uint16), 2_000))
     train.main([*command(data, "small", "d_vocab=270", "betas=[0.8,0.9]", "tokens=2_000"), "--name", "finer"])
     header, *_ = rows(data, "small")
@@ -198,7 +186,7 @@ def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_to
     assert bridge.tokenizer.decode(bridge.to_tokens("the cat sat")[0, 1:]) == "the cat sat"
 
 
-@pytest.mark.parametrize("name", [path.stem for path in sorted(train.CONFIGS.glob("*.toml"))])
+@pytest.mark.parametrize("name", [path.stem for path in sorted(settings.CONFIGS.glob("*.toml"))])
 def test_every_shipped_configuration_trains_and_is_written(name, data):
     """One step of its kind of model, at a width that a test can afford."""
     small = "d_model=16 d_head=8 n_heads=2 d_vocab=50 n_ctx=32 tokens=64 batch=2 evaluate_windows=2 repeats=2"
@@ -209,12 +197,12 @@ def test_every_shipped_configuration_trains_and_is_written(name, data):
 
 
 def test_two_processes_give_the_losses_of_one(data):
-    setting = "tokens=5_000"
+    change = "tokens=5_000"
     launch = "-m accelerate.commands.launch --multi_gpu --num_processes=2 --main_process_port=0 -m"
-    program = [sys.executable, *launch.split(), train.__name__, *command(data, "two", setting)]
+    program = [sys.executable, *launch.split(), train.__name__, *command(data, "two", change)]
     done = subprocess.run(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout
-    run(data, "one", setting)
+    run(data, "one", change)
     (header, *two), (_, *one) = rows(data, "two"), rows(data, "one")
     assert header["hardware"]["processes"] == 2 and len(two) == len(one)
     for row, expected in zip(two[1:], one[1:]):
@@ -231,10 +219,10 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("settings, sentence", SETTINGS)
-def test_settings_that_cannot_be_are_named(data, settings, sentence):
+@pytest.mark.parametrize("change, sentence", SETTINGS)
+def test_settings_that_cannot_be_are_named(data, change, sentence):
     with pytest.raises(ValueError, match=sentence):
-        run(data, "out", *settings.split())
+        run(data, "out", change)
 
 
 def test_files_that_cannot_be_used_are_named(data, tiny_tokenizer_file):
@@ -257,18 +245,18 @@ def test_files_that_cannot_be_used_are_named(data, tiny_tokenizer_file):
 
 def test_a_loss_that_is_nan_stops_the_run_and_leaves_the_checkpoint(data, monkeypatch):
     run(data, "out", stop_after=5)
-    checkpoint, log = data / "out" / "checkpoint.safetensors", data / "out" / "training.jsonl"
+    checkpoint, log = data / "out" / "checkpoint.pt", data / "out" / "training.jsonl"
     before = checkpoint.read_bytes(), log.read_text()
     forward = train.NextTokenLoss.forward
     monkeypatch.setattr(train.NextTokenLoss, "forward", lambda self, rows: forward(self, rows) * float("nan"))
-    with pytest.raises(ValueError, match="diverged at step 5 .loss nan.*lower lr"):
+    with pytest.raises(ValueError, match="diverged by step .* .loss nan.*lower lr"):
         run(data, "out")
     assert (checkpoint.read_bytes(), log.read_text()) == before
 
 
 def test_what_changed_since_the_checkpoint_is_noticed(data):
     run(data, "out", stop_after=40)
-    checkpoint = data / "out" / "checkpoint.safetensors"
+    checkpoint = data / "out" / "checkpoint.pt"
     whole = checkpoint.read_bytes()
 
     def rejected(sentence, *settings):
@@ -276,63 +264,37 @@ def test_what_changed_since_the_checkpoint_is_noticed(data):
             run(data, "out", *settings)
 
     checkpoint.write_bytes(whole[:-1000] + bytes([whole[-1000] ^ 1]) + whole[-999:])
-    rejected("damaged.*delete it to start over")
+    rejected("damaged; delete it to start over")
     checkpoint.write_bytes(whole)
     rejected("belongs to another configuration", "lr=1e-4")
     np.save(data / "train.npy", np.load(data / "train.npy")[::-1])
     rejected("belongs to another configuration or corpus")
 
 
-def test_the_faster_precision_is_chosen_said_and_kept_on_resuming(data, monkeypatch, capsys):
-    """Without bf16 units a processor emulates them, 20 to 500 times slower; every configuration used bf16."""
-    speed = {"bf16": 100.0, "no": 0.5}
-    monkeypatch.setattr(train.Run, "seconds", lambda self, loss, precision, windows, n_ctx: speed[precision])
-    run(data, "out", "precision=auto", stop_after=3)  # 312 steps of 128 tokens
-    said = capsys.readouterr().out
-    assert "precision: float32, 200.0 times as fast here as bf16" in said
-    assert "expected: 256 tokens/s in float32, 3 minutes for 39,936 tokens, plus evaluations" in said
-    speed["bf16"] = 0.1
-    run(data, "out", "precision=auto", stop_after=1)  # another trial would choose the other one
-    assert rows(data, "out")[0]["training"]["precision"] == "no"
-
-
-def test_one_disturbed_trial_does_not_choose_the_precision_and_a_folder_keeps_its_own(data, monkeypatch, capsys):
-    disturbed = iter([20.0, 1.0, 1.0, 1.0, 1.0])  # another program ran during the first
-    took = {"no": lambda: next(disturbed), "bf16": lambda: 2.0}
-    trial = lambda self, loss, precision, windows, n_ctx: took[precision]()  # noqa: E731
-    plain = train.Run.seconds
-    monkeypatch.setattr(train.Run, "seconds", trial)
-    monkeypatch.setattr(train.Run, "expect", lambda self, loss: None)
-    run(data, "out", "precision=auto", stop_after=0)  # ends before a checkpoint
-    assert "precision: float32, 2.0 times as fast here as bf16" in capsys.readouterr().out
-    monkeypatch.setattr(train.Run, "seconds", plain)
+@pytest.mark.parametrize("flags, precision", [("avx2 avx512_bf16", "bf16"), ("avx2", "no")])
+def test_bf16_is_taken_where_the_processor_has_units_for_it_and_a_resumed_run_keeps_its_own(
+    data, flags, precision, monkeypatch, capsys
+):
+    monkeypatch.setattr(train, "cpuinfo", lambda: f"model name\t: Some\nflags\t: {flags}\n")
+    run(data, "out", "precision=auto", stop_after=3)
+    assert {"bf16": "precision: bf16", "no": "precision: float32"}[precision] in capsys.readouterr().out
+    monkeypatch.setattr(train, "cpuinfo", str)  # on another machine
     run(data, "out", "precision=auto", stop_after=1)
-    assert rows(data, "out")[0]["training"]["precision"] == "no" and "precision:" not in capsys.readouterr().out
+    assert rows(data, "out")[0]["training"]["precision"] == precision
 
 
-def test_a_corpus_that_takes_the_place_of_the_one_that_is_read_changes_nothing(data, tiny_tokenizer_file):
+def test_a_corpus_that_takes_the_place_of_the_one_that_is_read_changes_nothing(tokenized):
     """Reported elsewhere: the model of the old text was exported with the tokenizer of the new one."""
-    for name in ("tokenizer.json", "report.json"):
-        shutil.copy(tiny_tokenizer_file, data / name)
-    config = read_config(str(data / "tiny.toml"), ["d_vocab=300", "tokens=4_000"])
-    trainer = train.Run(*config, data=data, out=data / "replaced")
-    before = (data / "tokenizer.json").read_text()
-    (data / "new.json").write_text(before.replace("<|start|>", "<|other|>"))
-    np.save(data / "new.npy", np.load(data / "train.npy")[::-1])
-    for new, name in (("new.json", "tokenizer.json"), ("new.npy", "train.npy")):
-        (data / new).replace(data / name)
+    config = read_config(str(tokenized / "tiny.toml"), ["d_vocab=300", "tokens=4_000"])
+    trainer = train.Run(*config, data=tokenized, out=tokenized / "out")
+    before, text = (tokenized / "tokenizer.json").read_text(), (tokenized / "train.npy").read_bytes()
+    (tokenized / "tokenizer.json").write_text(before.replace("<|start|>", "<|other|>"))
+    np.save(tokenized / "train.npy", np.zeros(20_000, dtype=np.uint16))
     train.train(trainer)
-    model, manifest = shards.read_model(data / "replaced" / "model")
+    model, manifest = shards.read_model(tokenized / "out" / "model")
     assert manifest["tokenizer.json"]["sha256"] == shards.sha256(compact(json.loads(before)).encode())
-
-    (data / "tokenizer.json").write_text(before)
-    trainer = train.Run(*config, data=data, out=data / "overwritten")
-    with open(data / "train.npy", "r+b") as file:
-        file.seek(1_000)
-        file.write(bytes(100))
-    with pytest.raises(ValueError, match="was written over during the training; start over with another --out"):
-        train.train(trainer)
-    assert not (data / "overwritten" / "model").exists()
+    assert manifest["training"]["run"]["corpus"]["train.npy"] == shards.sha256(text)[:16]
+    assert manifest["training"]["result"]["train"] > 1, "it read the old text: the new one is a single token"
 
 
 def test_the_end_says_where_the_model_is_and_many_readings_are_warned_of(data, capsys):
@@ -351,5 +313,5 @@ def test_help_lists_every_setting_with_its_default(capsys):
         train.main(["--help"])
     said = capsys.readouterr().out
     assert "batch=4: windows per step" in said and 'precision="auto": bf16, no (float32), or auto' in said
-    for kind in train.SECTIONS.values():
+    for kind in settings.SECTIONS.values():
         assert all(f"\n  {field.name}" in said for field in dataclasses.fields(kind))

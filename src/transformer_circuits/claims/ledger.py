@@ -72,11 +72,6 @@ class Amendment(Strict):
     now: str = ""
     after_result: bool = False
 
-    @property
-    def failed(self) -> bool:
-        """Whether the old criterion was not met in full."""
-        return self.result.startswith(("Partly", "Not reproduced", "No "))
-
 
 class Public(Strict):
     """What differs where a public model is measured: words, and the fields of the claim that hold for one model."""
@@ -134,7 +129,8 @@ class Claim(Strict):
     @property
     def undecided(self) -> bool:
         """Whether a criterion failed, was replaced after this result, and no model that was unseen then has decided."""
-        return not self.unseen and any(old.after_result and old.failed for old in self.amended)
+        failed = ("Partly", "Not reproduced", "No ")
+        return not self.unseen and any(old.after_result and old.result.startswith(failed) for old in self.amended)
 
     @property
     def group(self) -> Literal["identity", "finding", "question", "note"]:
@@ -170,7 +166,8 @@ class Claim(Strict):
 
     @property
     def quantities(self) -> dict[str, Quantity]:
-        return {**self.values, **self.optional}
+        """All named numbers, those that may be left out too."""
+        return self.values | self.optional
 
     @property
     def errors(self) -> dict[str, str]:
@@ -179,8 +176,9 @@ class Claim(Strict):
 
     def label(self, name: str) -> str:
         """What a value, or the standard error of one, is called."""
-        whose = {error: value for value, error in self.errors.items()}.get(name)
-        return f"standard error of {self.quantities[whose].what}" if whose else self.quantities[name].what
+        if name in self.quantities:
+            return self.quantities[name].what
+        return f"standard error of {self.quantities[name.removesuffix('_error')].what}"
 
     @property
     def criterion(self) -> str:
@@ -222,8 +220,7 @@ class Elsewhere(Strict):
         return next((record for record in self.records if record.id == id), None)
 
 
-HELD_OUT = Path("held_out_seed.yml")  # in the folder of the data
-PUBLIC = Path("public")
+HELD_OUT, PUBLIC = Path("held_out_seed.yml"), Path("public")  # in the folder of the data
 
 
 def held_out_seed(data: Path = DATA) -> Elsewhere | None:
@@ -246,12 +243,11 @@ def load_elsewhere(path: Path) -> Elsewhere:
 
 def save_elsewhere(path: Path, model: str, measured: str, records: Iterable[Record]) -> None:
     """Write a file of records, claims in the order of claims.yml, with the verdicts on a model that was unseen."""
-    order = list(load_claims())
-    ordered = []
+    order, judged = list(load_claims()), []
     for record in sorted(records, key=lambda record: order.index(record.id)):
         verdict = verdict_on(record.claim.on_unseen, record.values)
-        ordered.append(record.model_copy(update={"verdict": verdict}).model_dump(mode="json"))
-    content = {"model": model, "measured": measured, "records": ordered}
+        judged.append(record.model_copy(update={"verdict": verdict}).model_dump(mode="json"))
+    content = {"model": model, "measured": measured, "records": judged}
     path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
 
 
@@ -297,9 +293,8 @@ def measured(claim: Claim, given: Mapping[str, object]) -> dict[str, float]:
     try:
         numbers = {str(name): float(number) for name, number in given.items()}
     except (TypeError, ValueError):
-        raise LedgerError(
-            f"{claim.id} needs numbers, or pairs of a number and its standard error, got {given}"
-        ) from None
+        pairs = "pairs of a number and its standard error"
+        raise LedgerError(f"{claim.id} needs numbers, or {pairs}, got {given}") from None
     if infinite := [name for name, number in numbers.items() if not math.isfinite(number)]:
         raise LedgerError(f"{claim.id}: {', '.join(infinite)} must be finite")
     if claim.kind == "identity":
@@ -330,8 +325,8 @@ def within_error(claim: Claim, numbers: Mapping[str, float | int]) -> bool:
     """Return whether moving one value by ERRORS of its standard errors, up or down, changes the verdict."""
     verdicts = {verdict_on(claim, numbers)}
     for name, error in claim.errors.items():
-        for sign in (-1, 1) if error in numbers else ():
-            verdicts.add(verdict_on(claim, {**numbers, name: numbers[name] + sign * ERRORS * numbers[error]}))
+        for moved in (-ERRORS, ERRORS) if error in numbers else ():
+            verdicts.add(verdict_on(claim, {**numbers, name: numbers[name] + moved * numbers[error]}))
     return len(verdicts) > 1
 
 
@@ -351,16 +346,8 @@ def judge(id: str, value: object = None, *, detail: str = "", public: bool = Fal
     values |= {name: estimate for name, (estimate, _) in pairs.items()}
     values |= {f"{name}_error": error for name, (_, error) in pairs.items()}
     numbers = measured(claim, values)
-    verdict, within = verdict_on(claim, numbers), within_error(claim, numbers)
-    return Record(
-        id=id,
-        values=numbers,
-        verdict=verdict,
-        within_error=within,
-        criterion=claim.criterion,
-        detail=detail,
-        public=public,
-    )
+    found = {"verdict": verdict_on(claim, numbers), "within_error": within_error(claim, numbers)}
+    return Record(id=id, values=numbers, criterion=claim.criterion, detail=detail, public=public, **found)
 
 
 # ---- the records of a whole book -------------------------------------------------------------------------------------

@@ -66,7 +66,6 @@ def show_estimate(claim: Claim, name: str, values: Mapping[str, float | int], di
     return f"{show_quantity(values[name], of_value, digits)} ± {show_quantity(error, unit, digits=2)}"
 
 
-UNMEASURED = "–"
 UNDECIDED = "an earlier criterion failed here, and no model that was unseen when it was replaced has decided"
 SIGNS = {ast.GtE: "≥", ast.Gt: ">", ast.LtE: "≤", ast.Lt: "<", ast.Eq: "="}
 
@@ -104,14 +103,15 @@ def our_result(record: Record) -> str:
         return f"{claim.error} {show_number(max(map(abs, values.values())))}"
     if not claim.ours:
         return "; ".join(f"{what}: {value}" for what, value in show_values(claim, values)[:2])
-    words = defaultdict(lambda: UNMEASURED)
+    unmeasured = "–"
+    words = defaultdict(lambda: unmeasured)
     for name, quantity in claim.quantities.items():
         if name in values:
             value = to_its_error(values[name], values.get(claim.errors.get(name, "")))
             digits = DIGITS if 0.95 < abs(value) < 1 else 2  # 0.998 is not 1
             words[name], words[f"n_{name}"] = show_quantity(value, quantity.unit, digits), show_number(value, digits)
     parts = [part.format_map(words) for part in claim.ours.split("; ")]
-    return "; ".join(part for part in parts if UNMEASURED not in part)
+    return "; ".join(part for part in parts if unmeasured not in part)
 
 
 def to_its_error(value: float | int, error: float | None) -> float | int:

@@ -5,52 +5,44 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from IPython.display import SVG
 from numpy.typing import ArrayLike
 
-from transformer_circuits.figures.plots import COLOR_OF_LAYER, SHADES, title_lines
+from transformer_circuits.figures.plots import COLOR_OF_LAYER, SHADES, WORD_OF, Number, title_lines
 from transformer_circuits.figures.style import COLORS, LABEL, WIDTH, WORDS
 
 SIDE, GAP, TALL = 74, 14.8, 132  # of a tile's square, between tiles, and of a whole tile: pixels, as are all sizes here
 PIXELS = 96 / 72  # of a point
 COLUMNS = 6  # more would be too small on a phone
 NATS = "{:.3f}"
+MARKED = f"stroke: {COLORS['frame']}; stroke-width: 2.5"
 
 
 class Tile(NamedTuple):
-    """A head to draw. `attention`: [destination, source], of the same text for all tiles. `worth`: what `worth_of_most`
-    is compared with, such as nats per token lost without it. `marked`: those that the picture is about. `color`:
-    another one than its layer's."""
+    """A head to draw. `attention`: [destination, source], of the same text for all tiles. `worth`: of the bar, such as
+    nats per token lost without it. `role`: a word. `marked`: those that the picture is about."""
 
     name: str  # "1.2"
     attention: ArrayLike
     worth: float
     role: str = ""
     marked: bool = False
-    color: str = ""
 
-
-class Drawing:
-    """An SVG, which a notebook shows as the last value of a cell."""
-
-    def __init__(self, svg: str, words: str) -> None:
-        self.svg, self.words = svg, words
-
-    def _repr_svg_(self) -> str:
-        return self.svg
-
-    def __repr__(self) -> str:
-        return f"<{self.words}>"
+    @property
+    def color(self) -> str:
+        """The color of the head's layer."""
+        return COLOR_OF_LAYER[min(int(self.name.split(".")[0]), 1)]
 
 
 def _text(
-    x: float, y: float, words: str, color: str = "soft", size: int = LABEL, bold: bool = False, end: bool = False
+    x: Number, y: Number, words: str, color: str = "soft", size: int = LABEL, bold: bool = False, end: bool = False
 ) -> str:
     look = f"font: {'bold ' * bold}{size * PIXELS:.4g}px 'DejaVu Sans', sans-serif; fill: {COLORS[color]}"
     anchor = ' text-anchor="end"' * end
     return f'<text x="{x:g}" y="{y:g}"{anchor} style="{look}">{html.escape(words)}</text>'
 
 
-def _rectangle(x: float, y: float, width: float, height: float, look: str) -> str:
+def _rectangle(x: Number, y: Number, width: Number, height: Number, look: str) -> str:
     return f'<rect x="{x:g}" y="{y:g}" width="{width:.4g}" height="{height:g}" style="{look}"/>'
 
 
@@ -66,31 +58,30 @@ def _shades(attention: np.ndarray, color: str) -> str:
 def tile(head: Tile, worth_of_most: float, form: str = NATS) -> str:
     """Return a tile as the inside of an SVG, SIDE wide and TALL."""
     attention = np.asarray(head.attention, dtype=float)
-    rows, columns = attention.shape
-    own = head.color or COLOR_OF_LAYER[min(int(head.name.split(".")[0]), 1)]
-    strong, frame = ("ink", f"stroke: {COLORS['frame']}; stroke-width: 2.5") if head.marked else ("soft", "")
-    future = "".join(f"V{row + 1}H{columns - rows + row + 2}" for row in range(rows - 1))
-    future = f"M{columns - rows + 1} 0{future}V{rows - 1}H{columns}V0z"
-    words = {"first": "first_text", "other": "soft"}.get(own, own) if head.marked else "soft"
+    n = len(attention)
+    future = "".join(f"V{row + 1}H{row + 2}" for row in range(n - 1))
+    words, bar, edge = "soft", "soft", f"stroke: {COLORS['faint']}"
+    if head.marked:
+        words, bar, edge = WORD_OF.get(head.color, head.color), head.color, MARKED
     number = form.format(head.worth).replace("-", "\N{MINUS SIGN}").replace("0.", ".", 1)
+    length = SIDE * max(0.0, head.worth) / worth_of_most
     parts = [
         _text(0, 15, head.name, "ink", bold=head.marked),
-        _text(SIDE, 15, number, strong, end=True),
-        f'<g transform="translate(0 21) scale({SIDE / columns:.5g} {SIDE / rows:.5g})" shape-rendering="crispEdges">',
-        f'<path d="{future}" style="fill: {COLORS["band"]}"/>{_shades(attention, COLORS[own])}</g>',
-        _rectangle(0, 21, SIDE, SIDE, f"fill: none; {frame or 'stroke: ' + COLORS['faint']}"),
+        _text(SIDE, 15, number, "ink" if head.marked else "soft", end=True),
+        f'<g transform="translate(0 21) scale({SIDE / n:.5g})" shape-rendering="crispEdges">',
+        f'<path d="M1 0{future}V{n - 1}H{n}V0z" style="fill: {COLORS["band"]}"/>',
+        f"{_shades(attention, COLORS[head.color])}</g>",
+        _rectangle(0, 21, SIDE, SIDE, f"fill: none; {edge}"),
         _rectangle(0, 100, SIDE, 9, f"fill: {COLORS['band']}"),
-        _rectangle(
-            0, 100, SIDE * max(0.0, head.worth) / worth_of_most, 9, f"fill: {COLORS[own if head.marked else 'soft']}"
-        ),
+        _rectangle(0, 100, length, 9, f"fill: {COLORS[bar]}"),
         _text(0, 126, head.role, words),
     ]
     return "".join(parts)
 
 
-def tiles(rows: Mapping[str, Sequence[Tile]], *, title: str = "", note: str = "", form: str = NATS) -> Drawing:
-    """Return tiles of heads in rows of COLUMNS, each group below its name ("second layer"): a drawing to show as the
-    last value of a cell. `note`: a line that says what square, bar, and word are. `form`: of the numbers."""
+def tiles(rows: Mapping[str, Sequence[Tile]], *, title: str, note: str, form: str = NATS) -> SVG:
+    """Return tiles of heads in rows of COLUMNS, each group below its name ("second layer"), to show as the last value
+    of a cell. `note`: a line that says what square, bar, and word are. `form`: of the numbers."""
     most, wide = max(head.worth for heads in rows.values() for head in heads), WIDTH * 96
     parts, y = [], 0.0
     for words, look in ((title, {"size": WORDS, "color": "ink", "bold": True}), (note, {})):
@@ -99,15 +90,12 @@ def tiles(rows: Mapping[str, Sequence[Tile]], *, title: str = "", note: str = ""
             parts.append(_text(0, y, line, **look))
     y += 10
     for group, heads in rows.items():
-        if group:
-            own = heads[0].color or COLOR_OF_LAYER[min(int(heads[0].name.split(".")[0]), 1)]
-            y += 16
-            parts.append(_text(0, y, group, {"first": "first_text", "other": "soft"}.get(own, own), bold=True))
-            y += 8
+        y += 16
+        parts.append(_text(0, y, group, WORD_OF.get(heads[0].color, heads[0].color), bold=True))
+        y += 8
         for place, head in enumerate(heads):
             x, down = (SIDE + GAP) * (place % COLUMNS), y + TALL * (place // COLUMNS)
             parts.append(f'<g transform="translate({x + 1:g} {down:g})">{tile(head, most, form)}</g>')
         y += TALL * -(-len(heads) // COLUMNS) + 6
     size = f'width="{wide:g}" height="{y:g}" viewBox="0 0 {wide:g} {y:g}"'
-    svg = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>'
-    return Drawing(svg, title or "tiles of heads")
+    return SVG(f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>')

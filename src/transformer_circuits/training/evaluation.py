@@ -14,6 +14,8 @@ from transformer_circuits.measures.prediction import losses_by_order
 from transformer_circuits.models.architecture import Transformer
 from transformer_circuits.models.bridge import wrap
 from transformer_circuits.models.view import View
+from transformer_circuits.training.settings import TrainingConfig
+from transformer_circuits.training.windows import Windows
 
 
 def view_of(model: Transformer) -> View:
@@ -33,8 +35,7 @@ def ablation_effects_of(model: Transformer, rows: Int[Tensor, "row pos"]) -> abl
 
 
 class Evaluation:
-    """Measures a model on fixed held-out windows and repeated random tokens, and returns a row of the log (losses in
-    nats per token):
+    """Measures a model on fixed held-out windows and repeated random tokens: a row of the log (losses in nats a token).
 
     held_out, in_context     loss; loss late in the window minus loss early in it
     previous_token, rest     of each head on held-out text; `rest` is its attention to the start token
@@ -44,17 +45,16 @@ class Evaluation:
     cost, cost_error         what removing each head costs on `few_windows` windows, and its standard error over them
     orders                   loss with frozen patterns and only paths through at most 0, 1, ... heads
     pair                     with two layers, the head with the highest induction score and the earlier head that its
-        keys read most:
-                             their K-composition ratio, and the positivity of their K-composition circuit
+                             keys read most: their K-composition ratio, and the positivity of their circuit
     """
 
-    def __init__(self, held_out: Any, d_vocab: int, config: Any, device: torch.device):
+    def __init__(self, held_out: Windows, d_vocab: int, config: TrainingConfig):
         count = min(held_out.count, config.evaluate_windows)
-        windows = np.linspace(0, held_out.count - 1, count).astype(int)
-        self.rows, self.few = held_out.rows(windows).to(device), config.few_windows
+        self.rows = held_out.rows(np.linspace(0, held_out.count - 1, count).astype(int).tolist())
+        self.few = config.few_windows
         self.spread = self.rows[:: max(1, count // self.few)][: self.few]  # from all parts of the held-out text
         repeated = repeats.repeated_random_tokens(d_vocab, held_out.n_ctx, config.repeats, seed=config.seed)
-        self.repeated = repeated.to(device)
+        self.repeated = repeated.to(self.rows.device)
 
     @torch.no_grad()
     def __call__(self, model: Transformer) -> dict[str, Any]:

@@ -1,36 +1,33 @@
-"""Record what the page "Watch it learn" shows of a model: one frame at each snapshot of its training, one file at the
-end, `film.npz`.
+"""What the page "Watch it learn" shows of a model: a frame at each snapshot of its training, a file at the end.
 
-A frame depends on the weights alone. `models.registry.training_film` reads the file. With S snapshots, and texts of n
+A frame depends on the weights alone. `models.registry.training_film` reads `film.npz`. With S snapshots, and texts of n
 tokens:
 
-step, tokens                          int64 [S], those of the log's rows
-text_k                                uint16 [n]; text 0: a sentence with made-up names, text 1: random tokens, repeated
-    twice
-pattern_k                             uint8 [S, layer, head, n (n + 1) / 2]: 255 times the attention, in SHADES, row by
-    row, sources up to the destination
-top_token_k, top_probability_k        uint16, uint8 [S, n, 5]: the most likely next tokens, 255 times their probability
-eigenvalues                           float16 [S, layer, head, d_head, 2]: of W_E W_V W_O W_U, real and imaginary,
-    largest first, in PARTS,
-eigenvalue_scale                      float32 [S, layer, head]: divided by the largest absolute value
-composition                           float16 [S, 3, reader, writer]: composition ratios of Q, K, V, with two layers
-    only
+step, tokens        int64 [S], those of the log's rows
+text_k              uint16 [n]; text 0: a sentence with made-up names, text 1: random tokens twice
+pattern_k           uint8 [S, layer, head, n (n + 1) / 2]: 255 times the attention, in SHADES, row by row, sources up to
+                    the destination
+top_token_k         uint16 [S, n, 5]: the most likely next tokens
+top_probability_k   uint8 [S, n, 5]: 255 times their probability
+eigenvalues         float16 [S, layer, head, d_head, 2]: of W_E W_V W_O W_U, real and imaginary, largest first, divided
+                    by the largest absolute value, in PARTS
+eigenvalue_scale    float32 [S, layer, head]: that value
+composition         float16 [S, 3, reader, writer]: composition ratios of Q, K, V, with two layers only
 previous_token, rest, induction, positivity   float16 [S, layer, head]: scores of the log's row
 """
 
 import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from transformer_circuits.measures import weights
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
-from transformer_circuits.models.tokenizer import tokenizer_of
 from transformer_circuits.training.evaluation import view_of
 
 NAMES = "Old Zorblax met Quennifer at the gate. Zorblax bowed, and Quennifer laughed."
@@ -44,16 +41,16 @@ SCORES = ("previous_token", "rest", "induction", "positivity")
 Frame = dict[str, Tensor]
 
 
-def texts(data: Path, held_out: np.ndarray, shape: ModelConfig) -> list[np.ndarray]:
-    """Return NAMES (the first held-out tokens, if the corpus has no tokenizer) and random tokens twice, each after the
+def texts(tokenizer: str | None, held_out: Int[Tensor, "pos"], shape: ModelConfig) -> list[np.ndarray]:
+    """Return NAMES (the first held-out tokens, where the text has no tokenizer) and random tokens twice, each after the
     start token. Raises ValueError for a model whose circuits are not products of its matrices."""
     if not shape.has_plain_circuits or shape.n_layers == 0:
         raise ValueError("film must be false for a model without layers or with more than attention")
     if shape.d_vocab > 1 << 16:
         raise ValueError(f"film must be false for more than 65,536 tokens, got {shape.d_vocab:,}")  # ids are uint16
-    sentence = held_out[held_out != BOS]
-    if content := tokenizer_of(data, shape.d_vocab):
-        sentence = Tokenizer.from_str(content).encode(NAMES, add_special_tokens=False).ids
+    sentence = held_out[held_out != BOS].tolist()
+    if tokenizer:
+        sentence = Tokenizer.from_str(tokenizer).encode(NAMES, add_special_tokens=False).ids
     longest = min(LONGEST, shape.n_ctx) - 1
     draws = np.random.default_rng(0).permutation(np.arange(1, shape.d_vocab))
     segment = draws[: min(SEGMENT, (shape.n_ctx - 1) // 2)]

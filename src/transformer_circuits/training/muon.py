@@ -9,6 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from transformer_circuits.models.architecture import Transformer
+from transformer_circuits.training.settings import TrainingConfig
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Jordan et al.: fast, and singular values end between 0.7 and 1.2
 ITERATIONS = 5
 MOMENTUM = 0.95
@@ -64,3 +67,20 @@ class HeadMuon(torch.optim.Optimizer):
         for (weight, group, _), update in zip(steps, orthogonalized(heads).flatten(1, 2)):
             weight.mul_(1 - group["lr"] * group["weight_decay"])
             weight.add_(update.T if group["writes"] else update, alpha=-group["lr"] * scale)
+
+
+def optimizers_for(model: Transformer, config: TrainingConfig) -> list[torch.optim.Optimizer]:
+    """Return AdamW for all parameters, or HeadMuon for the matrices of heads and AdamW for the rest (embeddings, MLPs,
+    norms)."""
+    heads = [block.attn for block in model.layers] if config.optimizer == "muon" else []
+    readers = [linear.weight for attn in heads for linear in (attn.q, attn.k, attn.v)]
+    writers = [attn.o.weight for attn in heads]
+    of_heads, decay = {*readers, *writers}, config.weight_decay
+    layers = [parameter for parameter in model.layers.parameters() if parameter not in of_heads]
+    embeddings = [*model.tok_embed.parameters(), *model.ln_out.parameters(), *model.head.parameters()]
+    groups = [
+        {"params": layers, "weight_decay": decay},
+        {"params": embeddings, "weight_decay": decay * config.decay_embeddings},
+    ]
+    adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+    return [HeadMuon(readers, writers, model.config.d_head, config.lr, decay), adamw] if heads else [adamw]

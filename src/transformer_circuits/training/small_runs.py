@@ -1,5 +1,5 @@
 """The trainings of chapter 15: two small layers that learn to copy within seconds. `make small-runs` runs all, and
-stores what the chapter reads; tests/notebooks/test_small_runs.py says when that must be done again."""
+stores what the chapter reads."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,13 +12,11 @@ from torch.nn.functional import cross_entropy
 from tqdm import trange
 
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.training.train import TrainingConfig, optimizers_for
+from transformer_circuits.training.muon import optimizers_for
+from transformer_circuits.training.settings import TrainingConfig
 
 N_VOCAB, N_CTX = 64, 32  # tokens to choose from, and tokens in a row
 STEPS, WARMUP = 500, 50
-# Models that the chapter measures after their training
-MEASURED = ["always 16 apart", *(f"seed {seed}" for seed in range(1, 5))]
-
 History = Float[np.ndarray, "step 2"]  # loss, right first guesses
 
 
@@ -138,11 +136,6 @@ def experiments() -> dict[str, tuple[Transformer, dict[str, Any]]]:
         "half the rows": (new_model(), {"share": 0.5}),
         "two heads": (new_model(n_heads=2), {}),
         "eight heads of 8": (new_model(n_heads=8, d_head=8), {}),
-        "eight heads of 16": (new_model(n_heads=8), {}),  # added later
+        "eight heads of 16": (new_model(n_heads=8), {}),
     }
     return runs | {f"seed {seed}": (new_model(seed), {"seed": seed}) for seed in range(1, 5)}
-
-
-def train_all(runs: dict[str, tuple[Transformer, dict[str, Any]]]) -> dict[str, History]:
-    """Train the models of `experiments`, one after the other."""
-    return {name: train(model, **how) for name, (model, how) in runs.items()}
