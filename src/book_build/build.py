@@ -128,7 +128,8 @@ def variables(root: Path) -> dict[str, str]:
         "MALLOC_TRIM_THRESHOLD_": str(1 << 28),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # ipykernel's debugger would write a warning into each page
-        "PYTHONWARNINGS": "ignore:resource_tracker:UserWarning",  # kernels are killed, and leave something to tidy up
+        # Kernels are killed, and leave something to tidy up; nothing needs ipywidgets.
+        "PYTHONWARNINGS": "ignore:resource_tracker:UserWarning,ignore:IProgress not found",
     }
     return os.environ | IN_BUILD | own
 
