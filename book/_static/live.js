@@ -1,5 +1,5 @@
-// Pictures that answer, inside chapters: figures/widgets.py puts the chapter's numbers into `.tc-live` elements, and the
-// functions below draw them. And questions to predict: `<details data-answer="64" data-chance="0.3" data-max="100"
+// Pictures that answer, inside chapters: figures/widgets.py puts the chapter's numbers into `.tc-live` elements, and
+// the functions below draw them. And questions to predict: `<details data-answer="64" data-chance="0.3" data-max="100"
 // data-unit="%">` gets a slider before it, one with `data-choices="keys|queries|values"` gets buttons, and opens when
 // the reader has answered.
 (() => {

@@ -1,5 +1,5 @@
-// The models of the stage (book_build/pages/engine.py): tokenizer, removal of heads and connections, and what everything
-// adds. It draws nothing: stage.js runs these functions in a worker, with those of forward.js.
+// The models of the stage (book_build/pages/engine.py): tokenizer, removal of heads and connections, and what
+// everything adds. It draws nothing: stage.js runs these functions in a worker, with those of forward.js.
 
 // ---- a byte-level BPE, as tokenizers (Python) does it ---------------------------------------------------------------
 function playTokenizer({ vocabulary, merges, start }) {

@@ -226,7 +226,7 @@ def by_layer(values: ArrayLike, *, label: str, mark: Number, chance: tuple[Numbe
     """
     values = np.asarray(values, dtype=float)
     layers, heads = values.shape
-    x, near = np.arange(layers)[:, None] + _spread(heads, 0.25), 0.06 * (values.max() - values.min())
+    x, near = np.arange(layers)[:, None] + _spread(heads, 0.25), 0.12 * (values.max() - values.min())
     for (layer, head), value in np.ndenumerate(values):
         ax.scatter(x[layer, head], value, s=24, color=OTHERS if value < mark else COLOR_OF_LAYER[min(layer, 1)])
     places: dict[tuple[int, float], list[int]] = {}  # heads at about the same place share a line of names
