@@ -1,10 +1,10 @@
 """Measure what induction heads compute, on the book's two-layer models (claims T16, T18 to T21).
 
     python -m book_tools.matches attn-only-2l attn-only-2l-seed-1
-    python -m book_tools.matches competition clamped
+    python -m book_tools.matches competition clamped public
 
 Each model's numbers, with their standard errors, go to data/matches.json; a model takes three minutes on a quiet core.
-`competition` measures claim S9, and `clamped` W11.
+`competition` measures claim S9, `clamped` W11, and `public` how heads of public models count matching tokens.
 """
 
 import argparse
@@ -22,13 +22,15 @@ from book_tools.worth import Text, Worth, on_text, pair, scrubbed
 from transformer_circuits import data
 from transformer_circuits.circuits import heads, matches
 from transformer_circuits.measures import ablation, attention, estimates, repeats
-from transformer_circuits.models import load_model
+from transformer_circuits.models import load_model, reading
 from transformer_circuits.models.view import BATCH, View
 from transformer_circuits.paths import DATA
+from transformer_circuits.real import public_records
 
 RECORD = DATA / "matches.json"
 SEARCH_WINDOWS, FIT_WINDOWS, TEST_WINDOWS = 4, 8, 24
 SEARCH_PLACES = 24  # destinations of each row and window in which sets of paths are searched
+LENGTH_ROWS = 100  # of random tokens, for public models
 SETS = (5, 20)  # sizes of the sets of paths (claim T16)
 
 
@@ -311,7 +313,28 @@ def mean_back(pattern: Tensor) -> Tensor:
     return torch.stack([pattern.diagonal(-back, -2, -1)[..., 1:].mean(dim=-1) for back in range(2)], dim=-1)
 
 
-OTHER = {"competition": competition.measure, "clamped": clamped.measure}
+@torch.no_grad()
+def measure_lengths(names: Sequence[str] = ("attn-only-2l", *public_records.LABELS)) -> dict[str, Any]:
+    """Claim T17 beside W7: of each model's strongest induction head, the attention to what followed at the one earlier
+    place where the last one, two, or three of 64 random tokens occur too."""
+    found = {}
+    for name in names:
+        model = load_model(name)
+        score = heads.measured_induction(model).mean
+        layer, head = divmod(int(score.argmax()), model.cfg.n_heads)
+        drawn, generator = reading.of(model).drawn, torch.Generator().manual_seed(0)
+        rows = torch.stack([drawn[torch.randperm(len(drawn), generator=generator)[:64]] for _ in range(LENGTH_ROWS)])
+        rows[:, 0] = reading.start_token(model)
+        found[name] = {"head": f"{layer}.{head}"}
+        for n in (1, 2, 3):
+            same = rows.clone()
+            same[:, 21 - n : 21] = same[:, -n:]
+            attended = View(model).pattern_scores(same.to(model.W_E.device), lambda A: A[:, :, -1, 21])
+            found[name][str(n)] = pair(estimates.mean(attended[layer, :, head]))
+    return found
+
+
+OTHER = {"competition": competition.measure, "clamped": clamped.measure, "public": measure_lengths}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -22,6 +22,7 @@ from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import full_precision
 from transformer_circuits.models.tokenizer import as_pretrained, narrow
+from transformer_circuits.paths import did_you_mean
 
 D_VOCAB = 4096  # of the family's tokenizer
 SMALL_RUNS = "small_runs.safetensors"
@@ -117,7 +118,7 @@ def own_text(place: str | Path) -> str:
     """
     place = Path(place).expanduser()
     if not place.exists():
-        raise ValueError(f"there is no text {place}; pass a file, or a folder of text files")
+        raise ValueError(f"there is no text {place}{did_you_mean(place)}; pass a file, or a folder of text files")
     if (place / "held_out.npy").is_file():
         tokens = np.load(place / "held_out.npy")
         return Tokenizer.from_file(str(place / "tokenizer.json")).decode(tokens[tokens != BOS].tolist())

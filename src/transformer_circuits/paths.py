@@ -4,6 +4,7 @@ An editable install (what `make` does) finds the clone from this file's own plac
 variable TRANSFORMER_CIRCUITS_ROOT, which wins where both are known.
 """
 
+import difflib
 import importlib.metadata
 import os
 from pathlib import Path
@@ -28,6 +29,19 @@ def find_clone() -> Path | None:
 def cache() -> Path:
     """Return the book's folder in the user's cache, where the Hugging Face libraries keep theirs too."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / DISTRIBUTION
+
+
+def did_you_mean(path: Path) -> str:
+    """Return ": did you mean X?" for a path that is not there, if a folder or file of nearly this name is, or one of
+    this name in the book's folder; else nothing."""
+    if not path.is_absolute() and (ROOT / path).exists():
+        return f": did you mean {os.path.relpath(ROOT / path)}?"
+    rest: tuple[str, ...] = ()
+    while not path.parent.is_dir():
+        path, rest = path.parent, (path.name, *rest)
+    near = difflib.get_close_matches(path.name, [beside.name for beside in path.parent.iterdir()], 1)
+    meant = path.parent.joinpath(*near, *rest)
+    return f": did you mean {meant}?" if near and meant.exists() else ""
 
 
 CLONE = find_clone()

@@ -32,7 +32,7 @@ def test_a_readers_text_is_a_file_a_folder_or_the_held_out_side_of_a_corpus(tmp_
     np.save(tmp_path / "held_out.npy", np.array([0, *ids, 0, *ids], dtype=np.uint16))
     shutil.copy(tiny_tokenizer_file, tmp_path)
     assert data.own_text(str(tmp_path)) == long + long
-    with pytest.raises(ValueError, match="there is no text .*texst; pass a file"):
+    with pytest.raises(ValueError, match="there is no text .*texst: did you mean .*texts.; pass a file"):
         data.own_text(tmp_path / "texst")
     (tmp_path / "texts" / "a.txt").write_text("short")
     with pytest.raises(ValueError, match="has 5 characters of UTF-8 text; take a text of at least 10,000"):

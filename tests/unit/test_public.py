@@ -153,7 +153,7 @@ def test_a_gguf_file_loads_by_its_path_and_another_kind_of_file_is_one_sentence(
     (tmp_path / "no.gguf").write_bytes(b"<html>not found</html>")
     for name in ("cut.GGUF", "no.gguf"):
         rejected(tmp_path / name, f"{name}' is cut off, or no GGUF file; fetch it again", cache)
-    rejected(tmp_path / "mime.gguf", "there is no file .*mime.gguf; pass the path", cache)
+    rejected(tmp_path / "mime.gguf", "there is no file .*mime.gguf: did you mean .*mine.gguf.; pass the path", cache)
 
 
 @pytest.mark.parametrize(("changes", "message"), [

@@ -59,9 +59,17 @@ def test_a_shipped_model_is_ready_to_read():
 @pytest.mark.parametrize("name, message", [
     ("attn-only-9l", "there is no model 'attn-only-9l' here, and the hub is not reached; there are shipped-a, shipped-b, .*"),
     ("shiped-a", "there is no model 'shiped-a' here, and the hub is not reached: did you mean shipped-a\\?"),
+    ("runs/mine/modle", "there is no folder runs/mine/modle: did you mean .*runs/mine/model\\?"),
+    ("mine/model", "there is no folder mine/model: did you mean ../mine/model\\?"),
     ("../nowhere/model", "there is no folder ../nowhere/model; check each part of the path"),
 ])  # fmt: skip
-def test_a_name_that_is_not_found_says_what_there_is(name, message):
+def test_a_name_or_a_path_that_is_not_found_says_what_there_is_or_gives_the_right_one(
+    repository, monkeypatch, name, message
+):
+    monkeypatch.setattr("transformer_circuits.paths.ROOT", repository)
+    (repository / "mine" / "model").mkdir(parents=True)
+    (repository / "notebooks" / "runs" / "mine" / "model").mkdir(parents=True)
+    monkeypatch.chdir(repository / "notebooks")
     with pytest.raises(WeightsError, match=f"^{message}$"):
         load_model(name)
 

@@ -75,7 +75,7 @@ def folder_of(name: str) -> Path | None:
     if path.suffix.lower() != ".gguf":
         return None
     if not path.is_file():
-        raise WeightsError(f"there is no file {path}; pass the path of a GGUF file")
+        raise WeightsError(f"there is no file {path}{paths.did_you_mean(path)}; pass the path of a GGUF file")
     file = path.resolve()
     key = sha256(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())[:16]
     return _made(f"{path.stem}-{key}", str(path), lambda wheels: file)

@@ -124,8 +124,8 @@ def _fetched(name: str, *patterns: str) -> Path:
 
     if (folder := _folder(name)).is_dir():
         return folder
-    if re.match(r"[./~]|.*/.*/", name):  # no name on the hub
-        raise WeightsError(f"there is no folder {name}; check each part of the path")
+    if (meant := paths.did_you_mean(folder)) or re.match(r"[./~]|.*/.*/", name):  # no name on the hub
+        raise WeightsError(f"there is no folder {name}{meant or '; check each part of the path'}")
     try:
         return Path(snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
     except Exception as error:  # the hub's client raises its own, the HTTP library's and OSErrors
