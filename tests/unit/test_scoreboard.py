@@ -51,7 +51,7 @@ def test_every_claim_has_one_line_and_one_cell_that_leads_to_it(page):
     assert [cell["href"] for cell in page.select(".tc-cell")] == [f"#claim-{id}" for id in ledger.load_claims()]
     line = words(page.find(id="claim-Z2").summary)
     title = ledger.claim_of("Z2").title
-    assert line == f"✓ reproduced {title}. 3.1% of tokens predict themselves. chapter 2"
+    assert line == f"reproduced {title}. 3.1% of tokens predict themselves. chapter 2"
 
 
 def test_a_card_begins_with_a_plain_sentence_and_folds_its_criterion_in_words(page, text):
@@ -76,14 +76,14 @@ def test_a_card_says_what_other_models_gave(page):
 def test_a_card_says_which_condition_is_not_met_and_how_its_criterion_was_amended(page, text):
     card = page.find(id="claim-T14")
     assert UNMET in card.text and UNMET not in card.summary.text
-    assert "Noise could change this verdict" in [mark["title"] for mark in card.summary.select(".tc-mark")]
+    assert "Noise could change this verdict" in card.text and "Noise" not in card.summary.text
     amended = card.select_one("details.tc-amended")
     assert all(word in amended.text for word in ("Before.", "models of that time.", "Reason."))
     amended = [claim for claim in ledger.load_claims().values() if claim.amended]
     assert len(page.select(".tc-amended")) == len(amended)
     late = sum("A result had been seen before" in card.text for card in page.select(".tc-claim"))
     assert f"We changed {len(amended)} of these sentences later, {late} of them after" in text
-    assert sum("†" in card.summary.text for card in page.select(".tc-claim")) == late
+    assert not any(sign in card.text for card in page.select("summary") for sign in "†‡≈✓◐✗")
 
 
 def test_the_front_page_has_a_square_for_every_claim_and_three_sentences_without_marks(data):

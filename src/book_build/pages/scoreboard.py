@@ -115,15 +115,18 @@ def headlines(results: Results) -> str:
 
 
 def page(results: Results) -> str:
-    amended = [claim for claim in ledger.load_claims().values() if claim.amended]
+    claims = ledger.load_claims().values()
     identities = counted_in("identity")
     return render(
         "scoreboard.md",
         results=results,
         judged=JUDGED,
+        findings=results.tallies()[TALLIES["finding"]],
         asked=len(counted_in("question")),
-        amended=len(amended),
-        late=sum(claim.changed_late for claim in amended),
+        amended=sum(bool(claim.amended) for claim in claims),
+        late=[claim for claim in claims if claim.changed_late],
+        known=[claim for claim in claims if claim.known and not claim.changed_late],
+        noisy=[record.claim for record in results.records.values() if record.within_error],
         sections=sections(),
         identities=identities,
         hold=sum(results.verdict(claim.id) is Verdict.HOLDS for claim in identities),
