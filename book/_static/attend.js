@@ -3,10 +3,10 @@
 for (const box of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(".tc-attend"))) {
   const text = box.querySelector(".tc-attend-text"), says = box.querySelector(".tc-attend-says"),
     buttons = box.querySelectorAll("button");
-  const tokens = /** @type {HTMLElement[]} */ ([...text.children]), { heads, at } =
+  const tokens = /** @type {HTMLElement[]} */ ([...text.children]), { heads, head: first, at } =
     JSON.parse(box.querySelector("script").textContent);
   const chip = (textContent) => Object.assign(document.createElement("code"), { className: "token", textContent });
-  let head = 0, chosen = at, pointed = at;
+  let head = first, chosen = at, pointed = at;
 
   function listed() {
     const row = heads[head][pointed], most = [...row.keys()].sort((j, k) => row[k] - row[j]).slice(0, 3).filter((j) =>

@@ -20,6 +20,7 @@ def page(tmp_path, monkeypatch, watched):
     back[range(1, n), range(n - 1)] = 1
     shown = [
         widgets.explore(TOKENS, torch.stack([back, torch.eye(n)]), ["0.1", "1.2"], label='Its "attention" <b>'),
+        widgets.explore([" a", " b"], torch.eye(2).repeat(2, 1, 1), ["0.1", "1.2"], label="opens", opens=(1, 0)),
         token_table([{"token": t} for t in TOKENS]),
     ]
     script = f"<script>{(ROOT / 'book' / '_static' / 'attend.js').read_text(encoding='utf-8')}</script>"
@@ -39,6 +40,9 @@ def test_a_token_says_what_it_attends_to_in_each_head(page):
     expect(says).to_contain_text("<td attends to <td 100%")
     box.get_by_role("listbox").press("ArrowRight")
     expect(says).to_contain_text("&amp; attends to &amp; 100%")
+    other = page.get_by_role("group", name="opens")
+    expect(other.get_by_role("button", name="1.2")).to_have_attribute("aria-pressed", "true")
+    expect(other.locator(".tc-attend-says")).to_contain_text("·a attends to ·a")
     assert page.locator(".token-table td").all_inner_texts() == list(map(show_token, TOKENS))
 
 

@@ -168,14 +168,24 @@ def said(sentence: dict[str, Any]) -> dict[str, str]:
     """Return the numbers in the page's words on a text. Scores are above the mean over the text."""
     runs = sentence["runs"]
     intact, at = runs["intact"], runs["intact"]["followed"]
-    lead = {name: part[at] - sum(part) / len(part) for name, part in intact["parts"].items()}
+    leads = {
+        run: {name: part[at] - sum(part) / len(part) for name, part in runs[run]["parts"].items()}
+        for run in ("intact", "cut")
+    }
+    lead = leads["intact"]
     chance = {run: percent(dict(view["next"])[view["answer"]]) for run, view in runs.items()}
     return {
         "answer": intact["answer"],
         "asks": intact["names"][intact["at"]],
         "note": f"{lead['note']:.1f}",
         "token": f"{lead['token']:.1f}".replace("-", "−"),
+        "also": intact["also"],
+        "also_note": f"{lead['also']:.1f}",
+        "rest": f"{lead['also'] + lead['rest']:.1f}",
         "score": f"{sum(lead.values()):.1f}",
+        "cut_score": f"{sum(leads['cut'].values()):.1f}",
+        "adds": f"{intact['adds']:.1f}",
+        "cut_adds": f"{runs['cut']['adds']:.1f}",
         "attention": percent(intact["row"][at]),
         "cut_attention": percent(runs["cut"]["row"][at]),
         "chance": chance["intact"],

@@ -46,10 +46,18 @@ def live(kind: str, label: str, **numbers: object) -> HTML:
     return HTML(LIVE.format(kind=kind, label=html.escape(label), data=as_json(numbers)))
 
 
-def attended(tokens: Sequence[str], patterns: Float[Tensor, "head dest src"], names: Sequence[str], label: str) -> str:
-    """Return HTML of tokens shaded by what the pointed one attends to; at first the last one."""
+def attended(
+    tokens: Sequence[str],
+    patterns: Float[Tensor, "head dest src"],
+    names: Sequence[str],
+    label: str,
+    *,
+    opens: tuple[int, int] = (0, -1),
+) -> str:
+    """Return HTML of tokens shaded by what the pointed one attends to. `opens`: the head and the token of the start."""
     rows = [[[round(100 * a) for a in row[: i + 1]] for i, row in enumerate(head)] for head in patterns.tolist()]
-    data = as_json({"heads": rows, "at": len(tokens) - 1})
+    head, at = opens
+    data = as_json({"heads": rows, "head": head, "at": at % len(tokens)})
     box = hashlib.sha256(f"{tokens}{data}".encode()).hexdigest()[:8]  # no two on a page share an id
     chips = ""
     for i, token in enumerate(tokens):
@@ -59,19 +67,25 @@ def attended(tokens: Sequence[str], patterns: Float[Tensor, "head dest src"], na
     for layer, name in zip(layers, names):
         buttons += f'<button type="button" data-layer="{layer}" aria-pressed="false">{html.escape(name)}</button>'
     choices = f'<p class="tc-choices" role="group" aria-label="head">{buttons}</p>' if len(names) > 1 else ""
-    return ATTENDED.format(label=html.escape(label), layer=layers[0], choices=choices, text=chips, data=data)
+    return ATTENDED.format(label=html.escape(label), layer=layers[head], choices=choices, text=chips, data=data)
 
 
 def explore(
-    tokens: Sequence[str], patterns: Float[Tensor, "head dest src"], names: Sequence[str], *, label: str = ""
+    tokens: Sequence[str],
+    patterns: Float[Tensor, "head dest src"],
+    names: Sequence[str],
+    *,
+    label: str = "",
+    opens: tuple[int, int] = (0, -1),
 ) -> HTML:
     """Return the attention of heads on a text, to explore: CircuitsVis' `attention_heads` in JupyterLab and on Colab.
 
-    `names`: of the heads, such as "1.2". `label`: for those who cannot see it.
+    `names`: of the heads, such as "1.2". `label`: for those who cannot see it. `opens`: the head and the
+    token that a page shows first.
     """
     label = label or f"attention of {', '.join(names)}: point at a token"
     if os.environ.get("TRANSFORMER_CIRCUITS_BOOK") == "1":  # set by the build for its kernels
-        return HTML(attended(tokens, patterns, names, label))
+        return HTML(attended(tokens, patterns, names, label, opens=opens))
     from circuitsvis.attention import attention_heads
 
     shown = [html.escape(show_token(token)) for token in tokens]  # it makes markup of tokens
