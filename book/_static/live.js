@@ -89,19 +89,22 @@
     const box = make("div", { ariaLive: "polite" }), code = (token) =>
       make("code", { className: "token", textContent: token });
     function show(i) {
-      const { source, destinations, outs, right } = sources[i], most = (list) => Math.max(...list.map(([, x]) => x));
+      const { source, destinations, outs, right, bugs } = sources[i], most = (list) => Math.max(...list.map(([, x]) => x));
       const rows = destinations.map(([to], k) => make("tr", {}, make("th", { scope: "row" }, code(to)),
-        ...outs.map(([out], j) => make("td", { className: right[k][j] ? "right" : "bug" }, right[k][j] ? "✓" : "·",
-          make("span", { className: "tc-hidden" },
-            `${source} … ${to} → ${out}: ${right[k][j] ? "right" : "wrong, or too rare to judge"}`)))));
+        ...outs.map(([out], j) => {
+          const [kind, sign, words] = right[k][j] ? ["right", "✓", "right"] : bugs[k][j] ? ["bug", "✗", "a bug"] :
+            ["", "·", "neither"];
+          return make("td", { className: kind }, sign, make("span", { className: "tc-hidden" },
+            `${source} … ${to} → ${out}: ${words}`));
+        })));
       box.replaceChildren(make("div", { className: "tc-live-two" },
         make("div", {}, make("h4", {}, `QK: from where is ${source} attended to?`),
           bars(destinations.map(([name, x]) => [code(name), x]), most(destinations))),
         make("div", {}, make("h4", {}, `OV: what does it raise?`), bars(outs.map(([name, x]) => [code(name), x]),
           most(outs)))),
       make("p", {}, "The head cannot choose pairs: every destination on the left gets every output on the right. ",
-        "✓ marks right skip-trigrams: seen at least five times, and the source makes the output more likely. A dot ",
-        "is wrong, or too rare to judge."), make("div", { className: "tc-live-table" },
+        "✓ marks right skip-trigrams: seen at least five times, and the source makes the output more likely. ✗ ",
+        "marks bugs: never seen where they could be, and forced by two right ones. A dot is neither."), make("div", { className: "tc-live-table" },
         make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, `${source} …`),
           ...outs.map(([out]) => make("th", { scope: "col" }, code(out))))), make("tbody", {}, ...rows))));
     }

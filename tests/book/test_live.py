@@ -15,8 +15,8 @@ STATIC = ROOT / "book" / "_static"
 PICTURES = {
     "eigenvalues": live("eigenvalues", "drag two vectors", start=[[2.0, 0.5], [0.3, 1.5]]),
     "circuits": live("circuits", "choose a source", head="0.3", sources=[
-        {"source": " keep", "destinations": [[" in", 2.0], [" at", 1.0]], "outs": [[" mind", 3.0], ["<b>bay", 2.0]], "right": [[True, False], [False, True]]},
-        {"source": " two", "destinations": [[" has", 2.0]], "outs": [[" three", 3.0]], "right": [[True]]},
+        {"source": " keep", "destinations": [[" in", 2.0], [" at", 1.0]], "outs": [[" mind", 3.0], ["<b>bay", 2.0]], "right": [[True, False], [False, True]], "bugs": [[False, True], [False, False]]},
+        {"source": " two", "destinations": [[" has", 2.0]], "outs": [[" three", 3.0]], "right": [[True]], "bugs": [[False]]},
     ]),
 }  # fmt: skip
 QUESTION = """<details data-answer="64" data-chance="0.3" data-unit="%"><summary>Answer</summary>64%</details>
@@ -66,7 +66,8 @@ def test_arrow_keys_and_the_pointer_move_a_vector_and_eigenvalues_follow(page):
 def test_a_source_token_has_its_column_its_row_and_its_bugs(page):
     section = page.locator("#circuits")
     expect(section.locator("td.right")).to_have_count(2)
-    expect(section.locator("td.bug")).to_have_count(2)
+    expect(section.locator("td.bug")).to_have_count(1)
+    expect(section.locator("td.bug")).to_contain_text("✗")
     expect(section).to_contain_text("<b>bay")
     section.get_by_role("button", name="two").click()
     expect(section.locator("td")).to_have_count(1)
