@@ -279,7 +279,8 @@
     } catch (error) {
       return say(error.message, true);
     }
-    const at = nearest(film.x(BEGIN)), plays = linked && !asked().has("t") && !still.matches;
+    const plays = linked && !asked().has("t") && !still.matches;
+    const at = plays ? nearest(film.x(BEGIN)) : S() - 1;
     Object.assign(state, { at: linked ? at : state.at, head: film.start.head, text: 0, place: [...film.start.place] });
     state.at = Math.min(state.at, S() - 1);
     if (linked) fromAddress();

@@ -13,6 +13,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.transforms import offset_copy
 from numpy.typing import ArrayLike
 
 from transformer_circuits.figures.style import LABEL, WIDTH
@@ -360,7 +361,8 @@ def reached(
         look = {"va": "center", "color": color, "weight": "bold" if name in bold else "normal"}
         _name(words, (last, place), (8, 0), ax, **look)
     ax.set(xlim=(0, 1.6 * end), ylim=(places[order[-1]] + 0.6, -0.6), xticks=[0, end / 2, end])
-    ax.set_xlabel(label, loc="right")
+    ax.spines["bottom"].set_bounds(0, end)
+    ax.set_xlabel(label, loc="left")
     _name_rows(order, [*places.values()], bold, ax)
     return ax
 
@@ -403,9 +405,10 @@ def lines(
 
 
 def _name_ends(ends: Mapping[str, tuple[float, float, str]], ax: Axes) -> None:
-    """Write names at the right ends of lines, (x, y, color) each, none over another."""
+    """Write names to the right of lines that end at (x, y, color), none over another or over a longer line."""
     (low, high), (rows, *_) = ax.get_ylim(), ax.get_subplotspec().get_gridspec().get_geometry()
     height = 0.75 * 72 * ax.figure.get_figheight() / rows  # of the axes, in points
+    right = max(x for x, _, _ in ends.values())
     order = sorted(ends, key=lambda name: ends[name][1])
     wanted = np.array([(ends[name][1] - low) / (high - low) * height for name in order])
     steps = 1.3 * LABEL * np.arange(len(order))
@@ -413,4 +416,8 @@ def _name_ends(ends: Mapping[str, tuple[float, float, str]], ax: Axes) -> None:
     places -= min(max(places[-1] - height, 0), places[0])
     for name, place, at in zip(order, places, wanted):
         x, y, color = ends[name]
-        _name(name, (x, y), (8, place - at), ax, va="center", color=WORD_OF.get(color, color), weight="bold")
+        color = WORD_OF.get(color, color)
+        column = offset_copy(ax.transData, ax.figure, 8, place - at, units="points")
+        link = {"arrowstyle": "-", "linestyle": ":", "color": color, "shrinkA": 2} if x < right else None
+        look = {"va": "center", "color": color, "weight": "bold"}
+        ax.annotate(name, (x, y), (right, y), textcoords=column, arrowprops=link, **look)
