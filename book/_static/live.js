@@ -89,7 +89,8 @@
     const box = make("div", { ariaLive: "polite" }), code = (token) =>
       make("code", { className: "token", textContent: token });
     function show(i) {
-      const { source, destinations, outs, right, bugs } = sources[i], most = (list) => Math.max(...list.map(([, x]) => x));
+      const { source, destinations, outs, right, bugs } = sources[i];
+      const most = (list) => Math.max(...list.map(([, x]) => x));
       const rows = destinations.map(([to], k) => make("tr", {}, make("th", { scope: "row" }, code(to)),
         ...outs.map(([out], j) => {
           const [kind, sign, words] = right[k][j] ? ["right", "✓", "right"] : bugs[k][j] ? ["bug", "✗", "a bug"] :
@@ -104,7 +105,8 @@
           most(outs)))),
       make("p", {}, "The head cannot choose pairs: every destination on the left gets every output on the right. ",
         "✓ marks right skip-trigrams: seen at least five times, and the source makes the output more likely. ✗ ",
-        "marks bugs: never seen where they could be, and forced by two right ones. A dot is neither."), make("div", { className: "tc-live-table" },
+        "marks bugs: never seen where they could be, and forced by two right ones. A dot is neither."),
+      make("div", { className: "tc-live-table" },
         make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, `${source} …`),
           ...outs.map(([out]) => make("th", { scope: "col" }, code(out))))), make("tbody", {}, ...rows))));
     }

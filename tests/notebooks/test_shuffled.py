@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import matplotlib
 import nbformat
 import pytest
 
@@ -63,7 +64,8 @@ def test_cells_work_once_more_in_any_order(path, tmp_path):
 
 def run_twice(path: Path, folder: Path) -> list[str]:
     """Return what went wrong in a chapter whose cells ran in order, and then once more in another order."""
-    variables = os.environ | {"MPLBACKEND": "agg"}
+    # The server is one for all tests of this process, and kernels that are forked from it draw inline.
+    variables = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     forks.start_server(variables)
     out = folder / "problems.json"
     forks.start(in_a_fork, str(path), str(out), variables).join()
@@ -72,6 +74,7 @@ def run_twice(path: Path, folder: Path) -> list[str]:
 
 def in_a_fork(path: str, out: str, variables: Mapping[str, str]) -> None:
     forks.enter(variables, str(Path(path).parent))
+    matplotlib.use("agg")
     try:
         found = list(problems(Path(path)))
     except BaseException:
