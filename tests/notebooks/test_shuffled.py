@@ -62,6 +62,22 @@ def test_cells_work_once_more_in_any_order(path, tmp_path):
     assert run_twice(path, tmp_path) == []
 
 
+OF_ANOTHER_NAME = """
+assert (chances["if Zorblax came first"] != chances["if Halden came first"]).all()
+assert two.to_string(right) == "Zorblax"[-len(two.to_string(right)):]
+assert names[first_mention : first_mention + pieces] == names[-pieces:]
+"""
+
+
+def test_chapter_0_asks_for_another_name_as_it_invites_to(tmp_path):
+    chapter = nbformat.read(ROOT / "notebooks" / "00_how_to_read.ipynb", as_version=4)
+    (given,) = (cell for cell in chapter.cells if 'name, other_name = "Gramley"' in cell.source)
+    given.source = given.source.replace("Gramley", "Zorblax")
+    chapter.cells.append(nbformat.v4.new_code_cell(OF_ANOTHER_NAME))
+    nbformat.write(chapter, tmp_path / "00_zorblax.ipynb")
+    assert run_twice(tmp_path / "00_zorblax.ipynb", tmp_path) == []
+
+
 def run_twice(path: Path, folder: Path) -> list[str]:
     """Return what went wrong in a chapter whose cells ran in order, and then once more in another order."""
     # The server is one for all tests of this process, and kernels that are forked from it draw inline.
