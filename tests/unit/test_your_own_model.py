@@ -30,6 +30,8 @@ SIZES["Bert"] = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
 SIZES["Bert"]["max_position_embeddings"] = 96
 SIZES["Llama"] = {**SIZES["Bert"], "num_key_value_heads": 2}
 SIZES["Gemma2"] = SIZES["Llama"] | {"head_dim": 16, "sliding_window": 16, "attn_logit_softcapping": 5.0}
+SIZES["OPT"] = dict(hidden_size=32, word_embed_proj_dim=16, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64)
+SIZES["Falcon"] = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
 CLASSES = {
     "GPT2": "GPT2LMHeadModel",
     "OpenAIGPT": "OpenAIGPTLMHeadModel",
@@ -241,6 +243,7 @@ def test_a_start_token_can_be_chosen_and_must_be_one(make):
     ("Bert", "with attention heads in every layer, got bidirectional attention, as in an encoder; choose"),
     ("T5", "got an encoder and a decoder; choose"),
     ("attn-only-0l", "got attention in 0 of its 0 layers; choose"),
+    ("OPT", "has embeddings of 16 dimensions and a projection to the 32 of the residual stream; choose"),
     ("OpenAIGPT", "normalizes the residual stream after attention; .*; choose a model with normalization before attention"),
 ])  # fmt: skip
 def test_a_model_that_cannot_be_asked_is_one_sentence_at_the_start(kind, got, make):
@@ -257,6 +260,13 @@ def test_a_bridge_that_computes_something_else_than_transformers_is_rejected(mak
     ) as error:
         load_model(folder, "cpu")
     assert "\n" not in str(error.value) and "at most 0.001 is rounding" in str(error.value)
+
+
+def test_what_a_library_stops_at_is_named_without_a_guess(make):
+    folder = make("Falcon", new_decoder_architecture=True, num_kv_heads=2)
+    said = r"^[^\n]* could not be loaded: transformers or TransformerLens cannot read it \(.*\); choose another model$"
+    with pytest.raises(WeightsError, match=said):
+        load_model(folder, "cpu")
 
 
 @pytest.mark.parametrize("change, message", [

@@ -24,8 +24,8 @@ DRAWN = 8  # rows of random tokens over whose targets chance is averaged
 def check(model: TransformerBridge) -> None:
     """Raise WeightsError, in one sentence, unless the paper's questions can be put to the model.
 
-    It must be a decoder with attention heads in every layer, with W_Q, W_K, and W_V, that reads the residual stream
-    before it normalizes it, and with a start token (`reading.choose` chooses one).
+    It must be a decoder with attention heads in every layer, with W_Q, W_K, and W_V, that embeds into the residual
+    stream and reads it before it normalizes it, and with a start token (`reading.choose` chooses one).
     """
     cfg = model.cfg
     direction = getattr(cfg, "attention_dir", None) or "causal"
@@ -43,6 +43,9 @@ def check(model: TransformerBridge) -> None:
     first = reading.start_token(model)
     if not (hasattr(model, "QK") and hasattr(model, "OV")):
         raise WeightsError(f"{cfg.model_name!r} has attention without W_Q, W_K, and W_V; choose another model")
+    if (width := model.W_E.shape[1]) != cfg.d_model:
+        between = f"embeddings of {width} dimensions and a projection to the {cfg.d_model} of the residual stream"
+        raise WeightsError(f"{cfg.model_name!r} has {between}; choose a model that embeds into the stream itself")
     if not _normalizes_before(model, torch.full((1, 2), first, device=model.W_E.device)):
         todo = "heads then read no sum of what was written; choose a model with normalization before attention"
         raise WeightsError(f"{cfg.model_name!r} normalizes the residual stream after attention; {todo}")

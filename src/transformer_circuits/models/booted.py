@@ -80,7 +80,8 @@ def one_sentence(name: str) -> Iterator[None]:
         raise
     except Exception as error:  # of the hub's client, the HTTP library, transformers, TransformerLens
         known = (advice for words, advice in CAUSES.items() if re.search(words, str(error)))
-        todo = next(known, f"{reason(error)}; fetch it again, or choose another model")
+        unknown = f"transformers or TransformerLens cannot read it ({reason(error)}); choose another model"
+        todo = next(known, unknown)
         raise WeightsError(f"{name!r} could not be loaded: {todo}") from None
 
 
