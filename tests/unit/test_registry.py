@@ -6,12 +6,11 @@ from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
-import safetensors.torch
 import torch
 from huggingface_hub.utils import filter_repo_objects
 
 from transformer_circuits import paths
-from transformer_circuits.models import list_models, load_model
+from transformer_circuits.models import legacy, list_models, load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.reading import start_token
 from transformer_circuits.models.shards import WeightsError, save_model
@@ -75,7 +74,7 @@ def test_a_name_or_a_path_that_is_not_found_says_what_there_is_or_gives_the_righ
 
 
 @pytest.mark.parametrize("file, message", [
-    ("notes.md", "has no model .a manifest.json with its shards, or a state dict with config.json"),
+    ("notes.md", "has no model .a manifest.json with its shards, or a config.json with its model_type"),
     ("weights-00001-of-00001.safetensors", "has shards of a model without their manifest.json"),
     ("training.jsonl", "is the folder of a training; load its folder `model`"),
     ("adapter_config.json", "has only an adapter; merge it into its base model"),
@@ -142,16 +141,75 @@ def test_hub_models_that_cannot_be_loaded_are_not_fetched(hub):
     (folder / "big/llm").mkdir(parents=True)
     (folder / "big/llm/config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
     (folder / "big/llm/pytorch_model.bin").write_bytes(b"large")
-    with pytest.raises(WeightsError, match="only causal attention-only Shortformer models"):
+    with pytest.raises(WeightsError, match="big/llm has no model"):
         load_model("big/llm")
     assert fetched == ["config.json"]
 
 
-def test_a_hub_name_of_another_kind_goes_to_transformer_lens(hub, monkeypatch):
+def old(normalization: str | None) -> tuple[Transformer, dict]:
+    """Return a model with learned positions and biases, and its state dict as HookedTransformer wrote it."""
+    torch.manual_seed(5)
+    model = Transformer(ModelConfig(2, 32, 3, 8, 50, 20, normalization))
+    for linear in model.modules():
+        if isinstance(linear, torch.nn.Linear):
+            linear.bias = torch.nn.Parameter(torch.randn(linear.out_features))
+    model.requires_grad_(False).pos.weight.normal_(std=0.3)
+    state = {"embed.W_E": model.tok_embed.weight, "pos_embed.W_pos": model.pos.weight}
+    state |= {"unembed.W_U": model.head.weight.T, "unembed.b_U": model.head.bias}
+    norms = {"ln_final": model.ln_out}
+    for i, layer in enumerate(model.layers):
+        at, O = f"blocks.{i}.attn", layer.attn.o
+        state |= {f"{at}.mask": torch.ones(20, 20).tril().bool(), f"{at}.IGNORE": torch.tensor(-1e5)}
+        for name in "QKV":
+            linear = getattr(layer.attn, name.lower())
+            state[f"{at}.W_{name}"] = linear.weight.unflatten(0, (3, 8)).mT
+            state[f"{at}.b_{name}"] = linear.bias.unflatten(0, (3, 8))
+        state |= {f"{at}.W_O": O.weight.T.unflatten(0, (3, 8)), f"{at}.b_O": O.bias}
+        norms[f"blocks.{i}.ln1"] = layer.ln1
+    for name, norm in norms.items() if normalization else ():
+        state |= {f"{name}.w": norm.weight.normal_(mean=1), f"{name}.b": norm.bias.normal_()}
+    return model, state
+
+
+def write_old(folder, state, settings=None, file="model_final.pth"):
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(state, folder / file)
+    if settings is not None:
+        (folder / "config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize("name, normalization", [*zip(legacy.SHORTFORMERS, (None, "LN"))])
+def test_the_hubs_old_shortformers_compute_what_they_computed(hub, name, normalization):
+    folder, fetched = hub
+    model, state = old(normalization)
+    settings = normalization and {"normalization": normalization, "tokenizer_name": "none/such", "lr": 1e-3}
+    file = legacy.SHORTFORMERS[name]
+    write_old(folder / name, state, settings, file)
+    write_old(folder / name / "checkpoints", state, file="early.pth")
+    bridge = load_model(name, "cpu")
+    torch.testing.assert_close(bridge(TOKENS), model(TOKENS), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(bridge.W_pos, state["pos_embed.W_pos"])
+    assert [*{*fetched} - {"config.json"}] == [file]
+
+
+def test_half_an_old_shortformer_is_rejected_and_code_in_one_is_not_run(hub):
+    name, file = next(iter(legacy.SHORTFORMERS.items()))
+    _, state = old(None)
+    del state["blocks.1.attn.W_K"]
+    folder = write_old(hub[0] / name, state, file=file)
+    with pytest.raises(WeightsError, match="do not fit its configuration: .*Missing.*layers.1.attn.k.weight"):
+        load_model(name)
+    (folder / file).write_bytes(b"cbuiltins\nexec\n(S'raise SystemExit'\ntR.")  # a pickle that runs it
+    with pytest.raises(WeightsError, match=r"^[^\n]*is not a .*state dict[^\n]*$"):
+        load_model(name)
+
+
+def test_other_old_models_of_the_hub_go_to_transformer_lens(hub, monkeypatch):
     name, (_, state) = "NeelNanda/Some_Model", old("LN")
     settings = dict(d_model=32, n_layers=2, d_mlp=64, n_heads=3, d_head=8, n_ctx=20, d_vocab=50)
     settings |= {"act_fn": "gelu", "attn_only": True, "shortformer_pos": False, "normalization": "LN"}
-    folder = write_old(hub[0] / name, state, settings, "model_final.pth")
+    folder = write_old(hub[0] / name, state, settings)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repo, file: str(folder / file))
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_: ["model_final.pth"])
     bridge = load_model(name, "cpu")
@@ -171,86 +229,3 @@ def test_what_transformer_lens_cannot_load_is_one_sentence_and_code_in_a_folder_
     (tmp_path / "own.py").write_text("raise SystemExit('remote code ran')")
     with pytest.raises(WeightsError, match=rf"^[^\n]*' could not be loaded: {said}[^\n]*$"):
         load_model(tmp_path)
-
-
-OLD = dict(positional_embedding_type="shortformer", normalization_type=None, attn_only=True, d_head=8)
-OLD["attn_scale"] = 8**0.5
-
-
-def old(normalization: str | None = None, n_layers: int = 2, biases: bool = False) -> tuple[Transformer, dict]:
-    """Return a model with learned positions, and its state dict as HookedTransformer wrote it."""
-    torch.manual_seed(5)
-    model = Transformer(ModelConfig(n_layers, 32, 3, 8, 50, 20, normalization and "LN"))
-    for linear in model.modules():
-        if isinstance(linear, torch.nn.Linear):
-            linear.bias = torch.nn.Parameter(biases * torch.randn(linear.out_features))
-    model.requires_grad_(False).pos.weight.normal_(std=0.3)
-    state = {"embed.W_E": model.tok_embed.weight, "pos_embed.W_pos": model.pos.weight}
-    state |= {"unembed.W_U": model.head.weight.T, "unembed.b_U": model.head.bias}
-    norms = {"ln_final": model.ln_out}
-    for i, layer in enumerate(model.layers):
-        at, O = f"blocks.{i}.attn", layer.attn.o
-        state |= {f"{at}.mask": torch.ones(20, 20).tril().bool(), f"{at}.IGNORE": torch.tensor(-1e5)}
-        for name in "QKV":
-            linear = getattr(layer.attn, name.lower())
-            state[f"{at}.W_{name}"] = linear.weight.unflatten(0, (3, 8)).mT
-            state[f"{at}.b_{name}"] = linear.bias.unflatten(0, (3, 8))
-        state |= {f"{at}.W_O": O.weight.T.unflatten(0, (3, 8)), f"{at}.b_O": O.bias}
-        norms[f"blocks.{i}.ln1"] = layer.ln1
-    for name, norm in norms.items() if normalization == "LN" else ():  # "LNPre" has neither gain nor bias
-        state |= {f"{name}.w": norm.weight.normal_(mean=1), f"{name}.b": norm.bias.normal_()}
-    return model, state
-
-
-def write_old(folder, state, settings=OLD, file="model.safetensors"):
-    folder.mkdir(parents=True)
-    if file.endswith(".safetensors"):
-        state = {key: tensor.contiguous() for key, tensor in state.items()}
-        safetensors.torch.save_file(state, folder / file)
-    else:
-        torch.save(state, folder / file)
-    if settings is not None:
-        (folder / "config.json").write_text(json.dumps(settings))
-    return folder
-
-
-@pytest.mark.parametrize("file, normalization, biases, names", [
-    ("model.safetensors", "LNPre", True, {}),
-    # the training code's own names, and settings of a run that change nothing:
-    ("model_final.pth", "LN", True, {"shortformer_pos": True, "normalization": "LN", "lr": 1e-3, "act_fn": "gelu"}),
-])  # fmt: skip
-def test_old_checkpoints_compute_what_they_computed(tmp_path, file, normalization, biases, names):
-    model, state = old(normalization, biases=biases)
-    settings = {"attn_only": True, **names} if names else OLD | {"normalization_type": normalization}
-    folder = write_old(tmp_path / "checkpoint", state, settings, file)
-    if names:  # what a training run leaves beside its final state
-        torch.save({}, folder / "model_init.pth")
-    bridge = load_model(folder, "cpu")
-    torch.testing.assert_close(bridge(TOKENS), model(TOKENS), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(bridge.W_pos, state["pos_embed.W_pos"])
-
-
-@pytest.mark.parametrize("tensors, settings, message", [
-    ({}, {"attn_scale": 1.0}, "has attn_scale = 1.0; the loader supports only causal"),
-    ({"blocks.1.attn.W_K": None}, {}, "do not fit its configuration: .*Missing.*layers.1.attn.k.weight"),
-])  # fmt: skip
-def test_an_old_checkpoint_that_is_another_model_is_rejected_by_name(tmp_path, tensors, settings, message):
-    state = {key: tensor for key, tensor in (old()[1] | tensors).items() if tensor is not None}
-    with pytest.raises(WeightsError, match=message):
-        load_model(write_old(tmp_path / "old", state, OLD | settings))
-
-
-def test_code_in_an_old_checkpoint_is_not_run(tmp_path):
-    folder = write_old(tmp_path / "old", old()[1], file="model.pth")
-    (folder / "model.pth").write_bytes(b"cbuiltins\nexec\n(S'raise SystemExit'\ntR.")  # a pickle that runs it
-    with pytest.raises(WeightsError, match=r"^[^\n]*is not a .*state dict[^\n]*$"):
-        load_model(folder)
-
-
-def test_a_published_checkpoint_without_config_is_known_by_its_hub_name(hub):
-    folder, fetched = hub
-    name, (model, state) = "callummcdougall/attn_only_2L_half", old()
-    write_old(folder / name, state, settings=None, file="attn_only_2L_half.pth")
-    write_old(folder / name / "checkpoints", state, settings=None, file="early.pth")
-    torch.testing.assert_close(load_model(name, "cpu")(TOKENS), model(TOKENS), rtol=1e-4, atol=1e-5)
-    assert fetched == ["attn_only_2L_half.pth"]

@@ -1,26 +1,26 @@
 """Names of models, and how their weights are found."""
 
-from __future__ import annotations
-
 import difflib
 import io
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import huggingface_hub
 import numpy as np
+import pandas as pd
 import torch
+from huggingface_hub.errors import RepositoryNotFoundError
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources.tl_legacy import TL_LEGACY_PREFIXES
+from transformers import PreTrainedTokenizerFast
 
 from .. import paths
-from . import legacy, public, release
+from . import booted, legacy, public, release
+from .bridge import wrap
 from .shards import FILM, MANIFEST, SHARDS, TOKENIZER, WeightsError, read_manifest, read_model, sha256, verified
 from .tokenizer import as_pretrained
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from transformer_lens.model_bridge import TransformerBridge
-    from transformers import PreTrainedTokenizerFast
 
 # What a folder may have in place of a model, and what to do.
 INSTEAD = {
@@ -44,19 +44,14 @@ def load_model(
     """Return the model called `name` as a TransformerBridge with tokenizer, without gradients, weights as published.
 
     `name`: a model in `weights/` (without a clone, that of the release, fetched once), a public one (`public.MODELS`:
-    fetched once), a GGUF file, a folder, or a name on the Hugging Face hub ("gpt2", "owner/name"), with a manifest and
-    shards (`shards`), an old TransformerLens checkpoint (Shortformer ones: `legacy`), or a model of the transformers
-    library. `device`: None takes CUDA where there is one. A model whose tokenizer is not known has None (set
-    `bridge.tokenizer`).
+    fetched once), a GGUF file, a folder, or a name on the Hugging Face hub ("gpt2", "owner/name") of a model with a
+    manifest and shards (`shards`) or of the transformers library. The hub's old checkpoints of TransformerLens load by
+    name too (Shortformers: `legacy`). `device`: None takes CUDA where there is one. A model whose tokenizer is not
+    known has None (set `bridge.tokenizer`).
 
     Raises WeightsError, in one sentence, for an unknown name, for missing, unexpected, damaged, or unsuitable weights,
     for NaN and infinity, and for a tokenizer that is not the model's.
     """
-    from transformer_lens.model_bridge.sources.tl_legacy import TL_LEGACY_PREFIXES  # slow
-
-    from . import booted
-    from .bridge import wrap
-
     name, device = str(name), torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and not torch.cuda.is_available():
         raise WeightsError("there is no GPU that PyTorch can use (CUDA) here; leave `device` out, or pass 'cpu'")
@@ -64,26 +59,19 @@ def load_model(
         model = booted.boot(str(read), device, dtype)
         model.cfg.model_name = name
         return model
-    local = _folder(name).is_dir()
     folder = _fetched(name, MANIFEST, "config.json", TOKENIZER)  # weights follow once it is known how to load them
     config = folder / "config.json"
     if (folder / MANIFEST).is_file():
         model, about = read_model(_fetched(name, SHARDS))
         name, tokenizer = about["name"], _tokenizer(folder, about)
     elif config.is_file() and b'"model_type"' in config.read_bytes():  # of the transformers library
-        return booted.boot(str(folder) if local else name, device, dtype)
+        return booted.boot(str(folder) if _folder(name).is_dir() else name, device, dtype)
+    elif name in legacy.SHORTFORMERS:
+        model, tokenizer = legacy.read(_fetched(name, legacy.SHORTFORMERS[name]), name)
+    elif name.startswith(TL_LEGACY_PREFIXES):
+        return booted.boot_old(name, device, dtype)
     else:
-        if local:
-            _check_that_it_is_a_model(folder)
-        try:
-            settings = legacy.read_settings(folder, name)
-        except WeightsError:  # not a Shortformer
-            if not name.startswith(TL_LEGACY_PREFIXES):
-                raise
-            return booted.boot_old(name, device, dtype)
-        _fetched(name, *(f"*{suffix}" for suffix in legacy.SUFFIXES))
-        model = legacy.read(folder, settings["normalization_type"])
-        tokenizer = _named(settings.get("tokenizer_name"))
+        raise WeightsError(f"{name} {_instead_of_a_model(folder)}")
     return wrap(model.to(device=device, dtype=dtype).eval().requires_grad_(False), tokenizer, name)
 
 
@@ -94,8 +82,6 @@ def manifest(name: str) -> dict[str, Any]:
 
 def training_log(name: str) -> pd.DataFrame:
     """Return the log of a model's training (`training.evaluation.Evaluation`), by snapshot."""
-    import pandas as pd  # not needed to load a model
-
     header, *rows = (_folder(name) / "training.jsonl").read_text(encoding="utf8").splitlines()
     return pd.DataFrame([json.loads(row) for row in rows])
 
@@ -119,15 +105,12 @@ def _folder(name: str) -> Path:
 
 def _fetched(name: str, *patterns: str) -> Path:
     """Return a model's folder; that of a hub repository with these files (in subfolders are other checkpoints)."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import RepositoryNotFoundError
-
     if (folder := _folder(name)).is_dir():
         return folder
     if (meant := paths.did_you_mean(folder)) or re.match(r"[./~]|.*/.*/", name):  # no name on the hub
         raise WeightsError(f"there is no folder {name}{meant or '; check each part of the path'}")
     try:
-        return Path(snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
     except Exception as error:  # the hub's client raises its own, the HTTP library's and OSErrors
         not_there = isinstance(error, RepositoryNotFoundError)
         hub = "the hub has none of this name" if not_there else "the hub is not reached"
@@ -139,13 +122,10 @@ def _fetched(name: str, *patterns: str) -> Path:
         raise WeightsError(f"there is no model {name!r} here, and {hub}{meant}") from None
 
 
-def _check_that_it_is_a_model(folder: Path) -> None:
-    """Raise WeightsError that says what a folder has instead, unless it has a state dict."""
-    for pattern, todo in INSTEAD.items():
-        if any(folder.glob(pattern)):
-            raise WeightsError(f"{folder} {todo}")
-    if not any(path.suffix in legacy.SUFFIXES for path in folder.iterdir()):
-        raise WeightsError(f"{folder} has no model (a {MANIFEST} with its shards, or a state dict with config.json)")
+def _instead_of_a_model(folder: Path) -> str:
+    """Return what a folder has in place of a model, and what to do."""
+    known = (todo for pattern, todo in INSTEAD.items() if any(folder.glob(pattern)))
+    return next(known, f"has no model (a {MANIFEST} with its shards, or a config.json with its model_type)")
 
 
 def _tokenizer(folder: Path, about: dict[str, Any]) -> PreTrainedTokenizerFast | None:
@@ -160,13 +140,3 @@ def _tokenizer(folder: Path, about: dict[str, Any]) -> PreTrainedTokenizerFast |
         todo = "fetch it again, or put the right one into that folder"
         raise WeightsError(f"{file} is not the tokenizer that {folder} was trained with; {todo}")
     return tokenizer
-
-
-def _named(name: str | None) -> PreTrainedTokenizerFast | None:
-    """Return the tokenizer that an old checkpoint names; None where it names none, or where it is not available."""
-    from transformers import AutoTokenizer  # slow
-
-    try:
-        return AutoTokenizer.from_pretrained(name) if name else None
-    except (OSError, ValueError):  # no network
-        return None
