@@ -18,10 +18,8 @@ from . import reading, release
 from .shards import TOKENIZER, WeightsError, reason
 from .tokenizer import as_pretrained
 
-# Buffers of old checkpoints that hold no weights: causal masks, masked values, rotations and numbers of positions.
-CONSTANT = re.compile(
-    r"\.(attn|attention)\.(bias|masked_bias)$|\.rotary_emb\.(inv_freq|cos_cached|sin_cached)$|\.position_ids$"
-)
+# Buffers of old checkpoints that hold no weights, and that transformers does not pass over: causal masks.
+CONSTANT = re.compile(r"\.(attn|attention)\.(bias|masked_bias)$")
 # What libraries say, and what it means for a reader.
 CAUSES = {
     "custom code": "it needs code of its own, which is not run here; choose a model of a common architecture",
