@@ -12,7 +12,6 @@ from .architecture import BOS, Transformer
 from .shards import WeightsError
 
 SAMPLE = "It was a bright cold day in April, and the clocks were striking thirteen."
-MOSTLY = 0.5  # fraction of unknown tokens from which on a tokenizer does not read a text
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,8 @@ def decide(d_vocab: int, tokenizer: Any = None, config: Any = None, start: int |
             why_random = f"its tokenizer has {len(tokenizer):,} tokens and its vocabulary {d_vocab:,}"
             tokenizer = None
         else:
-            ids, why_random = ordinary or ids, _cannot_read(tokenizer)
+            ids = ordinary or ids
+            why_random = None if _reads_english(tokenizer) else "its tokenizer does not know English text"
     if start is None:
         start = next((token for token in _start_tokens(tokenizer, config) if token in range(d_vocab)), None)
     drawn = [token for token in ids if token != start]
@@ -86,16 +86,13 @@ def decide(d_vocab: int, tokenizer: Any = None, config: Any = None, start: int |
     return Reading(start, torch.tensor(drawn), not why_random, "; ".join(words))
 
 
-def _cannot_read(tokenizer: Any) -> str:
-    """Return why a tokenizer cannot read English text; nothing if it can."""
+def _reads_english(tokenizer: Any) -> bool:
+    """Return whether a tokenizer gives tokens for English text, most of them known."""
     try:
         ids = tokenizer(SAMPLE, add_special_tokens=False)["input_ids"]
     except Exception:  # the library raises nothing more particular for a word that it does not have
-        ids = []
-    if not ids:
-        return "its tokenizer gives no tokens for English text"
-    mostly_unknown = ids.count(tokenizer.unk_token_id) > MOSTLY * len(ids)
-    return f"its tokenizer gives mostly {tokenizer.unk_token} for English text" if mostly_unknown else ""
+        return False
+    return bool(ids) and ids.count(tokenizer.unk_token_id) <= len(ids) / 2
 
 
 def _start_tokens(tokenizer: Any, config: Any) -> list[int]:
