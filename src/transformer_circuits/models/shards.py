@@ -71,18 +71,18 @@ def save_model(
 
 
 def shrink(folder: str | Path) -> None:
-    """Rewrite the model in `folder` in 8 bits a weight: for models that are only compared with. Vectors: float16."""
+    """Rewrite the model in `folder` in `eight_bits` a weight: for models that are only compared with."""
     model, manifest = read_model(folder)
-    weights = _stored(model)
-    matrices = {key: weight for key, weight in weights.items() if weight.ndim == 2}
-    vectors = {key: weight for key, weight in weights.items() if weight.ndim == 1}
-    _write(Path(folder), manifest | {"dtype": "int8"}, eight_bits(matrices) | _half_precision(vectors))
+    _write(Path(folder), manifest | {"dtype": "int8"}, eight_bits(_stored(model)))
 
 
-def eight_bits(matrices: dict[str, Float[Tensor, "row column"]]) -> dict[str, Tensor]:
-    """Return matrices in 8 bits: whole numbers from -127 to 127, and as `KEY.step` what 1 stands for in each row."""
-    stored = {}
-    for key, matrix in matrices.items():
+def eight_bits(weights: dict[str, Float[Tensor, "..."]]) -> dict[str, Tensor]:
+    """Return matrices in 8 bits: whole numbers from -127 to 127, and as `KEY.step` what 1 stands for in each row.
+    Vectors are in float16."""
+    stored = _half_precision({key: weight for key, weight in weights.items() if weight.ndim == 1})
+    for key, matrix in weights.items():
+        if key in stored:
+            continue
         step = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
         stored |= {key: (matrix / step).round().to("cpu", torch.int8), key + STEP: step.cpu()}
     return stored
