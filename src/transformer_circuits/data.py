@@ -30,20 +30,20 @@ SHORTEST_TEXT = 10_000  # characters of a reader's text: 16 windows of some leng
 
 
 def load_tokenizer() -> PreTrainedTokenizerFast:
-    """The family's tokenizer: byte-level BPE, 4,096 tokens, token 0 `<|start|>`, which it puts first."""
+    """Return the family's tokenizer: byte-level BPE, 4,096 tokens, token 0 `<|start|>`, which it puts first."""
     return as_pretrained(data_file("tokenizer.json"))
 
 
 @functools.cache
 def vocabulary() -> tuple[str, ...]:
-    """The string of every token, by id. Bytes that are no text by themselves appear as the replacement character."""
+    """Return the string of every token, by id. Bytes that are no text alone appear as the replacement character."""
     tokenizer = load_tokenizer()
     return tuple(tokenizer.batch_decode([[i] for i in range(len(tokenizer))]))
 
 
 @functools.cache
 def held_out_tokens(d_vocab: int = D_VOCAB) -> np.ndarray:
-    """All held-out documents, one after another, each with the start token first."""
+    """Return all held-out documents, one after another, each with the start token first."""
     tokens = np.load(data_file("held_out.npz"))["tokens"]
     if d_vocab == D_VOCAB:
         return tokens
@@ -52,7 +52,7 @@ def held_out_tokens(d_vocab: int = D_VOCAB) -> np.ndarray:
 
 
 def held_out_windows(n: int, n_ctx: int, d_vocab: int = D_VOCAB) -> Int[Tensor, "window pos"]:
-    """`n` windows of held-out text, evenly spaced: the start token, then `n_ctx` tokens; pos = n_ctx + 1.
+    """Return `n` windows of held-out text, evenly spaced: the start token, then `n_ctx` tokens; pos = n_ctx + 1.
 
     A smaller vocabulary (`models.tokenizer`) reads the same text cut finer. Raises ValueError if there is not so much.
     """
@@ -66,7 +66,7 @@ def held_out_windows(n: int, n_ctx: int, d_vocab: int = D_VOCAB) -> Int[Tensor, 
 
 
 def held_out_documents() -> list[tuple[dict[str, str | int], Int[Tensor, "pos"]]]:
-    """Every held-out document with its source, kind, path and number of tokens; the start token comes first."""
+    """Return every held-out document with its source, kind, path and number of tokens; the start token comes first."""
     listing = json.loads(data_file("held_out_documents.json").read_text())
     parts = np.split(held_out_tokens(), np.cumsum([row["tokens"] for row in listing])[:-1])
     return [(row, torch.from_numpy(part.astype(np.int64))) for row, part in zip(listing, parts, strict=True)]
@@ -86,7 +86,7 @@ class BigramCounts:
         return torch.repeat_interleave(torch.arange(len(self.row_start) - 1), self.row_start.diff())
 
     def dense(self, tokens: Int[Tensor, "row"]) -> Float[Tensor, "row d_vocab"]:
-        """Counts of all successors for some tokens."""
+        """Return the counts of all successors for some tokens."""
         d_vocab = len(self.row_start) - 1
         table = sparse.csr_array((self.count, self.following, self.row_start), shape=(d_vocab, d_vocab))
         return torch.from_numpy(table[tokens.tolist()].toarray()).float()
@@ -94,7 +94,7 @@ class BigramCounts:
 
 @functools.cache
 def bigram_counts() -> BigramCounts:
-    """The complete table of the training text, every pair that occurs."""
+    """Return the complete table of the training text, every pair that occurs."""
     stored = np.load(data_file("bigrams.npz"))  # made by `book_tools.corpus.count_bigrams`
     values = {name: stored[name].astype(np.int64) for name in ("gap", "count")}
     for name, part in values.items():
@@ -105,14 +105,14 @@ def bigram_counts() -> BigramCounts:
 
 
 def small_run(name: str) -> tuple[np.ndarray, dict[str, Tensor]]:
-    """One of chapter 15's trainings (`make small-runs`): loss and right first guesses, [step, 2]; some weights."""
+    """Return one of chapter 15's trainings (`make small-runs`): loss and right guesses, [step, 2]; some weights."""
     stored = load_file(data_file(SMALL_RUNS)).items()
     weights = full_precision({key.partition("/")[2]: part for key, part in stored if key.startswith(f"{name}/")})
     return weights.pop("log").numpy(), weights
 
 
 def own_text(place: str | Path) -> str:
-    """A text of the reader's: a file, a folder of text files, or the held-out side of a corpus folder (`make corpus`).
+    """Return a text of the reader's: a file, a folder of text files, or the held-out side of a corpus folder.
 
     Raises ValueError, in one sentence, for a place that is not there, and for a text that is too short.
     """
@@ -133,7 +133,7 @@ def own_text(place: str | Path) -> str:
 
 
 def passage(name: str) -> str:
-    """A short held-out text, by name. Raises ValueError that lists the names."""
+    """Return a short held-out text, by name. Raises ValueError that lists the names."""
     passages = {path.stem: path for path in sorted(data_file("passages").glob("*.txt"))}
     if name not in passages:
         raise ValueError(f"there is no passage {name!r}; there are: {', '.join(passages)}")

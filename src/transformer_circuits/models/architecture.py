@@ -57,7 +57,7 @@ class ModelConfig:
 
 
 def sinusoids(n_ctx: int, d_model: int) -> Tensor:
-    """Sinusoids [n_ctx, d_model] (Vaswani et al. 2017): sines, then cosines, of 2 pi to 10,000 * 2 pi tokens."""
+    """Return sinusoids [n_ctx, d_model] (Vaswani et al. 2017): sines, then cosines, of 2 pi to 10,000 * 2 pi tokens."""
     pairs = (d_model + 1) // 2
     rates = torch.exp(torch.arange(pairs, dtype=torch.float64) * (-2 * math.log(10_000) / d_model))
     angles = torch.arange(n_ctx, dtype=torch.float64)[:, None] * rates
@@ -65,7 +65,7 @@ def sinusoids(n_ctx: int, d_model: int) -> Tensor:
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Softmax attention of each position to itself and those before it; q, k, v: [batch, head, position, d_head]."""
+    """Return z: values averaged by causal softmax attention; q, k, v, and z: [batch, head, position, d_head]."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
@@ -152,7 +152,7 @@ class Transformer(nn.Module):
         self.initialize()
 
     def initialize(self) -> None:
-        """Scales at which induction heads form early; embeddings are as large as the sinusoids."""
+        """Draw weights at scales at which induction heads form early; embeddings are as large as the sinusoids."""
         std = dict(tok_embed=0.3, q=0.5, k=0.5, v=0.5, o=0.3, head=0.02, fc_in=1.0, fc_out=0.3)
         for name, module in self.named_modules():
             kind = name.rpartition(".")[2]
@@ -164,11 +164,11 @@ class Transformer(nn.Module):
 
     @property
     def W_pos(self) -> Tensor:
-        """Position embeddings [n_ctx, d_model]."""
+        """Return position embeddings [n_ctx, d_model]."""
         return self.pos.weight
 
     def start(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """What the stream starts as, [batch, position, d_model], and what W_Q and W_K see added to it in each layer."""
+        """Return what the stream starts as, [batch, position, d_model], and what W_Q and W_K see added to it."""
         embedding = self.tok_embed(tokens)
         positions = self.pos(torch.arange(tokens.shape[-1], device=tokens.device)[None])
         if self.config.standard_positions:
@@ -176,7 +176,7 @@ class Transformer(nn.Module):
         return embedding, positions
 
     def residual_stream(self, tokens: Tensor) -> Tensor:
-        """The final residual stream [batch, position, d_model], before W_U. Raises ValueError for a bad length."""
+        """Return the final stream [batch, position, d_model], before W_U. Raises ValueError for a bad length."""
         n = tokens.shape[-1]
         if not 0 < n <= self.config.n_ctx:
             raise ValueError(f"a prompt must have 1 to {self.config.n_ctx} tokens, this one has {n}")
@@ -188,7 +188,7 @@ class Transformer(nn.Module):
     def forward(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, inputs_embeds: Tensor | None = None
     ) -> Tensor:
-        """The last two arguments are there because TransformerLens passes them; ValueError where they would matter."""
+        """Return the logits. TransformerLens passes the last two arguments: ValueError where they would matter."""
         if input_ids is None:
             raise ValueError(f"a prompt must be 1 to {self.config.n_ctx} token ids, not empty, nor floats")
         if attention_mask is not None and not attention_mask.all():

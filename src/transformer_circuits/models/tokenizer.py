@@ -4,33 +4,27 @@ BPE learns its merges one after the other. A merge only joins older tokens, and 
 text in the smaller vocabulary is that in the larger one with later tokens undone.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 from .architecture import BOS
 from .shards import TOKENIZER, WeightsError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 START = "<|start|>"  # the text of token BOS
 REPORT = "report.json"  # of a corpus folder: written last, so a folder with a tokenizer and without it is not whole
 
 
 def as_pretrained(path: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer in a `tokenizer.json`, which prepends `<|start|>` exactly once: its bos, eos and pad token. Raises
-    WeightsError for a file that is missing or holds no tokenizer."""
-    from transformers import PreTrainedTokenizerFast  # slow
-
+    """Return the tokenizer in a `tokenizer.json`, with `<|start|>`, its bos, eos and pad token, before each text.
+    Raises WeightsError for a file that is missing or holds no tokenizer."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more particular
@@ -49,7 +43,7 @@ def as_pretrained(path: Path) -> PreTrainedTokenizerFast:
 
 
 def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
-    """The content of `tokenizer.json` with its first `d_vocab` tokens. Raises ValueError if they are none."""
+    """Return the content of `tokenizer.json` with its first `d_vocab` tokens. Raises ValueError if they are none."""
     _parts(tokenizer, d_vocab)
     model = tokenizer["model"]
     vocab = {token: i for token, i in model["vocab"].items() if i < d_vocab}
@@ -58,7 +52,7 @@ def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
 
 
 def narrow(tokens: np.ndarray, tokenizer: dict[str, Any], d_vocab: int) -> np.ndarray:
-    """Tokens of `tokenizer` in its first `d_vocab` tokens: each as it is, or as the parts that it was made of."""
+    """Return tokens of `tokenizer` in its first `d_vocab` tokens: each as it is, or as the parts it was made of."""
     parts = _parts(tokenizer, d_vocab)
 
     @functools.cache
@@ -76,8 +70,8 @@ def narrow(tokens: np.ndarray, tokenizer: dict[str, Any], d_vocab: int) -> np.nd
 
 
 def packed(folder: Path, side: str, d_vocab: int) -> Path:
-    """The file of packed tokens in a corpus folder, `side` "train" or "held_out", for a model of `d_vocab` tokens; made
-    from that of the folder's tokenizer, where this has more tokens, and kept until that is a newer one."""
+    """Return the file of a corpus folder with the tokens of one `side`, "train" or "held_out", for a model of `d_vocab`
+    tokens; made from that of the folder's tokenizer, where this has more tokens, and kept until that is newer."""
     whole, tokenizer = folder / f"{side}.npy", _read(folder)
     if tokenizer is None or len(tokenizer["model"]["vocab"]) <= d_vocab or not whole.exists():
         return whole
@@ -90,7 +84,7 @@ def packed(folder: Path, side: str, d_vocab: int) -> Path:
 
 
 def compact(tokenizer: dict[str, Any]) -> str:
-    """The text of a `tokenizer.json` as it is shipped, so that its checksum is the same wherever it was made."""
+    """Return the text of a `tokenizer.json` as it is shipped, so that its checksum is the same wherever it was made."""
     return json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -114,7 +108,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 
 def _parts(tokenizer: dict[str, Any], d_vocab: int) -> dict[int, tuple[int, int]]:
-    """The two older tokens that each token was made of; ValueError if the first `d_vocab` are no tokenizer."""
+    """Return which two older tokens each token was made of. Raises ValueError if the first `d_vocab` are none."""
     vocab = tokenizer["model"]["vocab"]
     parts: dict[int, tuple[int, int]] = {}
     for left, right in tokenizer["model"]["merges"]:
