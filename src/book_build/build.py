@@ -26,9 +26,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import filelock
 import nbformat
@@ -36,11 +35,13 @@ import yaml
 from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal
 from nbformat import NotebookNode
+from sphinx_external_toc.parsing import parse_toc_yaml
 
 from book_build import forks
 from book_build.pages import paper_figures, scoreboard
 from book_build.store import RESULTS, BuildError, Store, digest, sha256, write_whole
-from transformer_circuits.claims import ledger, show
+from transformer_circuits.claims import Record, show
+from transformer_circuits.claims.ledger import load_claims
 from transformer_circuits.paths import ROOT
 
 CONTENTS = "_toc.yml"
@@ -56,27 +57,15 @@ IN_BUILD = {"TRANSFORMER_CIRCUITS_BOOK": "1"}  # environment of notebooks, and o
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 
 
-def contents(root: Path) -> Iterator[dict[str, str]]:
-    """Return the entries of the table of contents that name a file, in reading order."""
-
-    def below(part: dict[str, Any]) -> Iterator[dict[str, str]]:
-        if "file" in part:
-            yield part
-        for key in ("parts", "chapters", "sections"):
-            for child in part.get(key, []):
-                yield from below(child)
-
-    listed = yaml.safe_load((root / CONTENTS).read_text(encoding="utf-8"))
-    return below({"file": listed["root"], **listed})
-
-
-def files(root: Path) -> list[str]:
-    """Return every file that the table of contents names, without suffix, in reading order."""
-    return [entry["file"] for entry in contents(root)]
+def titles(root: Path) -> dict[str, str]:
+    """Return the title of each page in the table of contents, by its file without suffix; not of those that a glob
+    stands for."""
+    listed = parse_toc_yaml(root / CONTENTS)
+    return {name: listed[name].title or "" for name in listed}
 
 
 def notebooks(root: Path) -> list[Path]:
-    return [path for name in files(root) if (path := root / f"{name}.ipynb").is_file()]
+    return [path for name in titles(root) if (path := root / f"{name}.ipynb").is_file()]
 
 
 def locked(root: Path) -> contextlib.AbstractContextManager:
@@ -185,7 +174,7 @@ def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> dict[Pa
     store, chosen = Store(root), chosen or notebooks(root)
     todo = [path for path in chosen if executed(store, path) is None]
     todo.sort(key=lambda path: -path.stat().st_size)  # a guess at what takes long: no long one is the last to begin
-    generated = [root / f"{name}.md" for name in files(root) if pages and name in GENERATED]
+    generated = [root / f"{name}.md" for name in GENERATED if pages and name in titles(root)]
     jobs = [*(page for page in generated if store.find(page.stem) is None), *todo]
     if jobs:
         forks.start_server(variables(root))
@@ -219,27 +208,29 @@ def store_outputs(root: Path) -> None:
 # ---- what jupyter-book reads -----------------------------------------------------------------------------------------
 
 
-def records(executed: Mapping[Path, NotebookNode]) -> dict[str, list[ledger.Record]]:
+def records(executed: Mapping[Path, NotebookNode]) -> dict[str, list[Record]]:
     """Return the records of claims by notebook. Raises BuildError if a claim is recorded twice."""
     found = {path.stem: list(show.records_in(notebook)) for path, notebook in executed.items()}
-    if wrong := ledger.problems(found):
-        raise BuildError(" ".join(wrong))
+    owner: dict[str, str] = {}
+    for notebook, listed in found.items():
+        for record in listed:
+            if record.id in owner:
+                raise BuildError(f"{record.id} is recorded by both {owner[record.id]} and {notebook}; keep one.")
+            owner[record.id] = notebook
     return found
 
 
-def write_results(root: Path, executed: Mapping[Path, NotebookNode]) -> None:
-    """Write the pages made from records, and list verdicts that have changed. Raises BuildError for a missing one."""
-    recorded = records(executed)
-    chapters = {record.id: notebook for notebook, found in recorded.items() for record in found}
-    if missing := ledger.missing(chapters):
+def write_results(root: Path, executed: Mapping[Path, NotebookNode], recorded: Mapping[str, list[Record]]) -> None:
+    """Write the pages made from records, and all verdicts. Raises BuildError for a claim without a record."""
+    verdicts = {record.id: str(record.verdict) for found in recorded.values() for record in found}
+    if missing := [claim for claim in load_claims().values() if claim.id not in verdicts]:
         claims = ", ".join(f"{claim.id} (chapter {claim.chapter})" for claim in missing)
         raise BuildError(f"No notebook shows the verdict on {claims}.")
-    verdicts = {record.id: record.verdict for found in recorded.values() for record in found}
-    write_whole(root / "_build" / "verdicts.yml", ledger.as_file(verdicts))  # for `make accept`
-    for id, old, new in ledger.changed(verdicts, root / "book" / "verdicts.yml"):
-        print(f"{id} is now '{new}', accepted was '{old}': read notebooks/{chapters[id]}.ipynb again", flush=True)
-    titles = {Path(entry["file"]).name: entry.get("title", "") for entry in contents(root)}
-    cells = paper_figures.Cells({path.stem: notebook for path, notebook in executed.items()}, titles)
+    accepted = "# The verdict on every claim as last accepted: make accept\n"
+    accepted += yaml.safe_dump({id: verdicts[id] for id in load_claims()}, sort_keys=False)
+    write_whole(root / "_build" / "verdicts.yml", accepted)
+    names = {Path(page).name: title for page, title in titles(root).items()}
+    cells = paper_figures.Cells({path.stem: notebook for path, notebook in executed.items()}, names)
     listed = paper_figures.load(root / "book" / "figures.yml")
     shown = {id: paper_figures.link(place) for id, place in paper_figures.places(listed).items()}
     results = scoreboard.Results(recorded, shown)
@@ -264,10 +255,12 @@ def make_sources(root: Path) -> None:
     executed = run(root, pages=True)
     for path, notebook in executed.items():
         write_whole(root / "_build" / "executed" / path.name, nbformat.writes(notebook))
-    print(f"{sum(map(len, records(executed).values()))} claims recorded", flush=True)
-    if "book/scoreboard" in files(root):
-        write_results(root, executed)
-    for name in GENERATED.keys() & set(files(root)):
+    recorded = records(executed)
+    print(f"{sum(map(len, recorded.values()))} claims recorded", flush=True)
+    listed = titles(root)
+    if "book/scoreboard" in listed:
+        write_results(root, executed, recorded)
+    for name in GENERATED.keys() & listed.keys():
         shutil.rmtree(root / name, ignore_errors=True)
         made = root / RESULTS / Path(name).name
         shutil.copytree(made, root / "book", dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))

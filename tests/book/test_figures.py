@@ -83,7 +83,7 @@ def test_words_are_read_on_every_ground(theme):
 def test_the_pages_variables_are_the_palette():
     assert (ROOT / "book" / "_static" / "palette.css").read_text(encoding="utf-8") == css()
     light = {f"var(--tc-{name}, {both[0]})" for name, both in PALETTE["colors"].items()}
-    assert set(show.EDGES.values()) <= light, "of lists of claims, also where there is no page"
+    assert {color for _, color in show.LOOKS.values()} <= light, "of lists of claims, also where there is no page"
 
 
 def test_no_figure_has_a_color_of_its_own_or_text_too_small_for_a_phone(drawn):

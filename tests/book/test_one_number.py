@@ -6,9 +6,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
+import lxml.html
 import pytest
 import yaml
-from bs4 import BeautifulSoup
+
+from book_build.build import titles
+from transformer_circuits.paths import ROOT
 
 QUANTITIES = yaml.safe_load(Path(__file__).with_name("quantities.yml").read_text(encoding="utf-8"))
 # Atomic, so that what must not follow is looked for behind the whole number and its unit.
@@ -50,11 +53,9 @@ def problems(quantity: Mapping[str, list[str]], pages: Mapping[str, str]) -> lis
 @pytest.fixture(scope="module")
 def pages(html) -> dict[str, str]:
     """The words of every page."""
-    found = {}
-    for path in sorted(html.rglob("*.html")):
-        if article := BeautifulSoup(path.read_text(encoding="utf-8"), "lxml").find("article"):
-            found[str(path.relative_to(html))] = " ".join(article.get_text(" ").split())
-    return found
+    articles = {name: lxml.html.parse(html / f"{name}.html").find(".//article") for name in titles(ROOT)}
+    words = ".//text()[not(ancestor::script or ancestor::style)]"
+    return {name: " ".join(" ".join(article.xpath(words)).split()) for name, article in articles.items()}
 
 
 @pytest.mark.parametrize("name", QUANTITIES)

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urldefrag
 import lxml.html
 import pytest
 
-from book_build.build import files, notebooks
+from book_build.build import notebooks, titles
 from transformer_circuits.paths import ROOT
 
 # What a reader must never see: unfinished maths, roles and directives, an object's name in place of the thing, a traceback.
@@ -50,7 +50,7 @@ SMALLEST = """() => Math.min(99, ...[...document.querySelectorAll('article svg.t
 FILTERS = "() => [...document.querySelectorAll('article img')].map(i => getComputedStyle(i).filter)"
 
 
-@pytest.mark.parametrize("name", files(ROOT))  # those of single heads are read without a browser
+@pytest.mark.parametrize("name", titles(ROOT))  # those of single heads are read without a browser
 def test_page_reads_offline_and_fits_a_phone(html, name, reused):
     page = reused.open(html / f"{name}.html")
     assert page.locator("article h1").count() >= 1
@@ -84,7 +84,7 @@ def test_page_reads_offline_and_fits_a_phone(html, name, reused):
 
 def test_every_page_is_light_with_links_that_lead_somewhere_and_asks_for_nothing_elsewhere(html):
     heads = [str(path.relative_to(html).with_suffix("")) for path in html.glob("book/head_dump/*/*.html")]
-    paths = [(html / f"{name}.html").resolve() for name in [*files(ROOT), *heads]]
+    paths = [(html / f"{name}.html").resolve() for name in [*titles(ROOT), *heads]]
     pages = {path: parse(path) for path in paths}
     anchors = {path: set(page.xpath("//@id | //@name")) for path, page in pages.items()}
     for path, page in pages.items():

@@ -73,7 +73,7 @@ def test_the_page_of_failures_explains_each_of_the_papers_findings_that_failed_w
     accepted = yaml.safe_load((ROOT / "book" / "verdicts.yml").read_text(encoding="utf-8"))
     assert list(accepted) == list(load_claims())
     failed = {Verdict.PARTLY, Verdict.NOT_REPRODUCED}
-    papers = [id for id, claim in load_claims().items() if claim.group == "finding" and accepted[id] in failed]
+    papers = [id for id, claim in load_claims().items() if claim.kind == "finding" and accepted[id] in failed]
     assert sorted(entries(page)) == sorted(papers)
     for id, entry in entries(page).items():
         assert "paper" in entry.lower() and "../notebooks/" in entry, f"{id}: paper and chapter"

@@ -40,7 +40,7 @@ def imports(path: Path, everywhere: bool = True) -> set[str]:
 
 
 # Parts of Jupyter, of torch, and of transformers, none of which does without them.
-PARTS = {"ipython", "matplotlib-inline", "ipykernel", "jinja2", "markupsafe", "huggingface-hub"}
+PARTS = {"ipython", "matplotlib-inline", "ipykernel", "sphinx-external-toc", "jinja2", "markupsafe", "huggingface-hub"}
 
 
 def undeclared(names: set[str], extras: list[str]) -> list[str]:

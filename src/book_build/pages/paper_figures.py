@@ -9,8 +9,7 @@ import yaml
 from nbformat import NotebookNode
 
 from book_build.pages import render
-from book_build.pages.scoreboard import Results, number_of
-from transformer_circuits.claims import ledger
+from book_build.pages.scoreboard import Results
 from transformer_circuits.figures.style import themed
 
 Figure = dict[str, Any]  # an entry of figures.yml, which explains the keys
@@ -34,6 +33,11 @@ def link(place: str) -> str:
     """Return where a cell is, named as notebook/cell, seen from a page in book/. book/_ext/pages.py sets the anchor."""
     notebook, cell = place.split("/")
     return f"../notebooks/{quote(notebook)}.html#cell-{cell}"
+
+
+def number_of(notebook: str) -> str:
+    """Return the number of a chapter as the sidebar shows it: 7 for 07_induction_heads, A1 for a1_notation."""
+    return notebook.split("_")[0].lstrip("0").upper()
 
 
 class Cells:
@@ -77,4 +81,4 @@ class Cells:
 def page(listed: Mapping[str, Any], cells: Cells, results: Results) -> str:
     with_ours = sum("none" not in figure for figure in figures(listed))
     facts = {"n": len(figures(listed)), "with_ours": with_ours, "cells": cells, "results": results}
-    return render("figures.md", sections=listed["paper"], claims=ledger.load_claims(), **facts)
+    return render("figures.md", sections=listed["paper"], **facts)

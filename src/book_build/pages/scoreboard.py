@@ -20,11 +20,6 @@ TALLIES = {
 SIGNS = {">=": "\u2265", "<=": "\u2264", "==": "=", " * ": " \u00d7 "}
 
 
-def number_of(notebook: str) -> str:
-    """Return the number of a chapter as the sidebar shows it: 7 for 07_induction_heads, A1 for a1_notation."""
-    return notebook.split("_")[0].lstrip("0").upper()
-
-
 def counted_in(tally: str) -> list[Claim]:
     return [claim for claim in ledger.load_claims().values() if claim.counted_in == tally]
 
@@ -32,8 +27,9 @@ def counted_in(tally: str) -> list[Claim]:
 class Results:
     """The records of a book, by claim, with what pages in `book/` need of them.
 
-    `recorded`: records by notebook, without suffix; `shown`: by claim, the address of the cell that shows it; `data`:
-    the folder with the records of the held-out seed and of public models. `links`: where the book shows each claim.
+    `recorded`: records by notebook, without suffix, one for each claim; `shown`: by claim, the address of the cell that
+    shows it, if it is not the list of verdicts; `data`: the folder with the records of the held-out seed and of public
+    models. `links`: where the book shows each claim.
     """
 
     def __init__(
@@ -41,16 +37,13 @@ class Results:
     ) -> None:
         seed = ledger.held_out_seed(data)
         self.others = {"Held-out seed": [seed] if seed else [], "Public models": ledger.public_models(data)}
-        self.records = {record.id: record for records in recorded.values() for record in records}
-        chapters = {number_of(notebook): f"../notebooks/{quote(notebook)}.html" for notebook in recorded}
-        numbers = {claim.id: claim.chapter.split()[0] for claim in ledger.load_claims().values()}
-        self.links = {id: chapters[number] for id, number in numbers.items() if number in chapters}
+        self.records: dict[str, Record] = {}
+        self.links: dict[str, str] = {}
         for notebook, records in recorded.items():
-            self.links |= {record.id: f"{chapters[number_of(notebook)]}#claim-{record.id}" for record in records}
+            self.records |= {record.id: record for record in records}
+            page = f"../notebooks/{quote(notebook)}.html"
+            self.links |= {record.id: f"{page}#claim-{record.id}" for record in records}
         self.links |= shown
-
-    def verdict(self, id: str) -> Verdict:
-        return self.records[id].verdict if id in self.records else Verdict.NOT_RUN
 
     def elsewhere(self, id: str) -> dict[str, list[tuple[str, Record]]]:
         """Return the records of a claim on other models, with the models' names, where there are any."""
@@ -62,17 +55,17 @@ class Results:
 
     def tallies(self) -> dict[str, list[Verdict]]:
         """Return the verdicts of each group of claims, and those on each other model that the same criteria judged."""
-        found = {name: [self.verdict(claim.id) for claim in counted_in(tally)] for tally, name in TALLIES.items()}
+        found = {
+            name: [self.records[claim.id].verdict for claim in counted_in(tally)] for tally, name in TALLIES.items()
+        }
         for where, models in self.others.items():
             for model in models:
                 name = f"{model.model if len(models) > 1 else where}: the paper's findings"
                 found[name] = [record.verdict for record in model.records if record.claim.counted_in == "finding"]
-        return {name: verdicts for name, verdicts in found.items() if verdicts}
+        return found
 
-    def value(self, id: str, name: str, digits: int = show.DIGITS) -> str:
-        """Return a measured number with its unit, unbroken; "–" if it was not measured."""
-        if id not in self.records or name not in self.records[id].values:
-            return "–"
+    def value(self, id: str, name: str, digits: int) -> str:
+        """Return a measured number with its unit, unbroken."""
         unit = ledger.claim_of(id).quantities[name].unit
         return show.show_quantity(self.records[id].values[name], unit, digits).replace(" ", "\N{NO-BREAK SPACE}")
 
@@ -129,5 +122,5 @@ def page(results: Results) -> str:
         noisy=[record.claim for record in results.records.values() if record.within_error],
         sections=sections(),
         identities=identities,
-        hold=sum(results.verdict(claim.id) is Verdict.HOLDS for claim in identities),
+        hold=sum(results.records[claim.id].verdict is Verdict.HOLDS for claim in identities),
     )

@@ -11,7 +11,7 @@ import ast
 import enum
 import functools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,7 +36,6 @@ class Verdict(enum.StrEnum):
     HOLDS = "identity holds"
     FAILS = "identity fails"
     NOTED = "note"
-    NOT_RUN = "not run"
 
 
 ANSWERS = {Verdict.REPRODUCED: "yes", Verdict.PARTLY: "partly", Verdict.NOT_REPRODUCED: "no"}  # to a question
@@ -51,7 +50,6 @@ class Quantity(Strict):
 
     what: str
     unit: str = ""
-    chance: bool = False
     over: str = ""
     exact: bool = False
 
@@ -89,15 +87,13 @@ class Claim(Strict):
     id: Annotated[str, Field(pattern=r"^[A-Z]\d{1,2}$")]
     title: str
     ours: str = ""
-    kind: Literal["identity", "number", "qualitative", "note"]
-    tally: Literal["finding", "question"] = "finding"
+    kind: Literal["identity", "finding", "question", "note"]
     weak: str = ""
     section: str
     statement: str
     in_words: str = ""
     metric: str
     chapter: str
-    not_run: str = ""
     paper: str = ""
     chance: str = ""
     data: str = ""
@@ -119,7 +115,7 @@ class Claim(Strict):
     @property
     def judged(self) -> bool:
         """Whether the claim has criteria."""
-        return self.kind in ("number", "qualitative")
+        return self.kind in ("finding", "question")
 
     @property
     def changed_late(self) -> bool:
@@ -133,23 +129,13 @@ class Claim(Strict):
         return not self.unseen and any(old.after_result and old.result.startswith(failed) for old in self.amended)
 
     @property
-    def group(self) -> Literal["identity", "finding", "question", "note"]:
-        """What the claim is."""
-        return self.tally if self.judged else self.kind  # type: ignore[return-value]
-
-    @property
     def counted_in(self) -> str:
-        """The tally that counts the claim: its group, except for a result that barely tests its statement."""
-        return "weak" if self.weak and self.judged else self.group
+        """The tally that counts the claim: its kind, except for a result that barely tests its statement."""
+        return "weak" if self.weak and self.judged else self.kind
 
     def words(self, verdict: str) -> str:
         """Return a verdict as pages show it: a question is answered."""
-        return ANSWERS.get(verdict, verdict) if self.group == "question" else verdict
-
-    @property
-    def without_record(self) -> str:
-        """What pages say of a claim that has not been recorded."""
-        return self.not_run or f"Not measured yet: see {self.chapter}."
+        return ANSWERS.get(verdict, verdict) if self.kind == "question" else verdict
 
     @property
     def on_public(self) -> "Claim":
@@ -348,41 +334,3 @@ def judge(id: str, value: object = None, *, detail: str = "", public: bool = Fal
     numbers = measured(claim, values)
     found = {"verdict": verdict_on(claim, numbers), "within_error": within_error(claim, numbers)}
     return Record(id=id, values=numbers, criterion=claim.criterion, detail=detail, public=public, **found)
-
-
-# ---- the records of a whole book -------------------------------------------------------------------------------------
-
-
-def problems(recorded: Mapping[str, Sequence[Record]]) -> list[str]:
-    """Return what is wrong with the records of a book's notebooks (by notebook), one sentence each."""
-    found: list[str] = []
-    owner: dict[str, str] = {}
-    for notebook, records in recorded.items():
-        for given in records:
-            try:
-                if judge(given.id, given.values, detail=given.detail, public=given.public) != given:
-                    found.append(f"{notebook} judged {given.id} by another criterion than that of claims.yml.")
-            except LedgerError as error:
-                found.append(f"{notebook}: {error}.")
-            if given.id in owner:
-                found.append(f"{given.id} is recorded by both {owner[given.id]} and {notebook}; keep one.")
-            owner[given.id] = notebook
-    return found
-
-
-def missing(recorded: Collection[str]) -> list[Claim]:
-    """Return the claims without a record."""
-    return [claim for id, claim in load_claims().items() if id not in recorded]
-
-
-def as_file(now: Mapping[str, Verdict]) -> str:
-    """Return the verdict on every claim as the content of book/verdicts.yml."""
-    lines = [f"{id}: {now.get(id, Verdict.NOT_RUN)}\n" for id in load_claims()]
-    return "".join(["# The verdict on every claim as last accepted: make accept\n", *lines])
-
-
-def changed(now: Mapping[str, Verdict], accepted: Path) -> list[tuple[str, str, str]]:
-    """Return (claim, accepted verdict, verdict now) wherever a verdict differs from that in a file of `as_file`."""
-    before = yaml.safe_load(accepted.read_text(encoding="utf-8"))
-    verdicts = {id: (before.get(id, "none"), now.get(id, Verdict.NOT_RUN)) for id in load_claims()}
-    return [(id, old, new) for id, (old, new) in verdicts.items() if old != new]

@@ -12,17 +12,14 @@ import markupsafe
 
 from transformer_circuits.claims.ledger import Claim, Record, Verdict, compute, names_in, unmet
 
-# A sign, and a color. Outside the book only the line at a card's edge has the color.
-LOOKS = {
+LOOKS = {  # a sign, and a color, which outside the book only the line at a card's edge has
     Verdict.REPRODUCED: ("✓", "var(--tc-held, #0b6b50)"),
     Verdict.PARTLY: ("◐", "var(--tc-partly, #8a5a00)"),
     Verdict.NOT_REPRODUCED: ("✗", "var(--tc-failed, #b3261e)"),
     Verdict.HOLDS: ("✓", "var(--tc-identity, #44546a)"),
     Verdict.FAILS: ("✗", "var(--tc-failed, #b3261e)"),
     Verdict.NOTED: ("·", "var(--tc-note, #59616c)"),
-    Verdict.NOT_RUN: ("–", "var(--tc-note, #59616c)"),
 }
-SYMBOLS, EDGES = ({verdict: look[part] for verdict, look in LOOKS.items()} for part in (0, 1))
 DIGITS = 3  # of a measured number
 YES_OR_NO = "yes or no"
 
@@ -96,13 +93,10 @@ def needed(claim: Claim, part: ast.Compare, values: Mapping[str, float | int]) -
 
 
 def our_result(record: Record) -> str:
-    """Return what we measured in a sentence: `ours` of the claim without what was not measured, or else its first two
-    values."""
+    """Return what we measured in a sentence: `ours` of the claim without what was not measured."""
     claim, values = record.claim, record.values
     if claim.kind == "identity":
         return f"{claim.error} {show_number(max(map(abs, values.values())))}"
-    if not claim.ours:
-        return "; ".join(f"{what}: {value}" for what, value in show_values(claim, values)[:2])
     unmeasured = "–"
     words = defaultdict(lambda: unmeasured)
     for name, quantity in claim.quantities.items():
@@ -151,7 +145,7 @@ TEMPLATES = jinja2.Environment(
 )
 for function in (show_number, show_values, subscripts, css_class, unmet_conditions, our_result):
     TEMPLATES.filters[function.__name__] = function
-TEMPLATES.globals.update(symbols=SYMBOLS, edges=EDGES)
+TEMPLATES.globals["looks"] = LOOKS
 
 
 def html(template: jinja2.Template, **variables: object) -> str:
