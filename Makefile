@@ -3,7 +3,7 @@
 PYTHON ?= python3
 RUN = .venv/bin/python
 
-.PHONY: ready book test pdf lab exercises train corpus public small-runs in-context bench hub colab gpu-rules constraints stamp outputs strip accept clean
+.PHONY: ready book test pdf lab exercises train corpus public small-runs in-context bench hub colab gpu-rules constraints stamp outputs accept clean
 
 ready:
 	@sh .ci/venv "$(PYTHON)" "$(origin PYTHON)"
@@ -63,9 +63,6 @@ stamp: ready
 
 outputs: ready   ## put the outputs that nbval compares into the notebooks
 	$(RUN) -m book_build --store-outputs
-
-strip:              ## remove all other outputs from the notebooks' files; git does not see them anyway
-	python3 .ci/strip_outputs.py notebooks/*.ipynb
 
 accept:             ## take the verdicts of the last build for the accepted ones
 	cp _build/verdicts.yml book/verdicts.yml

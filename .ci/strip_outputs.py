@@ -1,12 +1,8 @@
-"""Remove from a notebook what running it adds, but for the outputs that nbval compares.
-
-python .ci/strip_outputs.py < NOTEBOOK     what git compares and stores, once `make` has set the filter up
-python .ci/strip_outputs.py NOTEBOOK …     in the files themselves (`make strip`: all)
-"""
+"""Remove from a notebook what running it adds, but for the outputs that nbval compares: git compares and stores what
+`python .ci/strip_outputs.py < NOTEBOOK` prints, once `make` has set the filter up."""
 
 import json
 import sys
-from pathlib import Path
 
 CHECKED = "nbval-check-output"
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -31,12 +27,5 @@ def stripped(text: str) -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
-def main(paths: list[str]) -> None:
-    if not paths:
-        sys.stdout.buffer.write(stripped(sys.stdin.buffer.read().decode()).encode())
-    for path in map(Path, paths):
-        path.write_bytes(stripped(path.read_text(encoding="utf-8")).encode())
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.stdout.buffer.write(stripped(sys.stdin.buffer.read().decode()).encode())
