@@ -1,12 +1,9 @@
-// The tables of the head dump and of the page of every head (`table` in book_build/pages/dump_pages.py): search and
-// sorting, by DataTables.
+// The tables of the head dump (`head_table` in book_build/pages/dump_pages.py): search and sorting, by DataTables.
 itables.then(({ default: DataTable, set_or_remove_dark_class: followTheme }) => {
-  // Heads are in the order of layers and numbers: 0.2 before 0.10.
-  const key = (data, type) => (type === "sort" ? data.replace(/^(\d+)\.(\d)$/, "$1.0$2") : data);
+  const TOKENS = [1, 2, 3]; // columns with a search of their own; only the first of them is sorted
   const drawn = () => dispatchEvent(new Event("tc-drawn")); // tables.js marks what scrolls
   followTheme();
-  for (const table of document.querySelectorAll(".head-dump[data-unit] table")) {
-    const { search, unit } = table.parentElement.dataset, TOKENS = search.split(" ").map(Number);
+  for (const table of document.querySelectorAll(".head-dump table")) {
     new DataTable(table, {
       order: [], // as written: by rank
       autoWidth: false,
@@ -14,19 +11,20 @@ itables.then(({ default: DataTable, set_or_remove_dark_class: followTheme }) => 
       lengthMenu: [25, 50, 100, { label: "all", value: -1 }],
       search: { smart: false }, // literally, for tokens like != and "
       layout: { topStart: "search", topEnd: "pageLength" },
-      language: { search: "Search all columns", lengthMenu: "_MENU_ rows", info: `_START_ to _END_ of _TOTAL_ ${unit}`,
-        infoEmpty: "none", infoFiltered: "(_MAX_ in all)", zeroRecords: "No row contains this text." },
+      language: { search: "Search all columns", lengthMenu: "_MENU_ rows",
+        info: "_START_ to _END_ of _TOTAL_ source tokens", infoEmpty: "none", infoFiltered: "(_MAX_ in all)",
+        zeroRecords: "No row contains this text." },
       drawCallback: drawn,
-      columnDefs: [{ targets: TOKENS.slice(1), orderable: false }, { targets: 0, render: key }],
+      columnDefs: [{ targets: TOKENS.slice(1), orderable: false }],
       initComplete() {
-        addColumnSearch(this.api(), TOKENS);
+        addColumnSearch(this.api());
         drawn();
       },
     });
   }
 
   // A second row of titles, with a search for each column of tokens.
-  function addColumnSearch(table, TOKENS) {
+  function addColumnSearch(table) {
     const row = table.table().header().insertRow();
     table.columns().every(/** @this {any} */ function (i) {
       const cell = row.appendChild(document.createElement("th"));

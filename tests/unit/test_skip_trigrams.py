@@ -3,15 +3,11 @@
 import pytest
 import torch
 
-from book_build.pages.dump_pages import nearest
 from transformer_circuits.circuits import head_dump
 from transformer_circuits.circuits import skip_trigrams as st
 from transformer_circuits.circuits.words import variants_of
 from transformer_circuits.data import load_tokenizer, vocabulary
 from transformer_circuits.models.bridge import from_matrices
-
-N = 6  # tokens, one dimension of the residual stream each
-TWO = 2.4 / N  # a share of two of six
 
 
 def one_layer(scores: torch.Tensor, boosts: torch.Tensor):
@@ -20,30 +16,6 @@ def one_layer(scores: torch.Tensor, boosts: torch.Tensor):
     one = eye.expand(1, *scores.shape)
     Q, V = scores[None] * n**0.5, boosts[None]
     return from_matrices(W_E=eye, W_U=eye, W_pos=torch.zeros(8, n), W_K=one, W_O=one, W_Q=Q, W_V=V)
-
-
-def table() -> torch.Tensor:
-    return torch.rand(1, N, N, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture
-def keep():
-    """Source 0; destinations 1 and 2 look for it; outs 3 and 4 come out. All other entries are lower, and differ."""
-    scores, boosts = table(), table()
-    scores[0, 1, 0], scores[0, 2, 0] = 9.0, 8.0
-    boosts[0, 0, 3], boosts[0, 0, 4] = 9.0, 8.0
-    scores[0, 0, 1] = boosts[0, 3, 0] = 50.0  # were rows and columns exchanged, these would be the top
-    return one_layer(scores, boosts)
-
-
-def test_where_triples_come_nearest_to_a_hit(keep, monkeypatch):
-    monkeypatch.setattr(head_dump, "SHARE", TWO)
-    forms = [((0,), (3,), (3,)), ((0,), (), (3,)), ((5, 0), (1,), (4,))]
-    table = nearest(keep, [st.combined(triple) for triple in forms], "abcdef", torch.tensor([True]))
-    assert table.index.tolist() == [2, 0] and set(table["head"]) == {"0.0"}
-    assert table.tokens.tolist() == [["a", "b", "e"], ["a", "d", "d"]]
-    assert table.loc[2].tolist()[3:] == pytest.approx([0, 0, 100 / N]) and table.loc[0, "above o (%)"] == 0
-    assert table["hit"].to_dict() == {2: True, 0: False}
 
 
 WORDS = [" Ralph", "R", "alph", "Alph", " ", " dog", "dog", " dogs", "s", "d", "og", "x"]

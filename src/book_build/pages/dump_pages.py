@@ -5,19 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
-from jaxtyping import Bool
-from torch import Tensor
 
 from book_build.pages import render
-from transformer_circuits.circuits import attested
 from transformer_circuits.circuits.bigrams import token_frequency
-from transformer_circuits.circuits.factored import ranks
-from transformer_circuits.circuits.head_dump import head_dump, top_share
+from transformer_circuits.circuits.head_dump import head_dump
 from transformer_circuits.circuits.heads import patterns
-from transformer_circuits.circuits.skip_trigrams import Ways, above, circuits, combined, paper_list, ways_among
 from transformer_circuits.circuits.words import variants_of, word_of
 from transformer_circuits.data import bigram_counts, vocabulary
 from transformer_circuits.figures.style import themed
@@ -37,14 +30,6 @@ def tokens(ids: Sequence[int], names: Sequence[str], marked: Collection[int] = (
     return " ".join(as_code(names[i], f" {kind}" * (i in marked)) for i in ids)
 
 
-def table(rows: Any, tokens: Sequence[str] = (), markup: Sequence[str] = (), search: str = "", unit: str = "") -> str:
-    """Return an HTML table (`figures.tokens.Table`) in a box that MathJax leaves alone. With a `unit` (of rows)
-    head_dump.js searches and sorts it; `search` numbers the columns with their own search."""
-    box = {"class": "token-table head-dump tex2jax_ignore mathjax_ignore"}
-    box |= {"data-search": search, "data-unit": unit} if unit else {}
-    return Table(rows, tokens, markup=markup, **box)._repr_html_()
-
-
 def tile_links(groups: Mapping[str, Sequence[Tile]], links: Mapping[str, str]) -> str:
     """Return tiles of heads as HTML, each a link, in groups with names; all bars on one scale."""
     most, parts = max(head.worth for heads in groups.values() for head in heads), []
@@ -58,7 +43,7 @@ def tile_links(groups: Mapping[str, Sequence[Tile]], links: Mapping[str, str]) -
 
 
 def head_table(rows: pd.DataFrame, names: Sequence[str], akin: Akin) -> str:
-    """Return a head's list as an HTML table."""
+    """Return a head's list as an HTML table, which head_dump.js searches and sorts; MathJax leaves it alone."""
     columns = {
         "rank": rows["rank"],
         "source": [names[i] for i in rows["source"]],
@@ -71,7 +56,8 @@ def head_table(rows: pd.DataFrame, names: Sequence[str], akin: Akin) -> str:
         "QK": rows["destination_scores"].str[0],
         "OV": rows["out_boosts"].str[0],
     }
-    return table(columns, ["source"], ["destinations", "out tokens"], search="1 2 3", unit="source tokens")
+    box = {"class": "token-table head-dump tex2jax_ignore mathjax_ignore"}
+    return Table(columns, ["source"], markup=["destinations", "out tokens"], **box)._repr_html_()
 
 
 def example(dump: pd.DataFrame, names: Sequence[str]) -> pd.Series:
@@ -89,57 +75,6 @@ def overview(model: Any, name: str, dump: pd.DataFrame, effects: AblationEffects
         role = f"{copies / len(rows):.0%} copy" if effects.working[0, head] else "no effect"
         drawn.append(Tile(f"0.{head}", attention[head], float(effects.cost[0, head]), role))
     return tile_links({name: drawn}, {f"0.{head}": f"head_dump/{name}/0_{head}.html" for head in dump["head"].unique()})
-
-
-def nearest(model: Any, triples: Sequence[Ways], names: Sequence[str], working: Bool[Tensor, " head"]) -> pd.DataFrame:
-    """Return where triples come nearest to a hit: the way and working head with the best worse rank, nearest first.
-
-    Index: which triple; one without a way is left out. Columns tokens, head ("0.7"), hit (by column), and the share of
-    tokens that rank above: above d (%) in the source's column, above s (%) in the destination's row, above o (%).
-    """
-    rows, (columns, outs) = {}, circuits(model)
-    for i, ways in enumerate(triples):
-        if ways.numel():
-            source, d, o = ways
-            ranked = torch.stack([above(columns, source, d), above(outs, source, o)])  # [2, head, way]
-            ranked[:, ~working] = outs.rdim
-            head, way = divmod(int(ranked.amax(dim=0).argmin()), ways.shape[1])
-            above_d, above_o = ranked[:, head, way].tolist()
-            above_s = int(ranks(columns[head].T, d[[way]], source[[way]]))
-            hit = max(above_d, above_o) < top_share(outs.rdim)
-            tokens = [names[token] for token in ways[:, way]]
-            rows[i] = tokens, f"0.{head}", hit, *(100 * n / outs.rdim for n in (above_d, above_s, above_o))
-    names_of_shares = ["above d (%)", "above s (%)", "above o (%)"]
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=["tokens", "head", "hit", *names_of_shares])
-    worse = table[["above d (%)", "above o (%)"]].max(axis=1)
-    return table.loc[worse.sort_values(kind="stable").index]
-
-
-def paper_table(names: Sequence[str]) -> str:
-    """Return the paper's skip-trigrams as an HTML table: hits, and where others come nearest to one (claim S4)."""
-    model, works = load_model(MODELS[0]), recorded_effects(MODELS[0]).working[0]
-    listed = paper_list(names, lambda text: model.tokenizer.encode(text, add_special_tokens=False))
-    ways = ways_among(listed.forms, attested.load(model, working=works).paper)  # those that are right in the text
-    listed["in_text"] = [way.numel() > 0 for way in ways]
-    shown = [way if way.numel() else combined(triple) for way, triple in zip(ways, listed.forms)]
-    listed = listed.join(nearest(model, shown, names, works))
-    whole = listed["tokens"].map(lambda found: isinstance(found, list))  # NaN if a token is split
-    outcomes = {
-        "split": ~whole & listed["pieces"].map(bool),
-        "any destination": ~whole,
-        "not in our text": ~listed["in_text"],
-        "hit": listed["hit"].eq(True),  # NaN if a token is split
-    }
-    columns = {
-        "the paper": listed["paper"],
-        "in our tokens": listed["tokens"].where(whole, listed["pieces"]),
-        "result": np.select(list(outcomes.values()), list(outcomes), "no"),
-        "head": listed["head"],
-        "above destination (%)": listed["above d (%)"],
-        "above source (%)": listed["above s (%)"],
-        "above out token (%)": listed["above o (%)"],
-    }
-    return table(columns, ["in our tokens"])
 
 
 def main(out: Path) -> None:
@@ -164,7 +99,6 @@ def main(out: Path) -> None:
         tokens=functools.partial(tokens, names=names),
         overviews=overviews,
         text=TEXT,
-        listed=paper_table(names),
         n_sources=N_SOURCES,
     )
     out.write_text(index, encoding="utf8")

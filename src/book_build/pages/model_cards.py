@@ -9,11 +9,9 @@ import pandas as pd
 import torch
 
 from book_build.pages import render
-from book_build.pages.dump_pages import TEXT, tile_links
 from book_tools.corpus import load_sources
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import D_VOCAB, held_out_windows
-from transformer_circuits.figures.tiles import COLUMNS, Tile
 from transformer_circuits.measures import ablation
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig
@@ -79,16 +77,6 @@ def cards(*kinds: str) -> pd.DataFrame:
     return pd.DataFrame({name: card(name) for name in names})
 
 
-@torch.no_grad()
-def costliest(name: str, page: str) -> str:
-    """Return tiles of the heads of a model that cost most. `page`: of a head, with places for its layer and number."""
-    model, cost = load_model(name, device="cpu"), ablation.recorded_effects(name).cost
-    attention = heads.patterns(model, model.to_tokens(TEXT))[:, 0]  # [layer, head, dest, src]
-    most = [divmod(i, cost.shape[1]) for i in cost.flatten().topk(COLUMNS).indices.tolist()]
-    tiles = [Tile(heads.head_name(at), attention[at], float(cost[at])) for at in most]
-    return tile_links({name: tiles}, {heads.head_name(at): page.format(*at) for at in most})
-
-
 def table(frame: pd.DataFrame) -> str:
     """Write a data frame as a pipe table; whole numbers in groups of three digits, others with three decimals."""
 
@@ -110,9 +98,6 @@ def main(out: Path) -> None:
         "models.md",
         family=table(cards(FAMILY).rename_axis("model")),
         others=table(cards(*OTHERS).T.rename_axis("model")[OF_OTHERS]),
-        tiles=costliest("attn-only-2l", "every_head.html#head-{}.{}")
-        + costliest("attn-only-1l", "head_dump/attn-only-1l/{}_{}.html"),
-        text=TEXT,
         works=ablation.WORKS,
         cost_windows=ablation.WINDOWS,
         windows=WINDOWS,
