@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,16 +147,6 @@ def write_in_two_processes(app, env) -> None:
     app.parallel = 3  # of which one only hands pages out
 
 
-def add_footer(app, config) -> None:
-    """Say at the foot of each page which version it is, and how to cite it."""
-    project = tomllib.loads((Path(app.srcdir) / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    address = config.html_theme_options["repository_url"]
-    config.html_theme_options["extra_footer"] = (
-        f"<p>Version {project['version']}. Cite as: {config.author} ({config.copyright}). <i>{config.html_title}</i>, version "  # noqa: E501
-        f"{project['version']}. <a href='{address}'>{address.removeprefix('https://')}</a></p>"
-    )
-
-
 def drop_thebe(app, pagename: str, templatename: str, context: dict, doctree) -> None:
     def wanted(script) -> bool:
         return "thebe" not in f"{script.filename} {script.attributes.get('body')}".lower()
@@ -173,6 +162,5 @@ def setup(app) -> dict[str, bool]:
         app.connect("doctree-read", change)
     app.connect("env-check-consistency", number_by_file)
     app.connect("env-check-consistency", write_in_two_processes)
-    app.connect("config-inited", add_footer)
     app.connect("html-page-context", drop_thebe, priority=999)  # after all others have added their scripts
     return {"parallel_read_safe": True, "parallel_write_safe": True}
