@@ -65,7 +65,7 @@ def test_every_claim_has_one_line_and_one_cell_that_leads_to_it(page):
     assert [cell["href"] for cell in page.select(".tc-cell")] == [f"#claim-{id}" for id in ledger.load_claims()]
     line = words(page.find(id="claim-Z2").summary)
     title = ledger.claim_of("Z2").title
-    assert line == f"reproduced {title}. 3.1% of tokens predict themselves. chapter 2"
+    assert line == f"held up {title}. 3.1% of tokens predict themselves. chapter 2"
     said = page.select_one('.tc-cell[href="#claim-Z2"]')["data-sentence"]
     assert said == f"{title}: reproduced. 3.1% of tokens predict themselves"
 

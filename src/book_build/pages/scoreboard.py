@@ -12,11 +12,27 @@ from transformer_circuits.claims.ledger import Claim, Record, Verdict
 from transformer_circuits.paths import DATA
 
 JUDGED = (Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT_REPRODUCED)
+SHORT = {
+    Verdict.REPRODUCED: "held up",
+    Verdict.PARTLY: "in part",
+    Verdict.NOT_REPRODUCED: "failed",
+    Verdict.HOLDS: "holds",
+}
 TALLIES = {
     "finding": "The paper's findings on trained models",
     "question": "Questions that readers ask and the paper does not",
     "weak": "Results that barely test their statement",
 }
+# The steps of the paper's argument, and the claims that each rests on. The page begins with them.
+ARGUMENT = {
+    "Without attention, a model can only know which token follows which.": ["Z1"],
+    "One layer of heads copies what it has seen, and knows patterns of three tokens.": ["E1", "S4", "S5"],
+    "In two layers, heads read each other, and one kind looks up what came next last time.": [
+        "T3", "T9", "T17", "T18", "T8",
+    ],
+    "Single heads save most of the loss, and what a longer text adds takes two layers.": ["T11", "W1"],
+    "It is not only so in our models.": ["W7"],
+}  # fmt: skip
 SIGNS = {">=": "\u2265", "<=": "\u2264", "==": "=", " * ": " \u00d7 "}
 
 
@@ -92,7 +108,7 @@ def place(chapter: str) -> str:
 
 
 TEMPLATES.filters.update(labeled=labeled, place=place)
-TEMPLATES.globals["UNDECIDED"] = show.UNDECIDED
+TEMPLATES.globals |= {"UNDECIDED": show.UNDECIDED, "SHORT": SHORT}
 
 
 def sections() -> dict[str, list[Claim]]:
@@ -108,19 +124,23 @@ def headlines(results: Results) -> str:
 
 
 def page(results: Results) -> str:
-    claims = ledger.load_claims().values()
-    identities = counted_in("identity")
+    claims = ledger.load_claims()
+    argued = sum(ARGUMENT.values(), start=[])
+    left = [claim for claim in claims.values() if claim.id not in argued]
+    groups = {group: [claim for claim in left if claim.counted_in == group] for group in (*TALLIES, "note", "identity")}
+    failed = [claim for claim in groups["finding"] if results.records[claim.id].verdict is Verdict.NOT_REPRODUCED]
     return render(
         "scoreboard.md",
         results=results,
         judged=JUDGED,
-        findings=results.tallies()[TALLIES["finding"]],
-        asked=len(counted_in("question")),
-        amended=sum(bool(claim.amended) for claim in claims),
-        late=[claim for claim in claims if claim.changed_late],
-        known=[claim for claim in claims if claim.known and not claim.changed_late],
-        noisy=[record.claim for record in results.records.values() if record.within_error],
         sections=sections(),
-        identities=identities,
-        hold=sum(results.records[claim.id].verdict is Verdict.HOLDS for claim in identities),
+        argument={step: [claims[id] for id in ids] for step, ids in ARGUMENT.items()},
+        groups=groups,
+        failed=failed,
+        hold=sum(results.records[claim.id].verdict is Verdict.HOLDS for claim in groups["identity"]),
+        findings=results.tallies()[TALLIES["finding"]],
+        amended=sum(bool(claim.amended) for claim in claims.values()),
+        late=[claim for claim in claims.values() if claim.changed_late],
+        known=[claim for claim in claims.values() if claim.known and not claim.changed_late],
+        noisy=[record.claim for record in results.records.values() if record.within_error],
     )
