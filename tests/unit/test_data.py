@@ -1,5 +1,6 @@
-"""The shipped data is whole, and fits together; bigram counts, and tokens of similar frequency."""
+"""The shipped data is whole, and fits together; bigram counts, tokens of similar frequency, and smaller vocabularies."""
 
+import json
 import shutil
 
 import numpy as np
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer
 from book_tools.corpus import count_bigrams
 from transformer_circuits import data
 from transformer_circuits.circuits.bigrams import similarly_frequent, token_frequency
+from transformer_circuits.models.tokenizer import first_tokens, narrow
 
 
 def test_held_out_windows_begin_with_the_start_token_and_run_through_the_text():
@@ -58,3 +60,16 @@ def test_a_token_is_exchanged_for_one_of_similar_frequency():
     # At the ends of the ranking the window is moved inside.
     assert (steps != 0).all() and steps.abs().max() <= 10
     assert steps[:, counts == 50].unique().tolist() == [-5, -4, -3, -2, -1, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("d_vocab", [300, 2048])
+def test_a_smaller_vocabulary_reads_text_as_a_tokenizer_with_fewer_merges_would(d_vocab):
+    def encode(content: dict, text: str) -> np.ndarray:
+        tokenizer = Tokenizer.from_str(json.dumps(content))
+        return np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.uint16)
+
+    family = json.loads(data.data_file("tokenizer.json").read_text(encoding="utf8"))
+    text = data.passage("candide") + data.passage("tree_broadcast_center") + "\n\n    # ümlaut, 日本 and\ttabs\n"
+    narrowed = narrow(encode(family, text), family, d_vocab)
+    assert narrowed.max() < d_vocab and narrowed.dtype == np.uint16
+    assert np.array_equal(narrowed, encode(first_tokens(family, d_vocab), text))
