@@ -1,37 +1,45 @@
-"""What the paper's algebra says of models with rotary positions, normalized queries and keys, and shared keys: exact statements, on random ones."""
-
-import functools
+"""The view of a model: normalizations folded, positions by rotation, keys that heads share, and how many rows run together."""
 
 import pytest
 import torch
 import transformers
 
 from transformer_circuits.circuits import heads
+from transformer_circuits.circuits.heads import relative_error
+from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures import weights
 from transformer_circuits.models import load_model
-from transformer_circuits.models.view import View
+from transformer_circuits.models.view import BATCH, View, batches, fitting
 from transformer_circuits.real import real_models
 
-SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48)
+
+def test_normalizations_are_folded_as_transformer_lens_folds_them(make):
+    model = load_model(make("GPT2"), "cpu")
+    assert not model.training and not any(parameter.requires_grad for parameter in model.parameters())
+    W = View(model)
+    _ = W.W_U, W.QK, W.OV  # read before the model's own are changed
+    with torch.no_grad():
+        model.process_weights(fold_ln=True, center_writing_weights=False, center_unembed=False, fold_value_biases=False)
+        assert relative_error(W.W_U, model.W_U) < 1e-5
+        for ours, theirs in ((W.QK, model.QK), (W.OV, model.OV)):
+            assert relative_error(ours.AB, theirs.AB) < 1e-5
 
 
-@pytest.fixture(scope="module")
-def make(tmp_path_factory):
-    @functools.cache
-    def make(kind: str):
-        """Return a random model with rotary positions and shared keys; Qwen3 normalizes queries and keys."""
-        config = getattr(transformers, f"{kind}Config")(
-            **SIZES, head_dim=16, vocab_size=200, bos_token_id=0, eos_token_id=0, max_position_embeddings=64
-        )
-        torch.manual_seed(0)
-        model = getattr(transformers, f"{kind}ForCausalLM")(config)
-        for name, parameter in model.named_parameters():
-            torch.nn.init.normal_(parameter, mean=float("norm" in name), std=0.2)
-        folder = tmp_path_factory.mktemp(kind)
-        model.save_pretrained(folder)
-        return load_model(str(folder))
-
-    return make
+def test_gains_before_and_after_attention_are_in_the_OV_circuits(make):
+    """What attention writes in transformers' own modules is what the folded matrices give, up to its length."""
+    model = load_model(make("Gemma2"), "cpu")
+    W = View(model)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(make("Gemma2"), attn_implementation="eager")
+    layer, noted = plain.model.layers[1], {}
+    layer.input_layernorm.register_forward_hook(lambda module, args, out: noted.update(read=out))
+    layer.post_attention_layernorm.register_forward_hook(lambda module, args, out: noted.update(wrote=out))
+    tokens = torch.randint(1, 300, (2, 24), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        A = torch.stack(plain(tokens, output_attentions=True).attentions)
+    torch.testing.assert_close(heads.patterns(model, tokens), A, rtol=1e-4, atol=1e-5)
+    x = noted["read"] / (layer.input_layernorm.weight + 1)  # the matrices contain these gains too
+    ours = torch.einsum("rhqk,rkm,hmd,hde->rqe", A[1], x, W.OV.A[1], W.OV.B[1])
+    assert (torch.cosine_similarity(ours, noted["wrote"], dim=-1) > 1 - 1e-5).all() and noted["wrote"].norm() > 0
 
 
 @pytest.fixture
@@ -64,7 +72,7 @@ def QK_at(W, turn, head):
 @pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
 @torch.no_grad()
 def test_a_score_is_an_entry_of_the_QK_circuit_of_its_distance_times_a_number_of_either_token(make, tokens, kind):
-    model, layer, distance = make(kind), 1, 5
+    model, layer, distance = load_model(make(kind, head_dim=16), "cpu"), 1, 5
     W, (_, cache) = View(model), model.run_with_cache(tokens)
     turns = rotations(model, tokens, layer)
     x = normalized(model, cache, layer)
@@ -82,7 +90,7 @@ def test_a_score_is_an_entry_of_the_QK_circuit_of_its_distance_times_a_number_of
             ]
             query, key = ((each + model.original_model.config.rms_norm_eps).sqrt() for each in lengths)
             expected = expected / query[:, None] / key
-        assert heads.relative_error(scores.tril(), expected) < 1e-4
+        assert relative_error(scores.tril(), expected) < 1e-4
         # A circuit without the distance would be wrong.
         flat = x @ QK_at(W, turns[0], (layer, head)) @ x.mT
         assert (flat.diagonal(-distance) / 4 - expected.diagonal(-distance)).abs().max() > 1e-2
@@ -93,7 +101,7 @@ def test_a_score_is_an_entry_of_the_QK_circuit_of_its_distance_times_a_number_of
 
 @torch.no_grad()
 def test_the_match_of_a_head_is_that_of_chapter_7(make):
-    model = make("Llama")
+    model = load_model(make("Llama", head_dim=16), "cpu")
     W = View(model)
     previous = torch.zeros(2, 4)
     previous[0, 3] = 0.9  # the only previous-token head
@@ -102,5 +110,24 @@ def test_the_match_of_a_head_is_that_of_chapter_7(make):
     table = circuit.AB
     own, mean = table.diagonal(dim1=1, dim2=2).mean(dim=-1), table.mean(dim=(1, 2))
     assert first == 1 and positivity[0].isnan().all()
-    assert heads.relative_error(match[1], (own - mean) / 16**0.5) < 1e-4
-    assert heads.relative_error(positivity[1], weights.positivity(circuit.eigenvalues)) < 1e-3
+    assert relative_error(match[1], (own - mean) / 16**0.5) < 1e-4
+    assert relative_error(positivity[1], weights.positivity(circuit.eigenvalues)) < 1e-3
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_a_model_on_a_gpu_has_the_losses_of_the_cpu():
+    rows = held_out_windows(7, 512)
+    cpu, gpu = (View(load_model("attn-only-2l", device)).losses(rows.to(device)) for device in ("cpu", "cuda"))
+    torch.testing.assert_close(gpu.cpu(), cpu, rtol=1e-3, atol=1e-3)
+
+
+def test_rows_run_together_by_the_memory_that_the_first_ones_took():
+    """A row of 512 tokens takes 1 GiB at 262 thousand tokens, and 16 MiB at 4 thousand."""
+    gib = 1 << 30
+    assert [fitting(15 * gib, BATCH * took) for took in (gib, gib >> 6, 40 * gib)] == [12, 768, 1]
+
+
+def test_on_a_cpu_all_rows_run_a_few_at_a_time_the_longest_first():
+    ends = torch.tensor([5, 9, 7, 8, 6])
+    parts = [part.tolist() for part in batches(ends)]
+    assert parts == [[1, 3], [2, 4], [0]]
