@@ -1,5 +1,6 @@
 """The paper's questions, put to tiny random models of other architectures: what they read, that random heads stay at chance, one sentence for the rest."""
 
+import contextlib
 import shutil
 
 import pytest
@@ -168,11 +169,9 @@ def test_a_model_that_cannot_be_asked_is_one_sentence_at_the_start(kind, got, ma
 def test_a_bridge_that_computes_something_else_than_transformers_is_rejected(make):
     """TransformerLens divides scores by the square root of d_head, whatever the configuration says."""
     folder = make("GPT2", scale_attn_weights=False)
-    with pytest.raises(
-        WeightsError, match="not computed as the transformers library computes it: .* logits differ by 0[.]"
-    ) as error:
+    said = r"^[^\n]*as the transformers library computes it: .* logits differ by 0[.].* .at most 0.001 is rounding.*$"
+    with pytest.raises(WeightsError, match=said):
         load_model(folder, "cpu")
-    assert "\n" not in str(error.value) and "at most 0.001 is rounding" in str(error.value)
 
 
 def test_what_a_library_stops_at_is_named_without_a_guess(make):
@@ -182,34 +181,26 @@ def test_what_a_library_stops_at_is_named_without_a_guess(make):
         load_model(folder, "cpu")
 
 
-@pytest.mark.parametrize("change, message", [
-    (lambda W: W.pop("model.layers.1.self_attn.o_proj.weight"), "do not fit its configuration: missing model.layers.1.self_attn.o_proj.weight; fetch"),
-    (lambda W: W["model.embed_tokens.weight"][7].fill_(torch.nan), "model.embed_tokens.weight in .* contains NaN or infinity"),
-    (lambda W: [W.update({f"_orig_mod.{name}": W.pop(name)}) for name in list(W)], "do not fit its configuration: unexpected _orig_mod[.]"),
+@pytest.mark.parametrize("kind, change, message", [
+    ("Llama", lambda W: W.pop("model.layers.1.self_attn.o_proj.weight"), "do not fit its configuration: missing model.layers.1.self_attn.o_proj.weight; fetch"),
+    ("Llama", lambda W: W["model.embed_tokens.weight"][7].fill_(torch.nan), "model.embed_tokens.weight in .* contains NaN or infinity"),
+    ("Llama", lambda W: [W.update({f"_orig_mod.{name}": W.pop(name)}) for name in list(W)], "do not fit its configuration: unexpected _orig_mod[.]"),
+    # What old checkpoints hold beside their weights
+    ("Llama", lambda W: W.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}), None),
+    ("GPT2", lambda W: W.update({f"transformer.h.0.attn.{name}": torch.ones(1) for name in ("bias", "masked_bias")}), None),
 ])  # fmt: skip
-def test_weights_that_are_not_exactly_the_models_are_one_sentence(change, message, make, tmp_path):
-    folder = shutil.copytree(make("Llama"), tmp_path / "changed")
+def test_weights_are_exactly_the_models_or_one_sentence(kind, change, message, make, tmp_path):
+    folder = shutil.copytree(make(kind), tmp_path / "changed")
     state = safetensors.torch.load_file(folder / "model.safetensors")
     change(state)
     safetensors.torch.save_file(state, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(WeightsError, match=message) as error:
+    with pytest.raises(WeightsError, match=message) if message else contextlib.nullcontext():
         load_model(folder, "cpu")
-    assert error.value._render_traceback_() == [f"WeightsError: {error.value}"] and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("kind, constants", [
-    ("Llama", {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}),
-    ("GPT2", {"transformer.h.0.attn.masked_bias": torch.tensor(-1e4), "transformer.h.0.attn.bias": torch.ones(1, 1, 96, 96)}),
-])  # fmt: skip
-def test_constants_of_old_checkpoints_are_no_weights(kind, constants, make, tmp_path):
-    folder = shutil.copytree(make(kind), tmp_path / "old")
-    state = safetensors.torch.load_file(folder / "model.safetensors") | constants
-    safetensors.torch.save_file(state, folder / "model.safetensors", {"format": "pt"})
-    load_model(folder, "cpu")
-
-
-def test_weights_that_are_cut_off_are_one_sentence(make, tmp_path):
+def test_weights_that_are_cut_off_are_one_sentence_in_a_notebook_too(make, tmp_path):
     file = shutil.copytree(make("Llama"), tmp_path / "cut") / "model.safetensors"
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(WeightsError, match=r"^[^\n]* could not be loaded: [^\n]*incomplete[^\n]*$"):
+    with pytest.raises(WeightsError, match=r"^[^\n]* could not be loaded: [^\n]*incomplete[^\n]*$") as error:
         load_model(file.parent, "cpu")
+    assert error.value._render_traceback_() == [f"WeightsError: {error.value}"]
