@@ -80,7 +80,7 @@ def write(name: str, folder: Path) -> None:
     metadata = {key: json.dumps(value) for key, value in metadata.items()}
     half = {key: array.half().contiguous() for key, array in arrays.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / f"{name}.safetensors", lambda partial: partial.write_bytes(save(half, metadata)))
+    write_atomically(folder / f"{name}.safetensors", save(half, metadata))
     if records:
         measured = f"{', '.join(made['packages'])}, in four bits, {made['date']}"
         ledger.save_elsewhere(folder / f"{name}.yml", public_records.LABELS[name], measured, records)

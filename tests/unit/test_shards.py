@@ -6,7 +6,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-import safetensors.torch
 import torch
 
 from transformer_circuits.models import shards
@@ -96,20 +95,12 @@ def test_a_manifest_that_does_not_fit_its_tensors_is_rejected_by_what_is_wrong(s
         read_model(saved)
 
 
-@pytest.mark.parametrize("trouble, kind, message", [
-    (OSError(28, "No space left on device"), OSError, r"^[^\n]*weights could not be written \(.*No space left.*\); make room on its disk"),
-    (safetensors.SafetensorError("I/O error: No space left on device (os error 28)"), OSError, r"weights could not be written \(.*No space left"),
-    (ZeroDivisionError("other"), ZeroDivisionError, "other"),
-])  # fmt: skip
-def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path, trouble, kind, message):
+def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypatch):
     (tmp_path / "weights").write_text("old")
-
-    def write(partial):
-        partial.write_text("half")
-        raise trouble
-
-    with pytest.raises(kind, match=message):
-        shards.write_atomically(tmp_path / "weights", write)
+    monkeypatch.setattr(shards.os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
+    said = r"^[^\n]*weights could not be written \(.*No space left.*\); make room on its disk"
+    with pytest.raises(OSError, match=said):
+        shards.write_atomically(tmp_path / "weights", b"half")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("weights", "old")]
 
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -72,5 +72,5 @@ def cached_for(
     found = list(measure())
     tensors = {str(i): tensor.contiguous() for i, tensor in enumerate(found)}
     with contextlib.suppress(OSError):  # a full disk, or another process that stores the same: both go on without
-        write_atomically(file, lambda partial: save_file(tensors, partial))
+        write_atomically(file, save(tensors))
     return found

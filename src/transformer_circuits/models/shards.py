@@ -9,13 +9,11 @@ Tensor names are those of `Transformer.state_dict()` without `pos.weight`, which
 """
 
 import dataclasses
-import functools
 import hashlib
 import json
 import os
 import re
 import reprlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,20 +116,21 @@ def _write(
         path.unlink(missing_ok=True)
     for file, content in (beside | {shard["file"]: weights, MANIFEST: text.encode()}).items():
         if content is not None:
-            write_atomically(folder / file, functools.partial(Path.write_bytes, data=content))
+            write_atomically(folder / file, content)
 
 
-def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Replace a file by what `write` writes. After a kill it is the old file or the new one. Raises OSError, in one
-    sentence, if it cannot be written; the old file is then as it was."""
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace what is in a file. After a kill it is the old file or the new one. Raises OSError, in one sentence, if
+    it cannot be written; the old file is then as it was."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(partial)
-        with open(partial, "rb+") as file:
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except (OSError, safetensors.SafetensorError) as error:
+    except OSError as error:
         todo = "make room on its disk, or choose a folder of your own"
         raise OSError(f"{path} could not be written ({reason(error)}); {todo}") from None
     finally:
@@ -143,10 +142,9 @@ def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
     Raises WeightsError for a manifest or shard that is missing, damaged, or does not fit, and for NaN or infinity."""
     folder = Path(folder)
     manifest = read_manifest(folder)
-    contents = [verified(folder / shard["file"], shard["sha256"]) for shard in manifest["shards"]]
     tensors: dict[str, Tensor] = {}
-    for content in contents:
-        tensors |= safetensors.torch.load(content)
+    for shard in manifest["shards"]:
+        tensors |= safetensors.torch.load(verified(folder / shard["file"], shard["sha256"]))
     return build(ModelConfig(**manifest["config"]), full_precision(tensors), str(folder)), manifest
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import safetensors
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from transformer_circuits.models.shards import write_atomically
@@ -19,7 +19,7 @@ def save_checkpoint(path: Path, **state: Any) -> None:
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_without_tensors(state, tensors))
     metadata = {"state": text, "sha256": _checksum(text, tensors)}
-    write_atomically(path, lambda partial: save_file(tensors, partial, metadata))
+    write_atomically(path, save(tensors, metadata))
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

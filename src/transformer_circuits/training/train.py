@@ -206,7 +206,7 @@ class Run:
         self.header = self.about | {"hardware": hardware}
         if self.is_main:
             content = "".join(f"{json.dumps(line)}\n" for line in (self.header, *self.rows))
-            write_atomically(self.log, lambda partial: partial.write_text(content))
+            write_atomically(self.log, content.encode())
 
     def advance(self) -> int:
         """Take one step in all processes; if one of them caught a signal, take none and return it, else 0."""
@@ -287,7 +287,7 @@ class Run:
         frames = film.joined(self.filmed, self.frames) if self.filmed else None
         model = self.out / "model"
         save_model(self.model, model, self.header["name"], training, self.tokenizer, frames)
-        write_atomically(model / "training.jsonl", lambda partial: partial.write_bytes(self.log.read_bytes()))
+        write_atomically(model / "training.jsonl", self.log.read_bytes())
         rate = last["tokens"] / max(last["seconds"], 0.1)
         print(f"held-out loss {last['held_out']:.3f} after {last['tokens']:,} tokens, {rate:,.0f} a second")
         print(f'The model is in {model}. Next: NAME = "{model.resolve()}" in chapter 19 (make lab)')
