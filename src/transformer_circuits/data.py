@@ -26,7 +26,7 @@ from transformer_circuits.paths import did_you_mean
 
 D_VOCAB = 4096  # of the family's tokenizer
 SMALL_RUNS = "small_runs.safetensors"
-SHORTEST_TEXT = 10_000  # characters of a reader's text: 16 windows of some length
+SHORTEST_TEXT = 10_000  # characters of a reader's text, of which chapter 19 reads 16 windows
 
 
 def load_tokenizer() -> PreTrainedTokenizerFast:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from transformer_circuits.models.architecture import BEYOND
-from transformer_circuits.models.registry import manifest
+from .architecture import BEYOND
+from .registry import manifest
 
 # What a comparison may be about.
 SHAPE = ("n_layers", *BEYOND)

@@ -18,7 +18,6 @@ from .. import paths
 from .shards import WeightsError, reason
 
 SUMS = importlib.resources.files(__package__) / "released.sha256"
-CLONE = "set TRANSFORMER_CIRCUITS_ROOT to a clone of the book's repository"
 BOOK_DATA = "data"  # the name of the zip with the book's data
 
 
@@ -60,8 +59,9 @@ def fetch(name: str, folder: Path) -> None:
         file.unlink(missing_ok=True)
     except (OSError, WeightsError) as error:
         why = "no connection" if type(error) is urllib.error.URLError else reason(error)
-        trouble = f"could not be fetched from {url}: {why}"
-        raise WeightsError(f"{name!r} is not on this machine, and {trouble}; try again, or {CLONE}") from None
+        trouble = f"{name!r} is not on this machine, and could not be fetched from {url}: {why}"
+        todo = "try again, or set TRANSFORMER_CIRCUITS_ROOT to a clone of the book's repository"
+        raise WeightsError(f"{trouble}; {todo}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -33,11 +33,13 @@ class Measured(NamedTuple):
     arrays: dict[str, Tensor]  # [layer, head]
     records: list[Record]
 
-    def note(self, **found: Any) -> None:
-        """Keep numbers; a pair is an estimate and its standard error."""
+    def note(self, found: dict[str, Any]) -> None:
+        """Keep numbers by name; a pair is an estimate and its standard error."""
         for name, value in found.items():
-            pair = value if isinstance(value, tuple) else (value,)
-            self.numbers.update({name + end: float(x) for end, x in zip(("", "_error"), pair)})
+            if isinstance(value, tuple):
+                self.numbers[name], self.numbers[f"{name}_error"] = map(float, value)
+            else:
+                self.numbers[name] = float(value)
 
     def judge(self, id: str, detail: str = "", **values: Any) -> None:
         """Judge a claim about a public model."""
@@ -56,15 +58,15 @@ def measure(model: TransformerBridge) -> Measured:
     induces = (scores.mean >= attention.INDUCTION_HEAD).cpu()
     head = divmod(int(scores.mean.argmax()), cfg.n_heads)
     best = scores.mean[head], scores.error[head]
-    notes.note(layers=cfg.n_layers, heads=cfg.n_heads, best_layer=head[0], best_head=head[1])
-    notes.note(induction=best, induction_heads=induces.sum())
+    notes.note({"layers": cfg.n_layers, "heads": cfg.n_heads, "best_layer": head[0], "best_head": head[1]})
+    notes.note({"induction": best, "induction_heads": induces.sum()})
     notes.arrays["induction"] = scores.mean.cpu()
     second_copies(notes, view, best)
 
     windows = survey.text(model)
     tokens = windows[:, :-1]
     previous = heads.previous_token_scores(view, tokens).cpu()
-    notes.note(previous_heads=(previous >= attention.PREVIOUS_TOKEN_HEAD).sum())
+    notes.note({"previous_heads": (previous >= attention.PREVIOUS_TOKEN_HEAD).sum()})
     notes.arrays["previous"] = previous
     start_token(notes, view, tokens, induces)
     others = [other for other in map(tuple, induces.nonzero().tolist()) if other != head]
@@ -77,7 +79,7 @@ def measure(model: TransformerBridge) -> Measured:
 
 
 def second_copies(notes: Measured, view: View, best: Estimate) -> None:
-    """What the model predicts in both copies of random tokens (T8, and the fall of W7)."""
+    """Measure what the model predicts in both copies of random tokens (T8, and the fall of W7)."""
     losses, guesses = [], []
     for draw in heads.measured_draws(view):
         nats, right = view.losses_and_guesses(draw.tokens, draw.ends)
@@ -87,8 +89,8 @@ def second_copies(notes: Measured, view: View, best: Estimate) -> None:
     uniform = float(torch.tensor(len(reading.of(view.model).drawn)).log())
     first, second = (estimates.mean(copy) for copy in loss.T)
     notes.judge("T8", induction=best, guess=guess, drop=(uniform - second[0], second[1]), uniform=uniform)
-    notes.note(guess=guess, uniform=uniform, fall=estimates.mean(1 - loss[:, 1] / uniform))
-    notes.note(first_copy=first, second_copy=second)
+    notes.note({"guess": guess, "uniform": uniform, "fall": estimates.mean(1 - loss[:, 1] / uniform)})
+    notes.note({"first_copy": first, "second_copy": second})
 
 
 def per_head(view: View, values: Float[Tensor, "row pos set d_head"]) -> Float[Tensor, "row pos head d_head"]:
@@ -99,9 +101,9 @@ def per_head(view: View, values: Float[Tensor, "row pos set d_head"]) -> Float[T
 def start_token(
     notes: Measured, view: View, tokens: Int[Tensor, "window pos"], induces: Bool[Tensor, "layer head"]
 ) -> None:
-    """How much of the attention goes to the start token, by itself and weighted by the length of values (T6)."""
+    """Measure how much attention goes to the start token, by itself and weighted by the length of values (T6)."""
     start = heads.start_token_scores(view, tokens).cpu()
-    notes.note(start=start.mean())
+    notes.note({"start": start.mean()})
     notes.arrays["start"] = start
     if not induces.any():
         return
@@ -116,12 +118,12 @@ def start_token(
     held, moved = plain.mean(dim=0), (plain * size).mean(dim=0)
     t6 = {"start_plain": estimates.mean(held), "start_weighted": estimates.mean(moved)}
     notes.judge("T6", induction_heads=induces.sum(), **t6, remaining=estimates.ratio(moved, held))
-    notes.note(**t6)
+    notes.note(t6)
 
 
 def attends_or_rests(notes: Measured, view: View, tokens: Int[Tensor, "window pos"], team: list[Head]) -> None:
-    """Where the best induction head attends, and what it writes, at repeated and at new tokens (T7); and the direct
-    effect of all induction heads on the logit of what followed. `team`: these heads, the best one first."""
+    """Measure where the best induction head attends, and what it writes, at repeated and at new tokens (T7); and the
+    direct effect of all induction heads on the logit of what followed. `team`: these heads, the best one first."""
     layer, head = team[0]
     final = "ln_final.hook_scale"
     scale_of = {at: f"blocks.{at}.ln1_post.hook_scale" for at, _ in team}
@@ -154,29 +156,29 @@ def attends_or_rests(notes: Measured, view: View, tokens: Int[Tensor, "window po
     target = per_token((pattern * repeats.after_earlier(tokens)).sum(dim=-1), repeated)
     value_ratio = estimates.ratio(size[:, 0], size.mean(dim=1))
     notes.judge("T7", f"head {head_name(team[0])}", target=target, value_ratio=value_ratio, **t7)
-    notes.note(**t7, team_effect=per_token(torch.stack(boosts).sum(dim=0), repeated))
+    notes.note(t7 | {"team_effect": per_token(torch.stack(boosts).sum(dim=0), repeated)})
 
 
 def in_context(
     notes: Measured, view: View, windows: Int[Tensor, "window pos"], induces: Bool[Tensor, "layer head"]
 ) -> None:
-    """The loss on text and the in-context score: intact, without all induction heads, and without as many others."""
+    """Measure loss and in-context score on text: intact, without all induction heads, and without as many others."""
     team = [tuple(head) for head in induces.nonzero().tolist()]
     means = {layer: view.mean_z(windows[:, :-1], layer) for layer in {layer for layer, _ in team}}
     intact = view.losses(windows)
     score = prediction.in_context_score(intact)
-    notes.note(**{"context, intact": estimates.mean(score), "loss, intact": estimates.mean(intact.mean(dim=1))})
+    notes.note({"context, intact": estimates.mean(score), "loss, intact": estimates.mean(intact.mean(dim=1))})
     removed = {"without induction heads": team, "without others": next(groups_of_others(team, view.cfg.n_heads))}
     for name, group in removed.items():
         loss = view.losses(windows, without_heads(group, means))
-        notes.note(**{f"context lost, {name}": estimates.mean(prediction.in_context_score(loss) - score)})
-        notes.note(**{f"rise, {name}": estimates.mean((loss - intact).mean(dim=1))})
+        notes.note({f"context lost, {name}": estimates.mean(prediction.in_context_score(loss) - score)})
+        notes.note({f"rise, {name}": estimates.mean((loss - intact).mean(dim=1))})
 
 
 def needs_the_note(
     notes: Measured, view: View, head: Head, previous: Float[Tensor, "layer head"], best: Estimate
 ) -> None:
-    """What the best induction head needs: all previous-token heads before it, and single ones (W3, W7)."""
+    """Measure what the best induction head needs: all previous-token heads before it, and single ones (W3, W7)."""
     team = previous_token_heads(previous, head[0])
     ratios = weights.ratios_of_reader(view, head)[1].cpu()
     read_most = divmod(int(ratios.argmax()), view.cfg.n_heads)
@@ -187,27 +189,27 @@ def needs_the_note(
     w3 = {"kept_keys": kept["keys"], "kept_queries": kept["queries"], "kept_others": others_keys}
     w3["apart"] = estimates.ratio(found.left["queries"] - found.left["keys"], found.intact)
     notes.judge("W3", f"head {head_name(head)}, {len(team)} previous-token heads before it", induction=best, **w3)
-    notes.note(team=len(team), kept_others=others, kept_others_keys=others_keys)
-    notes.note(**{f"kept, {name}": kept[name] for name in found.left if not name.startswith("group")})
+    notes.note({"team": len(team), "kept_others": others, "kept_others_keys": others_keys})
+    notes.note({f"kept, {name}": kept[name] for name in found.left if not name.startswith("group")})
     for name, (layer, which) in (("strongest", strongest), ("read_most", read_most)):
-        notes.note(**{f"{name}_layer": layer, f"{name}_head": which, f"{name}_previous": previous[layer, which]})
+        notes.note({f"{name}_layer": layer, f"{name}_head": which, f"{name}_previous": previous[layer, which]})
     if team:
         writer = max(team, key=lambda member: float(ratios[member]))
-        notes.note(**{f"self-match by {name}": x for name, x in self_matches(view, head, writer).items()})
+        notes.note({f"self-match by {name}": x for name, x in self_matches(view, head, writer).items()})
 
 
 def copying(notes: Measured, view: View) -> None:
-    """How many heads copy (E1)."""
+    """Count the heads that copy (E1)."""
     positivity, threshold = weights.copying(view)
     n, size = (positivity > threshold).sum(), positivity.numel()
     notes.judge("E1", copying_heads=n, heads=size, models=1, models_most=n >= weights.MOST * size, threshold=threshold)
-    notes.note(copying=n)
+    notes.note({"copying": n})
 
 
 def corner(
     notes: Measured, view: View, previous: Float[Tensor, "layer head"], induction: Bool[Tensor, "layer head"]
 ) -> None:
-    """Which heads after the first previous-token head copy and match, between embeddings as they are (T10)."""
+    """Count which heads after the first previous-token head copy and match, between embeddings as they are (T10)."""
     d_head = view.cfg.d_head
     match_positivity, match, first = matches(view, previous)
     straight = weights.positivity(weights.copying_eigenvalues(view.OV, view.W_E, view.W_U)).float().cpu()
@@ -227,7 +229,7 @@ def corner(
         "others_in_corner": (others & inside).sum(),
     }
     notes.judge("T10", **t10, match_others=match[others].max())
-    notes.note(corner_OV=limits[0], corner_match=limits[1])
+    notes.note({"corner_OV": limits[0], "corner_match": limits[1]})
 
 
 def matches(
