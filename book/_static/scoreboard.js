@@ -9,7 +9,7 @@
   addEventListener("hashchange", open);
   open();
   const said = document.querySelector(".tc-sentence");
-  for (const cell of document.querySelectorAll(".tc-cell"))
+  for (const cell of document.querySelectorAll("a.tc-cell"))
     for (const event of ["pointerenter", "focus"])
       cell.addEventListener(event, () => { said.textContent = cell.dataset.sentence; });
 })();

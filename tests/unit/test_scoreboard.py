@@ -62,7 +62,7 @@ def words(node):
 def test_every_claim_has_one_line_and_one_cell_that_leads_to_it(page):
     cards = [card["id"] for card in page.select(".tc-scoreboard .tc-claim")]
     assert sorted(cards) == sorted(f"claim-{id}" for id in ledger.load_claims())
-    assert [cell["href"] for cell in page.select(".tc-cell")] == [f"#claim-{id}" for id in ledger.load_claims()]
+    assert [cell["href"] for cell in page.select("a.tc-cell")] == [f"#claim-{id}" for id in ledger.load_claims()]
     line = words(page.find(id="claim-Z2").summary)
     title = ledger.claim_of("Z2").title
     assert line == f"held up {title}. 3.1% of tokens predict themselves. chapter 2"
@@ -102,12 +102,14 @@ def test_a_card_says_which_condition_is_not_met_and_how_its_criterion_was_amende
     assert not any(sign in card.text for card in page.select("summary") for sign in "†‡≈✓◐✗")
 
 
-def test_the_front_page_has_a_square_for_every_claim_and_three_sentences_without_marks(data):
+def test_the_front_page_has_a_square_for_every_finding_and_three_sentences_without_marks(data):
     html = BeautifulSoup(scoreboard.headlines(scoreboard.Results(RECORDED, data=data)), "html.parser")
-    assert [cell["href"] for cell in html.select("a.tc-square")] == [
-        f"scoreboard.html#claim-{id}" for id in ledger.load_claims()
-    ]
-    assert html.select_one('[href="scoreboard.html#claim-Z2"]')["title"].endswith(": reproduced")
+    findings = {f"scoreboard.html#claim-{claim.id}" for claim in scoreboard.counted_in("finding")}
+    squares = [cell["href"] for cell in html.select("a.tc-square")]
+    assert set(squares) == findings and len(squares) == len(findings)
+    assert f"The paper’s {len(findings)} findings" in html.select_one(".tc-squares").text
+    verdicts = [cell["title"].rsplit(": ", 1)[1] for cell in html.select("a.tc-square")]
+    assert verdicts == sorted(verdicts, key=scoreboard.JUDGED.index), "what held comes first"
     assert all(f"**What {said}.**" in html.text for said in ("held", "did not", "surprised us"))
     assert "threshold" not in html.text and "criterion" not in html.text
 

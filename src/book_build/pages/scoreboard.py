@@ -118,9 +118,9 @@ def sections() -> dict[str, list[Claim]]:
 
 
 def headlines(results: Results) -> str:
-    """Return what the front page includes, in parts that comments divide: a square for each claim, three sentences."""
-    findings, asked = results.tallies()[TALLIES["finding"]], len(counted_in("question"))
-    return render("headlines.md", results=results, sections=sections(), findings=findings, asked=asked)
+    """Return what the front page includes, in parts that comments divide: a square a finding, three sentences."""
+    findings = results.tallies()[TALLIES["finding"]]
+    return render("headlines.md", results=results, claims=counted_in("finding"), findings=findings)
 
 
 def page(results: Results) -> str:
