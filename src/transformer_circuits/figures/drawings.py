@@ -45,7 +45,7 @@ def residual_stream(n_heads: int, title: str) -> None:
 
 def skip_trigram(source: str, destination: str, out: str, title: str) -> Axes:
     """Draw the two tables of a head in one prediction: a destination attends to a source, which raises an out token."""
-    ax = _canvas(2.5, (-0.6, 5.4), (-0.9, 2.5), title)
+    ax = _canvas(2.6, (-0.6, 5.4), (-1.1, 2.5), title)
     token = {"family": MONO, "fontsize": WORDS, "bbox": BOX, **MIDDLE}
     ax.text(0.4, 0.4, label_of(source), **token)
     ax.text(4, 0.4, label_of(destination), **token)
@@ -55,7 +55,7 @@ def skip_trigram(source: str, destination: str, out: str, title: str) -> Axes:
         ax.text(x, -0.2, name, ha="center", va="top", color="soft")
     ax.text(4.5, 2.1, "out token", ha="left", va="center", color="soft")
     _arrow(ax, (3.8, 0.1), (0.7, 0.1), "other", connectionstyle="arc3,rad=-0.25", shrinkA=4, shrinkB=4)
-    ax.text(2.2, -0.55, "QK: where to look", ha="center", va="top", color="soft")
+    ax.text(2.2, -0.65, "QK: where to look", ha="center", va="top", color="soft")
     _arrow(ax, (0.6, 0.75), (3.5, 2.0), "first", connectionstyle="arc3,rad=-0.15", shrinkA=4, shrinkB=4)
     ax.text(1.5, 1.95, "OV: what it does", ha="center", va="bottom", color="first_text")
     return ax

@@ -1,6 +1,7 @@
 """The plot types of the chapters, in one grammar (palette.toml). Most return their Axes, so that a chapter can add to
 it. `title`: what the picture shows, as a sentence; it is broken into lines."""
 
+import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 
@@ -169,11 +170,16 @@ def heatmap(
     # Behind numbers even the strongest cell stays pale enough to read them.
     cells(values, ax, color=color, largest=2.2 * largest if numbers else largest)
     frame(frames, ax)
-    for names, axis, turn in ((x, ax.xaxis, 90), (y, ax.yaxis, 0)):
-        axis.set_ticks(range(len(names)), [label_of(name) for name in names], rotation=turn, color="ink")
+    for names, axis, most in ((x, ax.xaxis, 4), (y, ax.yaxis, np.inf)):
+        shown = [label_of(name) for name in names]
+        turn = 90 if max(map(len, shown), default=0) > most else 0
+        axis.set_ticks(range(len(names)), shown, rotation=turn, color="ink")
     ax.tick_params(length=0)
     for (row, column), value in np.ndenumerate(values) if numbers else ():
-        ax.text(column, row, numbers.format(value), ha="center", va="center", fontsize=LABEL)
+        number = numbers.format(value).replace("-", "−")
+        zero = not re.search("[1-9]", number)  # "0.0": not worth its ink
+        look = {"color": "soft" if zero else "ink", "ha": "center", "va": "center"}
+        ax.text(column, row, "0" if zero else number, fontsize=LABEL, **look)
     finding(title, ax)
     return ax
 
@@ -321,7 +327,8 @@ def rows(
     """
     sizes = np.array([*values.values()], dtype=float)
     ax = _axes(title, 0.4 * len(sizes) + 0.55)
-    full = limit or np.abs(sizes).max()
+    ends = [abs(size) + (errors or {}).get(name, 0.0) for name, size in values.items()]
+    full = limit or max(ends)
     for row, (name, size) in enumerate(values.items()):
         strong = name in accent or not accent
         ax.barh(row, size, 0.62, color="negative" if size < 0 else color if strong else OTHERS)

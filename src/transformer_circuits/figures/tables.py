@@ -1,5 +1,6 @@
 """Tables of results: formatted numbers and words as headers, as HTML on a page and as text for nbval."""
 
+import html
 import math
 import re
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from numbers import Real
 import pandas as pd
 
 FORMAT = ".2f"
+MINUS = "\N{MINUS SIGN}"
 SENTENCE = 30  # characters from which on a cell is a sentence, and is not aligned as numbers are
 
 
@@ -18,8 +20,13 @@ class Table:
         self.texts = texts
 
     def _repr_html_(self) -> str:
-        sentences = self.texts.map(len).max(axis=None) > SENTENCE
-        return self.texts.to_html(border=0, classes=["results", "sentences"] if sentences else "results")  # escaped
+        words = not self.texts.map(lambda text: any(map(str.isdigit, text))).any(axis=None)
+        sentences = words or self.texts.map(len).max(axis=None) > SENTENCE
+        bare = self.texts.rename_axis(index=[None] * self.texts.index.nlevels)  # else pandas adds a row for its names
+        shown = bare.to_html(border=0, classes=["results", "sentences"] if sentences else "results")  # escaped
+        for name in self.texts.index.names:
+            shown = shown.replace("<th></th>", f"<th>{html.escape(str(name or ''))}</th>", 1)
+        return shown
 
     def __repr__(self) -> str:
         return self.texts.to_string()
@@ -38,11 +45,11 @@ def table(frame: pd.DataFrame | pd.Series, formats: str | Mapping[str, str] = FO
             return " ± ".join(text(part, form) for part in value)
         value = value.item() if hasattr(value, "item") else value  # of a tensor
         if isinstance(value, bool) or not isinstance(value, Real):
-            return str(value)
+            return re.sub(r"(?<!\S)-(?=\d)", MINUS, str(value))
         if math.isnan(value):
             return ""
         form = "," if hasattr(value, "__index__") and form.endswith("f") else re.sub("^[+-]?", r"\g<0>z", form)
-        return format(value, form).replace("-", "\N{MINUS SIGN}")
+        return format(value, form).replace("-", MINUS)
 
     of_column = dict.fromkeys(frame, formats if isinstance(formats, str) else FORMAT)
     of_column |= {} if isinstance(formats, str) else formats
