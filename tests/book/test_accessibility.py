@@ -9,7 +9,7 @@ PAGES = (
     "notebooks/04_skip_trigrams notebooks/05_copying notebooks/07_induction_heads notebooks/a2_low_rank"
 ).split()
 LIVE = ("follow", "watch", "grow")
-WITH_CODE = "notebooks/05_copying"  # its code is looked at too: the colors are the same on all pages, and there is much of it
+WITH_CODE = "notebooks/05_copying"  # where code is looked at: its colors are the same everywhere, and there is much
 RUN = """async ([exclude, only]) => {
   const rules = { "label-content-name-mismatch": { enabled: true } }; // experimental, and right: speech names what is seen
   const options = { resultTypes: ["violations"], preload: false, ...(only ? { runOnly: only } : { rules }) };
