@@ -25,13 +25,13 @@ TALLIES = {
 }
 # The steps of the paper's argument, and the claims that each rests on. The page begins with them.
 ARGUMENT = {
-    "Without attention, a model can only know which token follows which.": ["Z1"],
-    "One layer of heads copies what it has seen, and knows patterns of three tokens.": ["E1", "S4", "S5"],
-    "In two layers, heads read each other, and one kind looks up what came next last time.": [
+    "Without attention: which token follows which": ["Z1"],
+    "One layer: copies, and patterns of three tokens": ["E1", "S4", "S5"],
+    "Two layers: one kind of head looks up what came next last time": [
         "T3", "T9", "T17", "T18", "T8",
     ],
-    "Single heads save most of the loss, and what a longer text adds takes two layers.": ["T11", "W1"],
-    "It is not only so in our models.": ["W7"],
+    "What this is worth": ["T11", "W1"],
+    "In other people's models": ["W7"],
 }  # fmt: skip
 SIGNS = {">=": "\u2265", "<=": "\u2264", "==": "=", " * ": " \u00d7 "}
 
