@@ -6,10 +6,8 @@ the control: what as many bits change in the book's own model.
 """
 
 import json
-from typing import Any, NamedTuple
 
 from safetensors import safe_open
-from torch import Tensor
 
 from transformer_circuits.claims import ledger
 from transformer_circuits.models.release import data_file
@@ -19,16 +17,7 @@ LABELS = {"smollm2-135m": "SmolLM2-135M-Instruct", "gemma3-270m": "Gemma-3-270M"
 CONTROL = "four_bits"
 
 
-class Recorded(NamedTuple):
-    """What data/public has of one model."""
-
-    numbers: dict[str, float]
-    arrays: dict[str, Tensor]  # [layer, head] most of them
-    records: list[ledger.Record]
-    made: dict[str, Any]  # model, packages, sha256, date, machine, seconds of each part, peak_mib
-
-
-def load(name: str) -> Recorded:
+def load(name: str) -> real_models.Measured:
     """Return the record of a public model, or of CONTROL. Raises ValueError that lists the names, or for a record of
     another version of the measurement."""
     folder = data_file(ledger.PUBLIC)
@@ -41,4 +30,5 @@ def load(name: str) -> Recorded:
     if version != real_models.VERSION:
         raise ValueError(f"{name!r} was measured by version {version}, not {real_models.VERSION}: run `make public`")
     verdicts = folder / f"{name}.yml"
-    return Recorded(numbers, arrays, ledger.load_elsewhere(verdicts).records if verdicts.is_file() else [], made)
+    records = ledger.load_elsewhere(verdicts).records if verdicts.is_file() else []
+    return real_models.Measured(numbers, arrays, records, made)

@@ -4,7 +4,8 @@ Each takes any model that `survey.check` accepts. `measure` returns numbers, arr
 criteria; `public_records` stores them. Every head counts as working, since the costs of single heads are not measured.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,12 +27,14 @@ SELF_MATCHED = 600  # tokens among which a token must match itself best
 FIRST_PLACE = 10  # destinations from which on attention to the start token counts (T6)
 
 
-class Measured(NamedTuple):
-    """What was measured on one model."""
+@dataclass(frozen=True)
+class Measured:
+    """What was measured on one model, now or before (`public_records`)."""
 
-    numbers: dict[str, float]  # with standard errors as NAME_error
-    arrays: dict[str, Tensor]  # [layer, head]
-    records: list[Record]
+    numbers: dict[str, float] = field(default_factory=dict)  # with standard errors as NAME_error
+    arrays: dict[str, Tensor] = field(default_factory=dict)  # [layer, head]
+    records: list[Record] = field(default_factory=list)
+    made: dict[str, Any] = field(default_factory=dict)  # before: model, packages, sha256, date, machine, seconds
 
     def note(self, found: dict[str, Any]) -> None:
         """Keep numbers by name; a pair is an estimate and its standard error."""
@@ -53,7 +56,7 @@ def measure(model: TransformerBridge) -> Measured:
     Raises WeightsError for models that `survey.check` does not accept.
     """
     survey.check(model)
-    view, notes, cfg = View(model), Measured({}, {}, []), model.cfg
+    view, notes, cfg = View(model), Measured(), model.cfg
     scores = heads.measured_induction(view)
     induces = (scores.mean >= attention.INDUCTION_HEAD).cpu()
     head = divmod(int(scores.mean.argmax()), cfg.n_heads)
