@@ -122,7 +122,7 @@ def test_token_ids_are_those_of_python(page, two):
 
 
 def test_logits_and_patterns_are_those_of_transformer_lens(page, two, means):
-    every = [(text, {}) for text in (*passages(two, 12), *HOSTILE)]
+    every = [(text, {}) for text in (*passages(two, 4), *HOSTILE)]
     every += [(text, edit) for text in passages(two, 2) for edit in edits(two)]
     for text, edit in every:
         found = page.evaluate(CALL, [text, edit, LAST])
@@ -246,18 +246,6 @@ def test_a_hostile_link_is_text(page):
     follow(page, "text=<img src=x onerror=alert(1)>&head=9.9&at=x&off=__proto__&cut=<b>")
     expect(page.get_by_label("Your text")).to_have_value("<img src=x onerror=alert(1)>")
     assert page.locator("#stage img").count() == 0
-
-
-def test_an_edit_is_answered_at_once(page):
-    times = []
-    page.locator(".tc-door summary").click()
-    for head in range(7):
-        page.locator(".tc-power").nth(head).click()
-        before = page.locator("#stage").get_attribute("data-runs")
-        page.wait_for_timeout(400)
-        times.append(int(page.locator("#stage").get_attribute("data-milliseconds")))
-        assert page.locator("#stage").get_attribute("data-runs") >= before
-    assert sorted(times)[3] < 300, times  # 150 on two quiet cores
 
 
 def test_a_server_that_forbids_workers_is_told_and_the_sentences_stay(site, watched):

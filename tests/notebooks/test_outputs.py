@@ -57,11 +57,3 @@ def test_an_output_that_differs_is_found(tmp_path, request, stored):
     printed = write(tmp_path / "printed.ipynb", "1.25")
     write(tmp_path / "stored.ipynb", stored)
     assert bool(differences(request, tmp_path / "stored.ipynb", printed)) == (stored != "1.25")
-
-
-def test_nbval_alone_runs_a_notebook_and_compares_it(tmp_path):
-    write(tmp_path / "a.ipynb", "1.26")
-    options = ["--nbval", "-p", "no:xdist", "--rootdir", ROOT, "--config-file", ROOT / "pyproject.toml"]
-    command = [sys.executable, "-m", "pytest", *options, tmp_path / "a.ipynb"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
