@@ -76,7 +76,7 @@
 
   // ---- running: at most one question at a time, and always the latest -----------------------------------------------
   let running = false, again = false, noted;
-  async function run(since = performance.now()) {
+  async function run() {
     if (!ask) return void stageOf.draw();
     if (running) return void (again = true);
     running = true;
@@ -97,10 +97,8 @@
         ui.long.hidden = !now.overlong;
         if (first.followed < 0) await explainNew(first);
         else ui.aside.replaceChildren();
-        root.dataset.milliseconds = String(Math.round(performance.now() - since));
         root.dataset.runs = String(1 + Number(root.dataset.runs ?? 0));
         remember();
-        since = performance.now();
       } while (again);
     } catch (error) {
       status(`The model stopped: ${error.message} Reload the page.`, true);
@@ -268,7 +266,6 @@
   }
 
   async function open() {
-    const began = performance.now();
     try {
       data = (await dom.load("follow/data.js", base)).facts;
     } catch (error) {
@@ -289,8 +286,7 @@
     status("");
     buildDoor();
     stageOf.now.step = fromAddress();
-    await run(began);
-    root.dataset.load = String(Math.round(performance.now() - began));
+    await run();
     root.dataset.ready = "yes";
     new MutationObserver(drawDoor).observe(document.documentElement,
       { attributes: true, attributeFilter: ["data-theme"] });

@@ -56,9 +56,7 @@
   const lastTime = (i) => heads.lastTime(text().ids, i);
 
   function draw() {
-    const began = performance.now();
     drawTime(), drawHeads(), drawAttention();
-    root.dataset.milliseconds = (performance.now() - began).toFixed(1);
     root.dataset.at = String(state.at);
   }
 
@@ -268,7 +266,6 @@
   let wanted; // the film that was chosen last
 
   async function open(name, linked = false) {
-    const began = performance.now();
     wanted = name;
     steps.stop();
     say("Loading the film …");
@@ -289,7 +286,6 @@
     if (plays) steps.play();
     if (!linked) app.querySelector("[aria-pressed=true]").focus(); // the button that was pressed is a new one
     say("");
-    root.dataset.load = String(Math.round(performance.now() - began));
     root.dataset.ready = film.name;
   }
 
