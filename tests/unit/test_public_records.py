@@ -10,9 +10,6 @@ from transformer_circuits.claims import judge
 from transformer_circuits.models import load_model, public
 from transformer_circuits.real import public_records, real_models
 
-NAMES = [public_records.CONTROL, *public_records.LABELS]
-
-
 # What version 1 of the measurement gives for a small model
 VERSION, SMALL = 1, "small-2l"
 NUMBERS = {
@@ -30,12 +27,11 @@ def test_a_measurement_that_changes_gets_another_version():
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_record_of_another_version_is_refused(name, monkeypatch):
-    public_records.load(name)
+def test_a_record_of_another_version_is_refused(monkeypatch):
+    public_records.load(public_records.CONTROL)
     monkeypatch.setattr(real_models, "VERSION", real_models.VERSION + 1)
     with pytest.raises(ValueError, match="was measured by version 1, not 2: run `make public`"):
-        public_records.load(name)
+        public_records.load(public_records.CONTROL)
 
 
 @pytest.mark.parametrize("name", public_records.LABELS)

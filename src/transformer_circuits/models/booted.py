@@ -1,5 +1,5 @@
-"""Models that TransformerLens boots: those of the transformers library, and old checkpoints of its own. Loaded as a
-whole, and computed as their own library computes them, or not at all."""
+"""Models that TransformerLens boots: old checkpoints of its own, and models of the transformers library, which are
+loaded as a whole, and computed as that library computes them, or not at all."""
 
 import contextlib
 import re

@@ -9,7 +9,6 @@ import importlib.resources
 import os
 import shutil
 import urllib.error
-import zipfile
 from pathlib import Path
 
 import torch
@@ -52,8 +51,7 @@ def fetch(name: str, folder: Path) -> None:
     url, partial = f"{address()}/{name}.zip", folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     try:
         file = download(url, paths.ROOT / f"{name}.zip", checksums()[name])
-        with zipfile.ZipFile(file) as archive:
-            archive.extractall(partial)
+        shutil.unpack_archive(file, partial)
         if not folder.exists():  # else another process was faster
             partial.rename(folder)
         file.unlink(missing_ok=True)

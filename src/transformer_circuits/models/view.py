@@ -143,14 +143,14 @@ class View:
         `ends`: how many tokens of each row matter; what follows costs no time, and its losses mean nothing.
         """
         # Made beforehand: small results between large temporary ones would keep the heap from being reused.
-        nats, right = None, torch.zeros(rows[:, 1:].shape, dtype=torch.bool, device=rows.device)
+        precision = torch.promote_types(self.model.W_E.dtype, torch.float32)
+        nats = torch.zeros(rows[:, 1:].shape, dtype=precision, device=rows.device)
+        right = torch.zeros_like(nats, dtype=torch.bool)
         ends = torch.full_like(rows[:, 0], rows.shape[1]) if ends is None else ends
         with self.model.hooks(fwd_hooks=list(hooks)):
             for part in tqdm(batches(ends), desc="losses", leave=False, delay=2):
                 tokens = rows[part, : ends[part].max()]
                 logits, targets = single(self.model(tokens[:, :-1]).flatten(0, 1)), tokens[:, 1:].flatten()
-                if nats is None:
-                    nats = logits.new_zeros(right.shape)
                 # One row per token: eight times as fast on CPUs as [row, d_vocab, pos].
                 of_part = F.cross_entropy(logits, targets, reduction="none")
                 nats[part, : tokens.shape[1] - 1] = of_part.view(len(part), -1)
