@@ -48,6 +48,7 @@ SIZES = {  # an architecture for each thing that differs
     "Gemma2": USUAL | dict(num_key_value_heads=2, head_dim=16, sliding_window=16, attn_logit_softcapping=5.0),
     "OPT": LAYERS | dict(word_embed_proj_dim=16, ffn_dim=64),  # a projection between embeddings and stream
     "Falcon": LAYERS,
+    "GPTNeoX": USUAL,  # attention and MLP side by side
 }
 CLASSES = {
     "GPT2": "GPT2LMHeadModel",
@@ -81,7 +82,7 @@ def make(tmp_path_factory, own_tokenizer):
     """Return a function that makes a folder with a random model and a byte-level tokenizer of 300 tokens, as `save_pretrained` writes them."""
 
     @functools.cache
-    def make(kind: str, tokenizer: bool = True, **settings) -> str:
+    def make(kind: str, tokenizer: bool = True, std: float = 0.1, **settings) -> str:
         folder = str(tmp_path_factory.mktemp(kind))
         settings = {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0, **SIZES[kind], **settings}
         config = getattr(transformers, f"{kind}Config")(**settings)
@@ -90,7 +91,7 @@ def make(tmp_path_factory, own_tokenizer):
             model = getattr(transformers, CLASSES.get(kind, f"{kind}ForCausalLM"))(config)
             for name, parameter in model.named_parameters():
                 norm = "norm" in name or "ln_" in name
-                torch.nn.init.normal_(parameter, mean=float(norm), std=0.2 if norm else 0.1)
+                torch.nn.init.normal_(parameter, mean=float(norm), std=0.2 if norm else std)
         model.save_pretrained(folder)
         if tokenizer:
             own_tokenizer.save_pretrained(folder)
