@@ -133,7 +133,8 @@ def test_another_release_is_a_change(tmp_path, monkeypatch):
 
 def keys(book: Path) -> dict[str, str]:
     """Return the key of a notebook, and that of pages."""
-    return {name: store.Store(book).key(source) for name, source in {"notebook": "1 + 1", "page": None}.items()}
+    results = store.Store(book)
+    return {"notebook": results.key("1 + 1"), "page": results.key(None)}
 
 
 def test_dates_in_the_future_are_no_change_and_a_change_in_the_meantime_is_one(tmp_path):

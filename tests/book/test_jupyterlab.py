@@ -18,7 +18,7 @@ from playwright.sync_api import Locator, Page, expect
 from transformer_circuits.notebook import captions
 from transformer_circuits.paths import ROOT
 
-CHAPTER = "02_zero_layers.ipynb"
+CHAPTER = "03_paths_qk_ov.ipynb"
 WORKBOOK = "e1_stream_and_paths.ipynb"
 OPEN = ".jp-MainAreaWidget:not(.lm-mod-hidden)"  # the tab that is seen
 
@@ -130,7 +130,7 @@ def test_figures_of_a_chapter_have_the_number_and_the_caption_of_its_page(chapte
 
 
 def test_a_chapter_folds_in_jupyterlab_what_its_page_folds(chapter):
-    scrolled_to(chapter, chapter.get_by_text("Fig. 2.1."))
+    scrolled_to(chapter, chapter.get_by_text("Fig. 3.1."))
     expect(chapter.locator(f"{OPEN} .jp-InputArea-editor:visible", has_text="# Plot")).to_have_count(0)
     expect(scrolled_to(chapter, chapter.locator(f"{OPEN} .jp-InputArea-editor:visible"))).to_be_visible()
 

@@ -1,7 +1,7 @@
 """The ledger: the paper's claims, and the judge of what a chapter measured.
 
     from transformer_circuits.claims import judge, verdicts
-    verdicts(judge("O5", largest_ratio=2.7, spread=0.3, spread_random=0.01, detail="head 0.7 to key of 1.4"), ...)
+    verdicts(judge("O5", largest_ratio=2.7, spread=0.3, spread_random=(0.01, 0.001), detail="head 0.7"), ...)
 
 `verdicts`, the last value of a cell, shows the claims of a chapter. Its output also contains them as JSON, from which
 the build reads a book's records. The criteria are in claims.yml; nothing here depends on any single claim.
