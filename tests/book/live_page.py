@@ -12,13 +12,17 @@ from transformer_circuits.paths import ROOT
 HEAD = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
 
 
+def copy_static(root: Path, *names: str) -> None:
+    """Copy files and folders of book/_static to their places in `root`."""
+    for name in names:
+        source, copied = ROOT / "book" / "_static" / name, root / "_static" / name
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, copied)
+
+
 def make_site(root: Path, name: str, *more: str) -> Path:
     """Copy a page that the build has made to `root`, with its scripts and data and `more` files; return the page."""
-    static = ROOT / "book" / "_static"
-    shutil.copytree(static / name, root / "_static" / name)
-    for file in ("dom.js", "heads.js", *more):
-        (root / "_static" / file).parent.mkdir(exist_ok=True)
-        shutil.copy(static / file, root / "_static" / file)
+    copy_static(root, name, "dom.js", "heads.js", *more)
     markdown = (ROOT / "book" / f"{name}.md").read_text()
     markup = re.search(r"^```\{raw\} html\n(.*?)\n```$", markdown, re.DOTALL | re.MULTILINE)[1]
     page = root / "book" / f"{name}.html"

@@ -1,18 +1,14 @@
 """The stage as the front page and the chapters show it, from disk: what it says are the numbers of the models, by keyboard and pointer."""
 
 import json
-import shutil
 
 import pytest
 import torch
-from live_page import HEAD
+from live_page import HEAD, copy_static
 from playwright.sync_api import expect
 
 from book_build.pages import follow
 from transformer_circuits.models import load_model
-from transformer_circuits.paths import ROOT
-
-STATIC = ROOT / "book" / "_static"
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +19,8 @@ def numbers():
 
 def make(root, numbers):
     """Write a page that shows these numbers, without the theme around it, and return it."""
-    static = root / "_static"
-    shutil.copytree(STATIC / "follow", static / "follow")
-    for name in ("dom.js", "heads.js", "widgets.js", "palette.css"):
-        shutil.copy(STATIC / name, static)
-    (static / "follow" / "data.js").write_text(f"pageData({json.dumps(numbers)});", encoding="utf-8")
+    copy_static(root, "follow", "dom.js", "heads.js", "widgets.js", "palette.css")
+    (root / "_static" / "follow" / "data.js").write_text(f"pageData({json.dumps(numbers)});", encoding="utf-8")
     page = root / "intro.html"
     still = '<link rel="stylesheet" href="_static/palette.css"><p><img src="_static/follow_a_name.png" alt=""></p>'
     page.write_text(f'{HEAD}<body>{still}<script src="_static/widgets.js"></script>')

@@ -1,17 +1,14 @@
 """Pictures that answer, in a browser, used by keyboard and pointer: what they say is what the numbers give."""
 
 import re
-import shutil
 
 import numpy as np
 import pytest
-from live_page import HEAD
+from live_page import HEAD, copy_static
 from playwright.sync_api import expect
 
 from transformer_circuits.figures.widgets import live
-from transformer_circuits.paths import ROOT
 
-STATIC = ROOT / "book" / "_static"
 PICTURES = {
     "eigenvalues": live("eigenvalues", "drag two vectors", start=[[2.0, 0.5], [0.3, 1.5]]),
     "circuits": live("circuits", "choose a source", head="0.3", sources=[
@@ -26,9 +23,7 @@ QUESTION = """<details data-answer="64" data-chance="0.3" data-unit="%"><summary
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     root = tmp_path_factory.mktemp("live")
-    (root / "_static").mkdir()
-    for name in ("dom.js", "heads.js", "widgets.js", "live.js", "live.css"):
-        shutil.copy(STATIC / name, root / "_static")
+    copy_static(root, "dom.js", "heads.js", "widgets.js", "live.js", "live.css")
     body = "".join(f'<section id="{kind}">{picture._repr_html_()}</section>' for kind, picture in PICTURES.items())
     page = root / "live.html"
     page.write_text(f'{HEAD}<body>{body}{QUESTION}<script src="_static/widgets.js"></script>')
