@@ -167,20 +167,15 @@ class Transformer(nn.Module):
         """Return position embeddings [n_ctx, d_model]."""
         return self.pos.weight
 
-    def start(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the stream starts as, [batch, position, d_model], and what W_Q and W_K see added to it."""
-        embedding = self.tok_embed(tokens)
-        positions = self.pos(torch.arange(tokens.shape[-1], device=tokens.device)[None])
-        if self.config.standard_positions:
-            return embedding + positions, torch.zeros_like(positions)
-        return embedding, positions
-
     def residual_stream(self, tokens: Tensor) -> Tensor:
         """Return the final stream [batch, position, d_model], before W_U. Raises ValueError for a bad length."""
         n = tokens.shape[-1]
         if not 0 < n <= self.config.n_ctx:
             raise ValueError(f"a prompt must have 1 to {self.config.n_ctx} tokens, this one has {n}")
-        residual, positions = self.start(tokens)
+        residual = self.tok_embed(tokens)
+        positions = self.pos(torch.arange(n, device=tokens.device)[None])  # what W_Q and W_K see added in each layer
+        if self.config.standard_positions:
+            residual, positions = residual + positions, torch.zeros_like(positions)
         for block in self.layers:
             (residual,) = block(residual, positions=positions)
         return self.ln_out(residual)
