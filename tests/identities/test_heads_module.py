@@ -10,8 +10,8 @@ from transformer_circuits.circuits import heads
 from transformer_circuits.measures import attention, cache, estimates, weights
 from transformer_circuits.measures.repeats import repeated_random_tokens, repeated_text
 from transformer_circuits.models import reading
-from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
-from transformer_circuits.models.bridge import from_matrices, matrices, wrap
+from transformer_circuits.models.architecture import BOS
+from transformer_circuits.models.bridge import from_matrices, matrices
 
 REPEATED = repeated_random_tokens(d_vocab=90, n_ctx=60, rows=20, shortest=6)
 
@@ -97,18 +97,6 @@ def test_scores_of_a_model_are_those_of_its_patterns(case):
     same(heads.induction_scores(case.model, REPEATED), expected)
     same(heads.previous_token_scores(case.model, tokens), attention.previous_token_score(pattern).mean(1))
     same(heads.start_token_scores(case.model, tokens), attention.start_token_score(pattern).mean(1))
-
-
-def test_a_run_from_the_stream_is_the_rest_of_the_whole_run(case):
-    logits, cache = case.model.run_with_cache(REPEATED.tokens)
-    for layer, stream in enumerate((cache["embed"], cache["resid_post", 0])):
-        same(heads.run_from(case.model, stream, layer), logits)
-    same(heads.activation(case.model, stream, "pattern", 1), cache["pattern", 1])
-    removed = heads.without_heads([(1, 2)])
-    same(heads.run_from(case.model, stream, 1, removed), case.model.run_with_hooks(REPEATED.tokens, fwd_hooks=removed))
-    other = wrap(Transformer(ModelConfig(n_layers=1, d_model=6, n_heads=2, d_head=3, d_vocab=9, n_ctx=5, d_mlp=4)))
-    with pytest.raises(ValueError, match="only in an attention-only model"):
-        heads.run_from(other, torch.zeros(1, 5, 6), 0)
 
 
 def test_scores_are_measured_anew_for_other_weights_hooks_or_start_tokens(case, tmp_path, monkeypatch):

@@ -50,7 +50,7 @@ def test_what_a_head_reads_in_parts_gives_the_scores_of_hooks_that_remove(model,
     """Chapter 7: the sum over pairs of parts, and what a hook takes out of the keys or the queries."""
     tokens, head = REPEATED.tokens, 2
     parts = matches.by_path(model, tokens, head)
-    z = heads.activation(model, tokens, "z", 0)
+    z = model.run_with_cache(tokens)[1]["z", 0]
     wrote = (z - z.mean(dim=(0, 1)))[:, :, writer] @ model.W_O[0, writer]
     for sides in ("", "k", "q", "kq"):
         hooks = [(f"blocks.1.attn.{side}.hook_in", lambda x, hook: x - wrote) for side in sides]

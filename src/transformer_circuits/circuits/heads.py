@@ -6,7 +6,7 @@ Every function takes a hooked model (`load_model`) or a `View` of one. `hooks` i
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,7 +14,6 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformer_lens import ActivationCache
 from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.exceptions import StopAtLayerException
 from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.measures import attention, estimates, repeats
@@ -136,36 +135,3 @@ def freeze(cache: ActivationCache) -> list[Hook]:
     """Return hooks that keep the attention patterns of a cached run: the model is then linear (claim P3)."""
     names = [get_act_name("pattern", layer) for layer in range(cache.model.cfg.n_layers)]
     return [(name, lambda pattern, hook: cache[hook.name]) for name in names]
-
-
-def run_from(
-    model: TransformerBridge, stream: Float[Tensor, "row pos d_model"], layer: int, hooks: Iterable[Hook] = ()
-) -> Tensor:
-    """Return the logits of an attention-only model if `layer` reads this residual stream; earlier layers do not run.
-
-    (TransformerLens's `start_at_layer` does not work with these models.) A hook may end the run, as in `activation`.
-    Raises ValueError for other models, in which more than attention is between the stream and the logits.
-    """
-    config = getattr(model.original_model, "config", None)
-    if not isinstance(config, architecture.ModelConfig) or config.beyond:
-        raise ValueError("a run can start from the residual stream only in an attention-only model of this book's kind")
-    with model.hooks(fwd_hooks=list(hooks)):
-        try:
-            for block in model.blocks[layer:]:
-                (stream,) = block(stream, positions=model.W_pos[: stream.shape[1]])
-            return model.unembed(stream)
-        except StopAtLayerException as ended:
-            return ended.layer_output
-
-
-def activation(model: TransformerBridge, tokens: Tensor, name: str, layer: int) -> Tensor:
-    """Return one activation, by its short name, of a run that ends there. `tokens`: ids [row, pos], or the residual
-    stream [row, pos, d_model] that `layer` reads (`run_from`)."""
-
-    def end(found: Tensor, hook: Any) -> None:
-        raise StopAtLayerException(found)  # the run returns what it contains
-
-    hooks = [(get_act_name(name, layer), end)]
-    if tokens.is_floating_point():
-        return run_from(model, tokens, layer, hooks)
-    return model.run_with_hooks(tokens, fwd_hooks=hooks)

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from transformer_circuits.circuits.heads import activation
 from transformer_circuits.measures import repeats, weights
 from transformer_circuits.models.release import data_file
 from transformer_circuits.models.view import BATCH
@@ -50,7 +49,7 @@ def by_content(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
     mean = model.W_E[tokens].mean(dim=(0, 1))
     found: list[list[Tensor]] = [[] for _ in range(REACH + 1)]
     for rows in tokens.split(BATCH):
-        A = activation(model, rows, "pattern", 0)
+        A = model.run_with_cache(rows, stop_at_layer=1)[1]["pattern", 0]
         own = model.W_E[rows] - mean
         v = torch.einsum("rpm,hmd->rhpd", own, model.W_V[0])
         older = A @ v
@@ -68,7 +67,7 @@ def by_content(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
 def by_path(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
     """Return the token's own part, one for each first-layer head, and the constant: the position, and all means over
     these rows and positions, which the other parts lack."""
-    z = torch.cat([activation(model, rows, "z", 0) for rows in tokens.split(BATCH)])
+    z = torch.cat([model.run_with_cache(rows, stop_at_layer=1)[1]["z", 0] for rows in tokens.split(BATCH)])
     parts = [model.W_E[tokens], *torch.einsum("rphd,hdm->hrpm", z, model.W_O[0])]
     means = [part.mean(dim=(0, 1)) for part in parts]
     constant = model.W_pos[: tokens.shape[1]] + torch.stack(means).sum(dim=0)
@@ -150,7 +149,7 @@ def overlaps(model: Any, tokens: Int[Tensor, "row pos"], reach: int = 64) -> Flo
     token o back, `b` that of the key's. The direct path has all of it at 0. The start token is left out."""
     total = torch.zeros(model.cfg.n_heads, reach + 1)
     for rows in tokens.split(BATCH):
-        A = activation(model, rows, "pattern", 0)
+        A = model.run_with_cache(rows, stop_at_layer=1)[1]["pattern", 0]
         means = [A.diagonal(-back, -2, -1)[..., 1:].mean(dim=-1).sum(dim=0) for back in range(reach + 1)]
         total += torch.stack(means, dim=1).cpu()
     direct = torch.zeros(1, reach + 1)

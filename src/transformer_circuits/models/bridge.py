@@ -13,8 +13,7 @@ It differs from other bridges where TransformerLens's defaults would give wrong 
 - Every hook in `hook_dict` fires (with an MLP, `hook_mlp_in` once it is switched on).
 
 TransformerLens itself cuts prompts given as text to the context silently (token ids raise), and its loss of a list of
-prompts of unequal length counts the padding. `stop_at_layer=n_layers` returns logits, and `start_at_layer` raises
-(`circuits.heads.run_from` does that for attention-only models).
+prompts of unequal length counts the padding. `stop_at_layer=n_layers` returns logits, and `start_at_layer` raises.
 """
 
 import copy
