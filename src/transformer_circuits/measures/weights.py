@@ -11,6 +11,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.utilities import composition_scores
 
 from transformer_circuits.measures.cache import cached_for
 from transformer_circuits.models.view import Head, View
@@ -109,15 +110,12 @@ def composition_ratios(
 ) -> Float[Tensor, "side=3 reader writer"]:
     """Return how strongly each reader's SIDES read what each writer writes, as a multiple of chance (claims O5, T3).
 
-    |W_OV W_in| / (|W_OV| |W_in|) in Frobenius norms, times sqrt(d_model). All are batches of heads.
+    |W_OV W_in| / (|W_OV| |W_in|) in Frobenius norms (TransformerLens' `composition_scores`), times sqrt(d_model). All are
+    batches of heads.
     """
-    sides = []
-    for A, B in ((reader_QK.A, reader_QK.B), (reader_QK.B.mT, reader_QK.A.mT), (reader_OV.A, reader_OV.B)):
-        # [reader, writer, d_head, d_head]: where the writer's output meets the reader's input
-        middle = writer_OV.B[None] @ A[:, None]
-        product = _norm(writer_OV.A[None], middle @ B[:, None])
-        sides.append(product / (_norm(A, B)[:, None] * _norm(writer_OV.A, writer_OV.B)[None]))
-    return torch.stack(sides) * writer_OV.B.shape[-1] ** 0.5
+    read = (reader_QK, reader_QK.T, reader_OV)
+    scores = torch.stack([composition_scores(writer_OV, side) for side in read])  # [side, writer, reader]
+    return scores.mT * writer_OV.rdim**0.5
 
 
 def white_circuits(OV: FactoredMatrix, QK: FactoredMatrix, W_E: Embedding) -> tuple[FactoredMatrix, FactoredMatrix]:
@@ -154,11 +152,6 @@ def ratios_of_reader(
     return found[:, 0].unflatten(1, (layer, view.cfg.n_heads))
 
 
-def _norm(A: Tensor, B: Tensor) -> Tensor:
-    """Return the Frobenius norm of A @ B without forming it: tr(A^T A B B^T)."""
-    return ((A.mT @ A) * (B @ B.mT)).sum(dim=(-2, -1)).clamp(min=0).sqrt()
-
-
 def _random_heads(d_model: int, d_head: int, seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     shapes = ((RANDOM_HEADS, d_model, d_head), (RANDOM_HEADS, d_head, d_model))
@@ -174,8 +167,7 @@ def turned(
     of both, scaled to sum 1, the squared norm is sum_ij u_i R_ij^2 w_j.
     """
     generator, d_model = torch.Generator().manual_seed(0), writer_OV.B.shape[-1]
-    small = [torch.linalg.qr(M.A).R @ torch.linalg.qr(M.B.mT).R.mT for M in (writer_OV, reader_QK, reader_OV)]
-    squares = [torch.linalg.svdvals(M).square() for M in small]
+    squares = [M.S.square() for M in (writer_OV, reader_QK, reader_OV)]
     written, QK, OV = (values / values.sum(-1, True) for values in squares)
     n_writers, d_head = written.shape
     ratios = []
