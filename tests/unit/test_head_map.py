@@ -76,17 +76,6 @@ def test_attention_to_earlier_occurrences_is_what_a_slow_loop_finds():
     torch.testing.assert_close(head_map.duplicate_token_scores(model, rows), torch.stack(same).mean(dim=0))
 
 
-@torch.no_grad()
-def test_passages_are_where_the_loss_rises_most():
-    small = load_model("small-1l", "cpu")
-    windows = survey.text(small)[:4]
-    rise = head_map.rises(small, windows)
-    first, second = head_map.passages(small, windows, rise, (0, 1))
-    assert first.rise == rise[0, 1].max() and first.row != second.row and first.rise >= second.rise
-    A = heads.patterns(small, windows[:, :-1])[0, first.row, 1, first.place]
-    torch.testing.assert_close(first.attention, A[: first.place + 1], rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(("name", "n_windows", "message"), [
     ("small-1l", 1, "must be at least 2 windows, got 1"),
     ("attn-only-0l", None, "attention in 0 of its 0 layers"),

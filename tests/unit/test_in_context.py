@@ -1,4 +1,4 @@
-"""Groups of tokens against a slow loop, in-context scores against all losses."""
+"""In-context scores against all losses; where a score falls most."""
 
 import math
 
@@ -6,21 +6,12 @@ import pandas as pd
 import pytest
 import torch
 
-from transformer_circuits.circuits.in_context import in_context_scores, kind_of_next, steepest_fall
+from transformer_circuits.circuits.in_context import in_context_scores, steepest_fall
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures.prediction import IN_CONTEXT_WINDOWS, in_context_places
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import wrap
-
-
-def test_next_tokens_are_grouped_as_a_slow_loop_groups_them() -> None:
-    windows = torch.randint(0, 6, (8, 40), generator=torch.Generator().manual_seed(2))
-    for row, found in zip(windows.tolist(), kind_of_next(windows).tolist()):
-        for i, kind in enumerate(found):
-            pairs = set(zip(row[:i], row[1 : i + 1]))  # that stood there before this one
-            expected = 2 if (row[i], row[i + 1]) in pairs else 1 if row[i + 1] in row[: i + 1] else 0
-            assert kind == expected
 
 
 def test_in_context_scores_are_those_of_the_losses_at_all_positions() -> None:

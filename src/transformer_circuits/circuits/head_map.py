@@ -6,7 +6,6 @@ direct path.
 """
 
 import itertools
-from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -23,7 +22,7 @@ from transformer_circuits.measures.cache import cached
 from transformer_circuits.models import architecture, bridge, reading
 from transformer_circuits.models import view as view_module
 from transformer_circuits.models.architecture import BOS
-from transformer_circuits.models.view import BATCH, Head, View, single
+from transformer_circuits.models.view import BATCH, View, single
 
 # Windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take two
 # minutes.
@@ -160,31 +159,4 @@ def head_map(
     index = [head_name(head) for head in itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads))]
     found = pd.DataFrame({name: column.flatten().cpu() for name, column in columns.items()}, index)
     found["raises"], found["names"] = raised, _names(found, threshold)
-    return found
-
-
-class Passage(NamedTuple):
-    """A place where a head matters: the loss of the token after `place` rises by `rise` (nats) without it."""
-
-    row: int
-    place: int
-    rise: float
-    attention: Float[Tensor, " src"]
-
-
-def passages(
-    model: TransformerBridge,
-    windows: Int[Tensor, "row pos"],
-    rise: Float[Tensor, "layer head row pos-1"],
-    head: Head,
-    n: int = 2,
-) -> list[Passage]:
-    """Return the n windows in which one token's loss rises most without a head, and the head's attention there. `rise`:
-    of these windows, from `rises`."""
-    most, at = rise[head].max(dim=-1)
-    found = []
-    for row in most.argsort(descending=True)[:n].tolist():
-        place = int(at[row])
-        A = heads.patterns(model, windows[[row], : place + 1])[head[0], 0, head[1]]
-        found.append(Passage(row, place, float(most[row]), A[place]))
     return found

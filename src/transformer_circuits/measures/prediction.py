@@ -1,4 +1,4 @@
-"""How well a model predicts, from its losses (`View.losses`): thresholds, the in-context score, and paths by order."""
+"""How well a model predicts, from its losses (`View.losses`): the in-context score, and paths by order."""
 
 import itertools
 
@@ -10,10 +10,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.models.view import View
 
-# Thresholds of claims about losses.
-HALF = 0.5  # T8: of the attention, of the first guesses, of the loss of a uniform guess
-VIRTUAL = 0.15  # T11: what virtual heads reduce the loss by, as a fraction of what single heads do
-HELPS = 0.2  # W1: nats by which the in-context scores of one and two layers differ
+HELPS = 0.2  # nats by which the in-context scores of one and two layers differ (claim W1)
 
 # Windows of held-out text that a measure reads, by the standard error that they give.
 IN_CONTEXT_WINDOWS = 1768  # all there are: 0.03 nats for an in-context score (W1), 0.02 for that of two models

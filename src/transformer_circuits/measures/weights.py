@@ -20,7 +20,6 @@ COPYING_DEVIATIONS = 5  # of random heads; a normal variable exceeds five of the
 COMPOSES = 2.0  # composition ratio from which a pair of heads composes; 1 is what random matrices give
 KIND_WINDOWS = 16  # held-out windows behind the kinds of heads that T3 names: their attention is known within 0.02
 NEAR_CHANCE = 1.5  # composition ratio below which a pair is near chance (T14): halfway to COMPOSES
-CORNER = 0.5  # positivity at which figures of training draw a line; claim T10 itself compares with random heads
 # Distance from a half of a joint component's part: above, it serves one of the two matrices; below, both (claim O7).
 ONE_SIDED, MIXED = 0.4, 0.25
 # Attention to the current token from which, and positivity up to which, a head deletes or may delete (claim O8).
@@ -110,8 +109,8 @@ def composition_ratios(
 ) -> Float[Tensor, "side=3 reader writer"]:
     """Return how strongly each reader's SIDES read what each writer writes, as a multiple of chance (claims O5, T3).
 
-    |W_OV W_in| / (|W_OV| |W_in|) in Frobenius norms (TransformerLens' `composition_scores`), times sqrt(d_model). All are
-    batches of heads.
+    TransformerLens' scores, |W_OV W_in| / (|W_OV| |W_in|) in Frobenius norms, times sqrt(d_model). All are batches of
+    heads.
     """
     read = (reader_QK, reader_QK.T, reader_OV)
     scores = torch.stack([composition_scores(writer_OV, side) for side in read])  # [side, writer, reader]
