@@ -40,6 +40,7 @@ def drawn(tmp_path, monkeypatch) -> dict[str, str]:
         "pattern": plots.pattern(attention, tokens, title="A finding", frames=attention > 0.9),
         "heatmap": plots.heatmap(np.diag([1.0, -1]), x=["a", "b"], y=["c", "d"], numbers="{:.1f}"),
         "head dots": plots.head_dots(scores, label="score", mark=0.3),
+        "head dots of a deep model": plots.head_dots({"": np.eye(30)}, label="score", mark=0.5, names=3),
         "rows": plots.rows(
             {"cut": -0.2, "intact": 0.9}, label="right", title="", errors={"intact": 0.1}, accent=["cut"]
         ),
@@ -50,8 +51,6 @@ def drawn(tmp_path, monkeypatch) -> dict[str, str]:
         "lines": plots.lines(curves, errors={"one layer": curve / 9, "two layers": curve / 9}, mark=1.5, log=True),
         "head graph": plots.head_graph(np.eye(4) + 1.5, kinds={(1, 2): "induction"}, title=""),
     }
-    axes["by layer"] = plt.subplots()[1]
-    plots.by_layer(np.eye(4), label="score", mark=0.5, chance=(0, 0.1), ax=axes["by layer"])
     found = {name: as_svg(ax.figure, tmp_path / "drawn.svg") for name, ax in axes.items()}
     return found | {"tiles": tiles.tiles({"second layer": [one] * 12}, title="A finding", note="a note").data}
 

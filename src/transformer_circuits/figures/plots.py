@@ -187,70 +187,44 @@ def heatmap(
 # ---- a number for each head ------------------------------------------------------------------------------------------
 
 
-def _spread(heads: int, half: float) -> np.ndarray:
-    """Return where the dots of a layer's heads are beside its tick: from -`half` to `half`; one is on it."""
-    return np.linspace(-half, half, heads) if heads > 1 else np.zeros(heads)
-
-
 def head_dots(
     scores: Mapping[str, ArrayLike],
     *,
     label: str,
     mark: Number | None = None,
     name_from: Number | None = None,
+    names: int = 99,
     title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """A column of dots for each layer of each model: {"two layers": [layer, head]}.
+    """A column of dots for each layer of each model, of any depth: {"two layers": [layer, head]}.
 
-    `mark`: a line to compare with. Heads from `name_from` (default: `mark`) on have names, and their layer's color.
+    `mark`: a line to compare with. Heads from `name_from` (default: `mark`) on have their layer's color, and the
+    `names` highest of each model their names.
     """
     ax = ax or _axes(title)
     name_from = mark if name_from is None else name_from
     ticks, between = [], "\n" if len(scores) > 2 else " "
     for model, values in scores.items():
         values = np.atleast_2d(np.asarray(values, dtype=float))
+        colored = values >= (np.inf if name_from is None else name_from)
+        named = colored & (values >= np.sort(values, axis=None)[-names:][0])
         for layer, heads in enumerate(values):
-            x = len(ticks) + _spread(len(heads), 0.4)
-            ticks.append(f"{model}\n{LAYERS[layer].replace(' ', between)}".strip() if len(values) > 1 else model)
-            named = heads >= (np.inf if name_from is None else name_from)
-            ax.scatter(x[~named], heads[~named], color=OTHERS, s=22)
-            ax.scatter(x[named], heads[named], color=COLOR_OF_LAYER[layer], s=34)
-            for head in np.flatnonzero(named):
+            x = len(ticks) + (np.linspace(-0.35, 0.35, len(heads)) if len(heads) > 1 else np.zeros(1))
+            words = LAYERS[layer].replace(" ", between) if len(values) <= len(LAYERS) else f"{layer}"
+            ticks.append(f"{model}\n{words}".strip() if len(values) > 1 else model)
+            strong = colored[layer]
+            ax.scatter(x[~strong], heads[~strong], color=OTHERS, s=22)
+            ax.scatter(x[strong], heads[strong], color=COLOR_OF_LAYER[min(layer, 1)], s=34)
+            for head in np.flatnonzero(named[layer]):
                 _name(f"{layer}.{head}", (x[head], heads[head]), (0, 5), ax, ha="center")
     if mark is not None:
         ax.axhline(mark, **THRESHOLD)
-    ax.set_xticks(range(len(ticks)), ticks)
+    every = -(-len(ticks) // 12)
+    ax.set_xticks(range(0, len(ticks), every), ticks[::every])
     ax.set_xlim(-0.6, len(ticks) - 0.4)
     ax.set_ylabel(label)
     return ax
-
-
-def by_layer(values: ArrayLike, *, label: str, mark: Number, chance: tuple[Number, Number], ax: Axes) -> None:
-    """A dot for each head [layer, head] over its layer, for models of any depth.
-
-    `mark`: a dashed line; heads above it have a color, and the three highest carry their names. `chance`: a band.
-    """
-    values = np.asarray(values, dtype=float)
-    layers, heads = values.shape
-    x, near = np.arange(layers)[:, None] + _spread(heads, 0.25), 0.12 * (values.max() - values.min())
-    for (layer, head), value in np.ndenumerate(values):
-        ax.scatter(x[layer, head], value, s=24, color=OTHERS if value < mark else COLOR_OF_LAYER[min(layer, 1)])
-    places: dict[tuple[int, float], list[int]] = {}  # heads at about the same place share a line of names
-    for layer, head in sorted(np.argwhere(values >= mark), key=lambda at: -values[tuple(at)])[:3]:
-        value = values[layer, head]
-        place = next((at for at in places if at[0] == layer and at[1] - value < near), (layer, value))
-        places.setdefault(place, []).append(head)
-    for (layer, value), found in places.items():
-        names = ", ".join(f"{layer}.{head}" for head in found)
-        if layer > 0.75 * (layers - 1):  # in the last quarter of the layers there is room on the left
-            _name(names, (x[layer, found].min(), value), (-6, 0), ax, ha="right", va="center")
-        else:
-            _name(names, (x[layer, found].max(), value), (6, 0), ax, ha="left", va="center")
-    ax.axhline(mark, **THRESHOLD)
-    ax.axhspan(*chance, color="band", zorder=0)
-    ax.set(xlabel="layer", ylabel=label, xlim=(-0.6, layers - 0.4))
-    ax.set_xticks(range(0, layers, -(-layers // 12)))
 
 
 def strips(scores: Mapping[str, ArrayLike], *, mark: Number, title: str, label: str = "") -> Axes:
