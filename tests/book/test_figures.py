@@ -44,9 +44,6 @@ def drawn(tmp_path, monkeypatch) -> dict[str, str]:
         "rows": plots.rows(
             {"cut": -0.2, "intact": 0.9}, label="right", title="", errors={"intact": 0.1}, accent=["cut"]
         ),
-        "reached": plots.reached(
-            {"intact": [100, 200], "cut": []}, end=500, never={"cut": "never"}, bold=(), label="step", title=""
-        ),
         "strips": plots.strips(scores, mark=0.3, title=""),
         "lines": plots.lines(curves, errors={"one layer": curve / 9, "two layers": curve / 9}, mark=1.5, log=True),
         "head graph": plots.head_graph(np.eye(4) + 1.5, kinds={(1, 2): "induction"}, title=""),

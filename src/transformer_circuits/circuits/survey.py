@@ -75,7 +75,7 @@ BEYOND = {
     "MLPs": "they also read what heads write, so the direct path to the logits is only a part of a head's effect.",
     "Positions in the residual stream": "$W_{pos}$ reaches values and logits too, and heads can move it.",
     "Positions of type": "scores depend on the distance, and the QK circuit below leaves it out.",
-    "Windows": "some layers attend only to the last tokens. The QK circuit says nothing about tokens farther back.",
+    "Windows": "some layers attend only to the last tokens. What is farther back counts in the QK circuit and in no score.",
     "Soft-capped scores": "the QK circuit gives their order, not their size.",
     "Soft-capped logits": "the OV circuit gives what a head adds before the cap, which keeps their order.",
     "Grouped-query attention": "heads share keys and values, so their circuits are not independent.",
@@ -89,7 +89,7 @@ def differences(model: TransformerBridge) -> list[str]:
     cfg, config, block = model.cfg, _config(model), model.blocks[0]
     named = model.original_model.named_parameters()
     positions, shared = cfg.positional_embedding_type, getattr(cfg, "n_key_value_heads", None)
-    window, longest = window_of_layers(model), row_length(cfg.n_ctx)
+    window = window_of_layers(model)
     has = {
         "Normalization": cfg.normalization_type,
         "Normalization after attention": hasattr(block, "ln1_post"),
@@ -105,11 +105,7 @@ def differences(model: TransformerBridge) -> list[str]:
         "Biases": any("att" in name and name.endswith("bias") and bool(x.any()) for name, x in named),
     }
     details = {"Positions of type": f" {positions!r}", "Windows": f" of {window} tokens"}
-    found = [f"{name}{details.get(name, '')}: {BEYOND[name]}" for name, holds in has.items() if holds]
-    if window and window < longest:
-        rows = f"Rows of {longest} tokens"
-        found.append(f"{rows}: scores of layers with windows are too low where the token is farther back.")
-    return found
+    return [f"{name}{details.get(name, '')}: {BEYOND[name]}" for name, holds in has.items() if holds]
 
 
 def window_of_layers(model: TransformerBridge) -> int | None:

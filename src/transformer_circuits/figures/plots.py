@@ -318,36 +318,6 @@ def rows(
     return ax
 
 
-def reached(
-    steps: Mapping[str, Sequence[Number]],
-    *,
-    end: Number,
-    never: Mapping[str, str],
-    bold: Collection[str],
-    label: str,
-    title: str,
-) -> Axes:
-    """When each row reached something: a dot for each of its runs, or in red, at the `end` of the axis, that it did
-    not. `steps`: by name, an empty list if never; `never`: what to say there."""
-    got = sorted((name for name in steps if len(steps[name])), key=lambda name: min(steps[name]))
-    order = [*got, *(name for name in steps if not len(steps[name]))]
-    places = {name: row + 0.5 * (row >= len(got)) for row, name in enumerate(order)}
-    ax = _axes(title, 0.4 * len(order) + 0.9)
-    for name, place in places.items():
-        runs = sorted(steps[name])
-        last, color = (runs[-1], "second") if runs else (end, "negative")
-        words = "–".join(f"{step:,.0f}" for step in sorted({*runs[:1], *runs[-1:]})) or never[name]
-        ax.barh(place, last, 0.24, color="faint")
-        ax.plot(runs, [place] * len(runs), "o", color=color, ms=8)
-        look = {"va": "center", "color": color, "weight": "bold" if name in bold else "normal"}
-        _name(words, (last, place), (8, 0), ax, **look)
-    ax.set(xlim=(0, 1.6 * end), ylim=(places[order[-1]] + 0.6, -0.6), xticks=[0, end / 2, end])
-    ax.spines["bottom"].set_bounds(0, end)
-    ax.set_xlabel(label, loc="left")
-    _name_rows(order, [*places.values()], bold, ax)
-    return ax
-
-
 def lines(
     curves: Mapping[str, pd.Series],
     *,
