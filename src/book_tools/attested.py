@@ -101,8 +101,7 @@ def main() -> None:
     model, bigrams = load_model(args.model), bigram_counts()
     listed = head_dump(model, token_frequency(bigrams), n_sources=N_SOURCES, k=1)
     candidates = Candidates.of(model, torch.tensor(listed["source"].to_numpy()).view(model.cfg.n_heads, -1))
-    forms = paper_list(vocabulary(), lambda text: model.tokenizer.encode(text, add_special_tokens=False)).forms
-    listed = torch.cat([combined(triple) for triple in forms], dim=1)
+    listed = torch.cat([combined(triple) for triple in paper_list(vocabulary()).forms], dim=1)
     tokens = np.load(args.corpus / "train.npy", mmap_mode="r")
     attested = attest(Text(tokens, bigrams, model.cfg.n_ctx), candidates, listed)
     save(attested, model, args.ship / FILE)

@@ -95,7 +95,8 @@ class Hits(NamedTuple):
 
     def best_copier(self, sources: Ids) -> Ids:
         """Return for each source the counted head that ranks it highest; of several, the largest boost (claim S1)."""
-        rank = above(self.rows, sources, sources).masked_fill(~self.counted[:, None], self.rows.rdim)
+        rank = torch.stack([ranks(self.rows[h], sources, sources) for h in range(len(self.counted))])
+        rank = rank.masked_fill(~self.counted[:, None], self.rows.rdim)
         boost = (self.rows.A[:, sources] * self.rows.B.mT[:, sources]).sum(dim=-1)
         return boost.masked_fill(rank > rank.amin(dim=0), -torch.inf).argmax(dim=0)
 
@@ -144,11 +145,6 @@ def copied_by_chance(
         raised = hits.grid.outs[hits.counted][:, others, :k]
         shares.append(family[sources[:, None], raised].any(dim=-1).any(dim=0).float().mean())
     return torch.stack(shares)
-
-
-def above(circuit: FactoredMatrix, rows: Ids, columns: Ids) -> Int[Tensor, "head n"]:
-    """Return in every head's circuit how many entries of row i are larger than the one in column i."""
-    return torch.stack([ranks(circuit[head], rows, columns) for head in range(len(circuit.A))])
 
 
 def _ways(rows: Iterable[tuple[int, ...]]) -> Ways:
@@ -239,11 +235,10 @@ def paper_examples() -> dict[str, Any]:
     return yaml.safe_load(Path(__file__).with_name("paper_skip_trigrams.yml").read_text(encoding="utf8"))
 
 
-def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> pd.DataFrame:
-    """Return the paper's skip-trigrams in our tokens (claim S4): `paper`, `forms`, `pieces`.
+def paper_list(names: Sequence[str]) -> pd.DataFrame:
+    """Return the paper's skip-trigrams in our tokens (claim S4): `paper`, and `forms`, ids for each of the three.
 
-    The paper does not show leading spaces, so both forms of each token count, where they are single tokens. A token
-    that the vocabulary splits in both forms is listed with its `pieces`, "str|ft|ime".
+    The paper does not show leading spaces, so both forms of each token count, where they are single tokens.
     """
     ids, examples = {name: i for i, name in enumerate(names)}, paper_examples()
     triples = []
@@ -252,10 +247,8 @@ def paper_list(names: Sequence[str], encode: Callable[[str], list[int]]) -> pd.D
             texts = [examples["as"].get(text, text) for text in (source, destination, out)]
             both = [[] if text is None else [text, " " + text] for text in texts]
             forms = tuple(tuple(ids[form] for form in pair if form in ids) for pair in both)
-            split = [text for text, form in zip(texts, forms) if text is not None and not form]
-            pieces = ["|".join(names[i] for i in encode(text)) for text in dict.fromkeys(split)]
-            triples.append((f"{source} ... {destination or '(any)'} → {out}", forms, pieces))
-    return pd.DataFrame(triples, columns=["paper", "forms", "pieces"])
+            triples.append((f"{source} ... {destination or '(any)'} → {out}", forms))
+    return pd.DataFrame(triples, columns=["paper", "forms"])
 
 
 def combined(triple: Forms) -> Ways:
@@ -263,19 +256,12 @@ def combined(triple: Forms) -> Ways:
     return _ways(itertools.product(*triple))
 
 
-def ways_among(forms: Sequence[Forms], right: Ways) -> list[Ways]:
-    """Return those ways to write each triple that are among `right`: [3, way], none of them if no way is."""
-    known, found = set(zip(*right.tolist())), []
-    for triple in forms:
-        found.append(_ways(way for way in itertools.product(*triple) if way in known))
-    return found
-
-
 def hits_in_text(hits: Hits, listed: pd.DataFrame, right: Ways) -> pd.DataFrame:
     """Return those of `paper_list` that are `right` in a text: source, rest, forms there, hit by column, by row."""
-    rows = []
-    for name, way in zip(listed.paper, ways_among(listed.forms, right)):
-        if way.numel():
+    known, rows = set(zip(*right.tolist())), []
+    for name, triple in zip(listed.paper, listed.forms):
+        if found := known.intersection(itertools.product(*triple)):
+            way = _ways(sorted(found))
             source, _, rest = name.partition(" ... ")
             forms = tuple(side.unique().tolist() for side in way)
             rows.append((source, rest, forms, *(hits(*way, axis).any().item() for axis in ("column", "row"))))
