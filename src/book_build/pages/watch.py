@@ -66,9 +66,9 @@ def marks(film: Film, log: pd.DataFrame) -> list[dict[str, Any]]:
             since = np.where(holds[-1], until_the_end.argmax(axis=0), len(holds))  # [layer, head]
             names = " and ".join(f"{layer}.{head}" for layer, head in np.argwhere(since == since.min()))
             found.append((int(since.min()), kind, f"first {kind} head: {names}"))
-    end, start = in_context.steepest_fall(log.set_index("tokens")["in_context"])
-    if not np.isnan(end):
-        middle = (start * end) ** 0.5
+    until, since = in_context.steepest_fall(log.set_index("tokens")["in_context"])
+    if not np.isnan(until):
+        middle = (since * until) ** 0.5
         at = int(np.abs(np.log(np.maximum(tokens, 1) / middle)).argmin())
         found.append((at, "fall", "steepest drop of the in-context score"))
     found.sort(key=lambda mark: mark[0])

@@ -110,7 +110,8 @@ def second_copies(draws: Sequence[repeats.Repeated]) -> Iterable[tuple[int, int,
 def induction(
     draws: Sequence[repeats.Repeated], score_of: Callable[[int, slice, int], Float[Tensor, "*batch dest src"]]
 ) -> Float[Tensor, "*batch draw"]:
-    """Return a head's induction score on each draw. `score_of(row, destinations, end)` gives its scores there."""
+    """Return a head's induction score (`attention.induction_score`) on each draw, from its attention scores, which
+    `score_of(row, destinations, end)` gives."""
     total: list[Any] = [0.0 for _ in draws]
     for n, row, start, first, end in second_copies(draws):
         A = attend(score_of(row, slice(first, end), end), first)

@@ -8,6 +8,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformer_lens.model_bridge import TransformerBridge
 
+from transformer_circuits.measures import estimates
 from transformer_circuits.models.registry import manifest
 from transformer_circuits.models.shards import WeightsError
 from transformer_circuits.models.view import View, without_heads
@@ -30,7 +31,7 @@ class AblationEffects(NamedTuple):
 
 def effects(costs: Float[Tensor, "layer head window"]) -> AblationEffects:
     """Return the mean of `ablate_heads` of two or more windows, with its standard error."""
-    return AblationEffects(costs.mean(dim=-1), costs.std(dim=-1) / costs.shape[-1] ** 0.5)
+    return AblationEffects(*estimates.mean(costs.movedim(-1, 0)))
 
 
 def recorded_effects(name: str) -> AblationEffects:
