@@ -4,11 +4,13 @@ import json
 
 import pytest
 import torch
+from bs4 import BeautifulSoup
 from live_page import HEAD, copy_static
 from playwright.sync_api import expect
 
 from book_build.pages import follow
 from transformer_circuits.models import load_model
+from transformer_circuits.paths import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +97,14 @@ def test_three_buttons_change_the_picture_the_prediction_and_the_sentence(page, 
         first = max(data["runs"][run]["next"], key=lambda pair: pair[1])[0]
         expect(guesses.locator("li").first).to_contain_text(first)
         expect(page.get_by_role("img")).to_contain_text(attention(data, run))
+
+
+def test_without_scripts_the_front_page_says_the_same_sentence(page, numbers):
+    data = numbers["sentences"]["A name"]
+    page.get_by_role("button", name="Intact").click()
+    expect(page.locator(".tc-say")).to_contain_text(attention(data, "intact"))
+    front = BeautifulSoup((ROOT / "book" / "intro.md").read_text(encoding="utf-8"), "html.parser")
+    assert front.noscript.p.text == page.locator(".tc-say").inner_text()
 
 
 def test_the_words_below_the_picture_have_its_numbers(numbers):
