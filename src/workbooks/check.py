@@ -4,20 +4,25 @@ in it (exercises.yml), and with what people get wrong in any exercise (`explanat
 import functools
 import inspect
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
 
+from transformer_circuits.models.bridge import SIZES
 from workbooks.exercises import EXERCISES, Exercise
-from workbooks.trials import Wrong, attempt, described, in_precision, run
 
-# Largest difference, as a fraction of the largest entry, that counts as equal in double and single precision.
-TOLERANCE, SINGLE = 1e-5, 1e-3
+TOLERANCE = 1e-3  # largest difference that counts as equal, as a fraction of the largest entry
 SLOW = 60  # seconds that the cells after a check may compute
 OTHER = {"q": "k", "k": "v", "v": "q", "Q": "K", "K": "V", "V": "Q"}  # another side for each
 PASSED: set[str] = set()
+
+
+class Wrong(Exception):
+    """What is wrong with a function, in one or two sentences."""
 
 
 def check(function: Callable) -> Callable:
@@ -54,21 +59,18 @@ def judge(exercise: Exercise, function: Callable) -> float:
     seconds, results, right = [], [], []
     for i, args in enumerate(exercise.trials):
         start = time.process_time()
-        # The first trial is in single precision, as on the page.
-        results.append(
-            attempt(exercise, function, args) if i else in_precision(exercise, function, args, torch.float32)
-        )
+        results.append(attempt(exercise, function, args))
         seconds.append(time.process_time() - start)
-        right += [i] * close(results[i], answer(exercise, exercise.solution, i))
-    if len(right) == len(results):
+        right.append(close(results[i], answer(exercise, exercise.solution, i)))
+    if all(right):
         return max(seconds)
-    wrong = min(set(range(len(results))) - set(right))
-    for message, mistaken in exercise.mistaken:
-        if all(close(results[i], answer(exercise, mistaken, i)) for i in (wrong, *right)):  # it explains those too
+    wrong = right.index(False)
+    for message, mistaken in exercise.mistaken:  # it must explain the right trials too
+        if all(close(results[i], answer(exercise, mistaken, i)) for i in range(len(right)) if right[i] or i == wrong):
             raise Wrong(message)
     expected, args = answer(exercise, exercise.solution, wrong), exercise.trials[wrong]
-    others = " Other trials were right." if right else ""
     said = next(explanations(exercise, function, args, results[wrong], expected))
+    others = " Other trials were right." if any(right) else ""
     raise Wrong(f"{said} {described(exercise, function, args)}{others}")
 
 
@@ -78,14 +80,70 @@ def answer(exercise: Exercise, function: Callable, trial: int) -> Any:
     return run(exercise, function, exercise.trials[trial])
 
 
+def run(exercise: Exercise, function: Callable, args: tuple) -> Any:
+    """Return what is compared: the function's result for these arguments, measured."""
+    result = function(*args)
+    if result is None:
+        raise Wrong("It returns nothing. End it with a return statement.")
+    result = exercise.measure(result.to_dense() if isinstance(result, Tensor) else result, *args)  # it may be sparse
+    return result.cpu() if isinstance(result, Tensor) else result
+
+
+def attempt(exercise: Exercise, function: Callable, args: tuple) -> Any:
+    """Return what a reader's function gives for these arguments. Raise Wrong if it fails, or leaves hooks or changes
+    behind; they are undone."""
+    before = [[tensor.clone() for tensor in tensors_of(arg)] for arg in args]
+    try:
+        result = run(exercise, function, args)
+        for name, arg, kept in zip(exercise.parameters, args, before):
+            is_model = isinstance(arg, TransformerBridge)
+            if is_model and any(point.fwd_hooks for point in arg.hook_dict.values()):
+                raise Wrong("It leaves a hook on the model. Use `run_with_hooks` or `with model.hooks(...)`.")
+            if not all(map(torch.equal, tensors_of(arg), kept)):
+                example = f"{name}.W_U" if is_model else name
+                raise Wrong(f"It changes `{name}` in place. Change a copy, such as `{example}.clone()`.")
+        return result
+    except Exception as error:
+        if isinstance(error, Wrong) or isinstance(error, NotImplementedError) and not str(error):  # torch gives a text
+            raise
+        file, where = inspect.unwrap(function).__code__.co_filename, "The use of its result"
+        for frame in traceback.extract_tb(error.__traceback__):
+            where = f"Line {frame.lineno}, `{frame.line}`," if frame.filename == file else where
+        said, about = str(error).strip().partition("\n")[0].rstrip("."), described(exercise, function, args)
+        raise Wrong(f"{where} raises {type(error).__name__}: {said}. {about}") from error
+    finally:
+        for arg, kept in zip(args, before):
+            for tensor, old in zip(tensors_of(arg), kept):
+                tensor.data = old
+            if isinstance(arg, TransformerBridge):
+                arg.reset_hooks()
+
+
+def tensors_of(arg: Any) -> list[Tensor]:
+    return list(arg.parameters()) if isinstance(arg, TransformerBridge) else [arg] if isinstance(arg, Tensor) else []
+
+
+def described(exercise: Exercise, function: Callable, args: tuple) -> str:
+    """Return a sentence about the arguments of a trial, and one about what the function reads from the notebook."""
+    words = []
+    for name, arg in zip(exercise.parameters, args, strict=True):
+        if isinstance(arg, TransformerBridge):
+            words.append(f"a model with {', '.join(f'{size} {getattr(arg.cfg, size)}' for size in SIZES[:-1])}")
+        else:
+            words.append(f"{name} {list(arg.shape)}" if isinstance(arg, Tensor) else f"{name}={arg!r}")
+    read = inspect.getclosurevars(inspect.unwrap(function)).globals.items()
+    read = [f"`{name}`" for name, found in read if isinstance(found, Tensor | TransformerBridge)]
+    asked = f" It reads {', '.join(read)} from the notebook. Did you mean an argument?" if read else ""
+    return f"It was tried with {', '.join(words)}.{asked}"
+
+
 def close(result: Any, expected: Tensor) -> bool:
     if not isinstance(result, Tensor) or result.shape != expected.shape or result.is_complex():
         return False
     if expected.dtype == torch.bool != result.dtype:
         return False
-    limit = TOLERANCE if result.dtype == torch.float64 else SINGLE
     result, expected = result.double(), expected.double()  # truth values too
-    limit *= float(expected.nan_to_num(0, 0, 0).abs().max())
+    limit = TOLERANCE * float(expected.nan_to_num(0, 0, 0).abs().max())
     return torch.allclose(result, expected, rtol=0, atol=limit, equal_nan=True)
 
 
@@ -130,6 +188,6 @@ def explanations(exercise: Exercise, function: Callable, args: tuple, result: An
     at = torch.unravel_index(apart.argmax(), apart.shape)
     # "pos-1" has one entry less than "pos"
     place = ", ".join(f"{axis.partition('-')[0]} {int(i)}" for axis, i in zip(axes, at))
-    right = int(100 * (apart <= SINGLE * expected.abs().max()).double().mean())  # rounded down
+    right = int(100 * (apart <= TOLERANCE * expected.abs().max()).double().mean())  # rounded down
     gives, should = write(result[at]), write(expected[at])
     yield f"At {place} it gives {gives} and should give {should}. {right}% of all entries are right."

@@ -18,18 +18,18 @@ SIZES = {"d_vocab": 19, "n_ctx": 24, "head": 5, "d_head": 6, "d_model": 12}
 
 @functools.cache
 def random_model(n_layers: int, seed: int = 0) -> TransformerBridge:
-    """Return a random model in double precision."""
+    """Return a random model."""
     generator, sizes, matrices = torch.Generator().manual_seed(seed), SIZES | {"layer": n_layers}, {}
     for name, axes in AXES.items():
-        drawn = torch.randn([sizes[axis] for axis in axes], generator=generator, dtype=torch.float64)
+        drawn = torch.randn([sizes[axis] for axis in axes], generator=generator)
         matrices[name] = drawn if name in ("W_E", "W_pos") else 0.5 * drawn
     return from_matrices(**matrices)
 
 
 @functools.cache
 def shipped() -> TransformerBridge:
-    """Return a trained model in double precision, as the random ones are: small enough for a slow function."""
-    return load_model("small-2l", dtype=torch.float64)
+    """Return a trained model that is small enough for a slow function."""
+    return load_model("small-2l")
 
 
 def models(*layers: int) -> Iterator[tuple[TransformerBridge]]:

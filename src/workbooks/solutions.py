@@ -10,8 +10,8 @@ from torch import Tensor
 from transformer_circuits.measures.repeats import repeated_random_tokens
 from transformer_circuits.models.bridge import from_matrices
 from workbooks import inputs
+from workbooks.check import Wrong
 from workbooks.exercises import exercise
-from workbooks.trials import Wrong
 
 RUNS = frozenset({"run_with_cache", "run_with_hooks", "hooks", "add_hook"})  # how one gets a pattern from a run
 

@@ -7,9 +7,8 @@ import torch
 import yaml
 
 from workbooks import EXERCISES, answered, check, helped
-from workbooks.check import PASSED, SINGLE, TOLERANCE, close, judge
+from workbooks.check import PASSED, TOLERANCE, Wrong, close, judge
 from workbooks.inputs import random_model
-from workbooks.trials import Wrong
 
 two = random_model(2, 7)  # as in a notebook
 VARIANTS = yaml.safe_load(Path(__file__).with_name("exercise_variants.yml").read_text(encoding="utf8"))
@@ -56,8 +55,7 @@ def test_an_error_is_named_by_the_line_of_the_readers_function_also_under_a_deco
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_every_typical_mistake_gets_its_message_with_a_wide_margin(name, monkeypatch):
-    monkeypatch.setitem(close.__globals__, "TOLERANCE", 100 * TOLERANCE)
-    monkeypatch.setitem(close.__globals__, "SINGLE", 5 * SINGLE)
+    monkeypatch.setitem(close.__globals__, "TOLERANCE", 5 * TOLERANCE)
     exercise = EXERCISES[name]
     assert len(exercise.mistakes) >= 3 and len(exercise.code.splitlines()) <= 20
     for mistake in exercise.mistakes:
