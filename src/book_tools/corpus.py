@@ -23,7 +23,7 @@ import textwrap
 import tomllib
 import zlib
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -193,6 +193,9 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     The only document of its kind is for training. Where each is, or all of a kind are long, the shortest is held out,
     so that never more than half of a text is. Raises ValueError for fewer than two documents.
     """
+    if len(documents) < 2:
+        advice = "add UTF-8 text files, or cut a long one in two"
+        raise ValueError(f"a corpus must have at least two different documents, got {len(documents)}; {advice}")
     runs_of = {document: shingles(document.text) for document in documents}
     occurrences = Counter(run for runs in runs_of.values() for run in runs)
 
@@ -200,14 +203,12 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
         known = sum(occurrences[run] > 1 for run in runs_of[document])
         return known > HELD_OUT_KNOWN * len(runs_of[document])
 
-    def size(document: Document) -> tuple[int, str]:
-        return len(document.text), document.path
+    def shortest(group: list[Document]) -> Document:
+        return min(group, key=lambda d: (len(d.text), d.path))
 
     held_out: set[Document] = set()
-    groups = [[d for d in documents if d.kind == kind] for kind in {d.kind for d in documents}]
-    if len(groups) == len(documents) > 1:  # each is the only one of its kind
-        held_out = {min(documents, key=size)}
-    for group in (group for group in groups if len(group) > 1):
+    kinds = [[d for d in documents if d.kind == kind] for kind in {d.kind for d in documents}]
+    for group in (group for group in kinds if len(group) > 1):
         total = sum(len(d.text) for d in group)
         room, longest = HELD_OUT_SHARE * total, HELD_OUT_MOST * total
         # Documents longer than half the share would make the held-out text a matter of two or three authors.
@@ -218,12 +219,9 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
                 held_out.add(document)
                 room -= len(document.text)
         if held_out.isdisjoint(group):  # all are long
-            held_out.add(min(group, key=size))
-    training = [d for d in documents if d not in held_out]
-    if not training or not held_out:
-        advice = "add UTF-8 text files, or cut a long one in two"
-        raise ValueError(f"a corpus must have at least two different documents, got {len(documents)}; {advice}")
-    return training, [d for d in documents if d in held_out]
+            held_out.add(shortest(group))
+    held_out = held_out or {shortest(documents)}  # each is the only one of its kind
+    return [d for d in documents if d not in held_out], [d for d in documents if d in held_out]
 
 
 def read_large(cache: Path) -> tuple[list[Document], list[Document]]:
@@ -233,22 +231,16 @@ def read_large(cache: Path) -> tuple[list[Document], list[Document]]:
     Runs that the book's training text has too, such as licenses, do not count.
     """
     seen: set[int] = set()
-    book = {(d.source, d.kind, d.path): d for d in read_sources(load_sources(), cache, seen)}
     listing = json.loads(data_file("held_out_documents.json").read_text(encoding="utf8"))
+    book = {(d.source, d.kind, d.path): d for d in read_sources(load_sources(), cache, seen)}
     held_out = [book.pop((row["source"], row["kind"], row["path"])) for row in listing]
-    places: dict[int, list[int]] = defaultdict(list)  # held-out documents in which a run occurs
-    for i, document in enumerate(held_out):
-        for run in shingles(document.text):
-            places[run].append(i)
-    for document in book.values():
-        for run in shingles(document.text):
-            places.pop(run, None)
-    sizes = [len(shingles(document.text)) for document in held_out]
+    runs_held_out = [shingles(d.text) for d in held_out]
+    in_training = set().union(*(shingles(d.text) for d in book.values()))
 
     def is_near(document: Document) -> bool:
         runs_of = shingles(document.text)
-        shared = Counter(i for run in runs_of for i in places.get(run, ()))
-        return any(n > HELD_OUT_KNOWN * min(len(runs_of), sizes[i]) for i, n in shared.items())
+        new = runs_of - in_training
+        return any(len(new & held) > HELD_OUT_KNOWN * min(len(runs_of), len(held)) for held in runs_held_out)
 
     more = [d for d in read_sources(load_sources("sources_large"), cache, seen) if not is_near(d)]
     return [*book.values(), *more], held_out
@@ -295,13 +287,11 @@ def runs(tokens: np.ndarray, n: int) -> np.ndarray:
 
 def recalled(held_out: np.ndarray, train: np.ndarray, n: int = 14, block: int = 4_000_000) -> np.ndarray:
     """Return, for each run of `n` held-out tokens, whether the training text has it too."""
-    unique, places = np.unique(runs(held_out, n), return_inverse=True)
-    in_training = np.zeros(len(unique), dtype=bool)
-    for start in range(0, len(train) if len(unique) else 0, block):
-        known = runs(train[start : start + block + n - 1], n)
-        at = np.searchsorted(unique, known).clip(max=len(unique) - 1)  # five times as fast as np.isin
-        in_training[at[unique[at] == known]] = True
-    return in_training[places]
+    ours = pd.Series(runs(held_out, n))
+    in_training = np.zeros(len(ours), dtype=bool)
+    for start in range(0, len(train), block):  # in blocks: a corpus would fill the memory
+        in_training |= ours.isin(runs(train[start : start + block + n - 1], n)).to_numpy()
+    return in_training
 
 
 def count_bigrams(tokens: np.ndarray, d_vocab: int) -> dict[str, np.ndarray]:
@@ -344,28 +334,26 @@ def build(training: list[Document], held_out: list[Document], tokenizer: Tokeniz
     tokenizer.encode_special_tokens = True  # "<|start|>" written in a text is text
 
     table = pd.DataFrame([*training, *held_out])
-    table["side"] = ["train"] * len(training) + ["held_out"] * len(held_out)
     table["array"] = encode(tokenizer, [*training, *held_out])
-    table["tokens"], table["characters"] = table["array"].map(len), table["text"].map(len)
-    splits, packed, shares = {}, {}, {}
-    for side, group in table.groupby("side", sort=False):
-        packed[side] = joined(group)
-        splits[side] = {"documents": len(group), "tokens": len(packed[side])}
-        np.save(work / f"{side}.npy", packed[side])
-    held = table[table["side"] == "held_out"]
-    listing = held[["source", "kind", "path", "tokens"]].to_dict("records")
+    sides = {"train": table[: len(training)], "held_out": table[len(training) :]}
+    packed = {side: np.concatenate(group["array"].tolist()) for side, group in sides.items()}
+    for side, tokens in packed.items():
+        np.save(work / f"{side}.npy", tokens)
+    listing = sides["held_out"].assign(tokens=sides["held_out"]["array"].map(len))
+    listing = listing[["source", "kind", "path", "tokens"]].to_dict("records")
     (work / "held_out_documents.json").write_text(json.dumps(listing, indent=0))
-    for kind, group in held.groupby("kind"):
-        known = recalled(joined(group), packed["train"])
+
+    splits = {side: {"documents": len(group), "tokens": len(packed[side])} for side, group in sides.items()}
+    splits["held_out"]["recalled"] = shares = {}
+    for kind, group in sides["held_out"].groupby("kind"):
+        known = recalled(np.concatenate(group["array"].tolist()), packed["train"])
         shares[kind] = round(float(known.sum() / max(1, len(known))), 4)
-    splits["held_out"]["recalled"] = shares
-    table = table.sort_values(["source", "kind"], kind="stable")
-    sources = []
-    for (source, kind), group in table.groupby(["source", "kind"]):
-        sizes = {"documents": len(group), "characters": int(group["characters"].sum())}
-        sources.append({"source": source, "kind": kind, **sizes, **measured(group)})
+    ordered, sources = table.sort_values(["source", "kind"], kind="stable"), []
+    for (source, kind), group in ordered.groupby(["source", "kind"]):
+        sizes = {"documents": len(group), "characters": int(group["text"].map(len).sum())}
+        sources.append({"source": source, "kind": kind, **sizes, **measured(group["array"])})
     report = {"d_vocab": tokenizer.get_vocab_size(), "copy_window": COPY_WINDOW, "splits": splits, "sources": sources}
-    report["kinds"] = {kind: measured(group) for kind, group in table.groupby("kind", sort=False)}
+    report["kinds"] = {kind: measured(group["array"]) for kind, group in ordered.groupby("kind", sort=False)}
     (work / REPORT).write_text(json.dumps(report, indent=1))
     (out / REPORT).unlink(missing_ok=True)  # leaves first and arrives last: no trainer takes a mixture
     for name in WRITTEN:  # a trainer that reads the old files keeps them
@@ -374,12 +362,9 @@ def build(training: list[Document], held_out: list[Document], tokenizer: Tokeniz
     return report
 
 
-def joined(documents: pd.DataFrame) -> np.ndarray:
-    return np.concatenate(documents["array"].tolist())
-
-
-def measured(documents: pd.DataFrame) -> dict:
-    tokens = joined(documents)
+def measured(documents: pd.Series) -> dict:
+    """Return how many tokens these documents have, and what the copy rule predicts of them."""
+    tokens = np.concatenate(documents.tolist())
     return {"tokens": len(tokens), "copy_oracle": round(copy_oracle(tokens), 4)}
 
 

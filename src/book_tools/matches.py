@@ -18,12 +18,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from book_tools import clamped, competition
-from book_tools.worth import Text, Worth, on_text, pair, scrubbed
+from book_tools.worth import Worth, pair
 from transformer_circuits import data
 from transformer_circuits.circuits import heads, matches
 from transformer_circuits.measures import ablation, attention, estimates, repeats
 from transformer_circuits.models import load_model, reading
-from transformer_circuits.models.view import BATCH, View
+from transformer_circuits.models.view import BATCH, View, without_heads
 from transformer_circuits.paths import DATA
 from transformer_circuits.real import public_records
 
@@ -40,27 +40,19 @@ def heads_by_score(model: Any) -> list[tuple[int, list[float]]]:
     return [(head, pair((score[1, head], error[1, head]))) for head in score[1].argsort(descending=True).tolist()]
 
 
-def terms_at(parts: matches.Parts, row: int, at: Int[Tensor, " dest"], width: int) -> tuple[Tensor, Tensor]:
-    """Return the base scores of some destinations of a row, [dest, src], and those of all paths, [path, dest, src], up
-    to a width."""
-    base = matches.scores(parts, matches.keep([], len(parts.queries)), row, at)[:, :width]
-    q, k = parts.queries[:-1, row, at], parts.keys[:-1, row, :width]
-    terms = torch.einsum("aid,bjd->abij", q, k).flatten(0, 1) / q.shape[-1] ** 0.5
-    return base.masked_fill(torch.arange(width) > at[:, None], -torch.inf), terms
-
-
-def sampled(parts: matches.Parts, draws: Sequence[repeats.Repeated]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return base scores and those of all paths at sampled destinations of second copies, and where each should
-    attend."""
-    generator = torch.Generator().manual_seed(0)
-    width = max(end for *_, end in matches.second_copies(draws))
-    found, targets = [], []
-    for _, row, start, first, end in matches.second_copies(draws):
-        at = torch.randint(first, end, (SEARCH_PLACES,), generator=generator)
-        found.append(terms_at(parts, row, at, width))
-        targets.append(at - (first - start) + 1)
-    base, terms = zip(*found)
-    return torch.cat(base), torch.cat(terms, dim=1), torch.cat(targets)
+def scores_at(
+    parts: matches.Parts, places: Sequence[tuple[int, Int[Tensor, " dest"]]]
+) -> tuple[Float[Tensor, "dest src"], Float[Tensor, "path dest src"]]:
+    """Return the base scores at these places (row, destinations), and those of each path. What a destination does not
+    see is -inf in the base."""
+    width, constants = 1 + max(int(at.max()) for _, at in places), matches.keep([], len(parts.queries))
+    base, terms = [], []
+    for row, at in places:
+        of_constants = matches.scores(parts, constants, row, at)[:, :width]
+        base.append(of_constants.masked_fill(torch.arange(width) > at[:, None], -torch.inf))
+        q, k = parts.queries[:-1, row, at], parts.keys[:-1, row, :width]
+        terms.append(torch.einsum("aid,bjd->abij", q, k).flatten(0, 1) / q.shape[-1] ** 0.5)
+    return torch.cat(base), torch.cat(terms, dim=1)
 
 
 def grow(
@@ -70,7 +62,7 @@ def grow(
     size: int,
 ) -> list[int]:
     """Return `size` terms in the order in which a greedy search adds them to `base`: each time, the one after which
-    `value(scores)` is highest. Masked entries of `base` are -inf."""
+    `value(scores)` is highest."""
     chosen: list[int] = []
     while len(chosen) < size:
         left = [term for term in range(len(terms)) if term not in chosen]
@@ -80,29 +72,40 @@ def grow(
     return chosen
 
 
-def search_on_text(parts: matches.Parts, text: Text, size: int) -> list[int]:
-    """Return the paths in the order in which they lower the loss on these windows most."""
-    generator, width = torch.Generator().manual_seed(0), text.tokens.shape[1]
-    found, logits, following = [], [], []
-    for row in range(len(text.tokens)):
-        at = torch.randperm(width - 1, generator=generator)[: 4 * SEARCH_PLACES] + 1
-        found.append(terms_at(parts, row, at, width))
-        logits.append(text.logits[row, at])
-        following.append(text.following[row, at])
-    base, terms = zip(*found)
-    all_logits, goal = torch.cat(logits), torch.cat(following)
+def search_on_draws(parts: matches.Parts, draws: Sequence[repeats.Repeated], size: int) -> list[int]:
+    """Return the paths in the order in which they raise the attention to the target most, at places drawn at random."""
+    generator, places, targets = torch.Generator().manual_seed(0), [], []
+    for _, row, start, first, end in matches.second_copies(draws):
+        at = torch.randint(first, end, (SEARCH_PLACES,), generator=generator)
+        places.append((row, at))
+        targets.append(at - (first - start) + 1)
+    target = torch.cat(targets)
 
     def value(scores: Tensor) -> float:
-        z = torch.cat([A @ v for A, v in zip(scores.softmax(dim=-1).split(4 * SEARCH_PLACES), text.values)])
-        return -float(torch.nn.functional.cross_entropy(all_logits + z @ text.writes, goal))
+        return float(scores.softmax(dim=-1)[torch.arange(len(target)), target].mean())
 
-    return grow(torch.cat(base), torch.cat(terms, dim=1), value, size)
+    return grow(*scores_at(parts, places), value, size)
+
+
+def search_on_text(parts: matches.Parts, text: Worth, size: int) -> list[int]:
+    """Return the paths in the order in which they lower the loss most, at places drawn at random."""
+    generator, n = torch.Generator().manual_seed(0), text.tokens.shape[1]
+    at = [torch.randperm(n - 1, generator=generator)[: 4 * SEARCH_PLACES] + 1 for _ in text.tokens]
+    logits = torch.cat([text.logits[row, places] for row, places in enumerate(at)])
+    following = torch.cat([text.following[row, places] for row, places in enumerate(at)])
+
+    def value(scores: Tensor) -> float:
+        patterns = scores.softmax(dim=-1).split(4 * SEARCH_PLACES)
+        z = torch.cat([A @ v[: A.shape[1]] for A, v in zip(patterns, text.values)])
+        return -float(torch.nn.functional.cross_entropy(logits + z @ text.writes, following))
+
+    return grow(*scores_at(parts, list(enumerate(at))), value, size)
 
 
 def content(model: Any, head: int, draws: Sequence[repeats.Repeated], worth: Worth) -> dict[str, Any]:
     """Claim T18, for one head."""
     parts = matches.by_content(model, torch.cat([draw.tokens for draw in draws]), head)
-    of_text = matches.by_content(model, worth.text.tokens, head)
+    of_text = matches.by_content(model, worth.tokens, head)
     n = len(parts.queries)
     two, everything = matches.keep(matches.TWO_MATCHES, n), torch.ones(n, n)
     bare = matches.keep(matches.TWO_MATCHES, n, constants=False)
@@ -120,28 +123,22 @@ def content(model: Any, head: int, draws: Sequence[repeats.Repeated], worth: Wor
     for name, mask in masks.items():
         found[name] = pair(estimates.ratio(matches.induction_with(parts, mask, draws), intact))
         found[f"{name}_worth"] = worth.with_parts(of_text, mask)
-    found["scrubbed"] = scrubbed(of_text, bare, worth)
-    found["scrubbed_first"] = scrubbed(of_text, matches.keep(matches.TWO_MATCHES[:1], n, constants=False), worth)
+    found["scrubbed"] = worth.scrubbed(of_text, bare)
+    found["scrubbed_first"] = worth.scrubbed(of_text, matches.keep(matches.TWO_MATCHES[:1], n, constants=False))
     return found
 
 
 def paths(
-    model: Any, head: int, draws: Sequence[repeats.Repeated], worth: Worth, search: Text, writer: int
+    model: Any, head: int, draws: Sequence[repeats.Repeated], worth: Worth, search: Worth, writer: int
 ) -> dict[str, Any]:
     """Claims T16 and T19. `writer`: the previous-token head."""
     tokens = torch.cat([draw.tokens for draw in draws])
     parts = matches.by_path(model, tokens, head)
     n = len(parts.queries)
     half = len(draws) // 2
-    base, terms, targets = sampled(parts, draws[:half])
-    rows = torch.arange(len(targets))
-
-    def on_target(scores: Tensor) -> float:
-        return float(scores.softmax(dim=-1)[rows, targets].mean())
-
-    by_score = grow(base, terms, on_target, max(SETS))
+    by_score = search_on_draws(parts, draws[:half], max(SETS))
     by_worth = search_on_text(matches.by_path(model, search.tokens, head), search, max(SETS))
-    of_text = matches.by_path(model, worth.text.tokens, head)
+    of_text = matches.by_path(model, worth.tokens, head)
 
     def mask(paths: Sequence[int], constants: bool = True) -> Tensor:
         return matches.keep([divmod(path, n - 1) for path in paths], n, constants)
@@ -159,11 +156,11 @@ def paths(
         random = torch.randperm((n - 1) ** 2, generator=generator)[:size].tolist()
         found[f"score_{size}"] = score_kept(mask(by_score[:size]))
         found[f"worth_{size}"] = worth.with_parts(of_text, mask(by_worth[:size]))
-        found[f"scrubbed_{size}"] = scrubbed(of_text, mask(by_worth[:size], constants=False), worth)
+        found[f"scrubbed_{size}"] = worth.scrubbed(of_text, mask(by_worth[:size], constants=False))
         found[f"random_{size}"] = score_kept(mask(random))
     minimal = [1 + writer]  # the direct path in the query, the previous-token head in the key
     found["minimal"], found["minimal_worth"] = score_kept(mask(minimal), 0), worth.with_parts(of_text, mask(minimal))
-    found["minimal_scrubbed"] = scrubbed(of_text, mask(minimal, constants=False), worth)
+    found["minimal_scrubbed"] = worth.scrubbed(of_text, mask(minimal, constants=False))
     found["none"] = score_kept(mask([]), 0)
 
     lost = intact - induction_without_each(parts, draws)  # [query, key, draw]
@@ -207,7 +204,7 @@ def pattern_of(kinds: Int[Tensor, "row dest src"], numbers: Float[Tensor, " n"])
 
 
 @torch.enable_grad()
-def fit_numbers(text: Text, kinds: Int[Tensor, "row dest src"], steps: int = 20) -> Float[Tensor, " n"]:
+def fit_numbers(text: Worth, kinds: Int[Tensor, "row dest src"], steps: int = 20) -> Float[Tensor, " n"]:
     """Return the numbers with which `pattern_of` gives the lowest loss on these windows (claim T20)."""
     numbers = torch.full((int(kinds.max()),), 3.0, device=kinds.device, requires_grad=True)
     optimizer = torch.optim.LBFGS([numbers], max_iter=steps, line_search_fn="strong_wolfe")
@@ -222,12 +219,12 @@ def fit_numbers(text: Text, kinds: Int[Tensor, "row dest src"], steps: int = 20)
     return numbers.detach()
 
 
-def numbers(text: Text, worth: Worth) -> dict[str, Any]:
+def numbers(text: Worth, worth: Worth) -> dict[str, Any]:
     """Claim T20, for one head; `text` is what the numbers are fitted on."""
 
     def fitted(change: Any) -> tuple[Tensor, list[float]]:
         found = fit_numbers(text, change(matches.match_lengths(text.tokens)))
-        return found, worth.kept(pattern_of(change(matches.match_lengths(worth.text.tokens)), found))
+        return found, worth.kept(pattern_of(change(matches.match_lengths(worth.tokens)), found))
 
     def one(kinds: Tensor) -> Tensor:
         return ((kinds > 0) & (kinds < matches.START)).long()
@@ -247,37 +244,30 @@ def values(
     model: Any, induce: Sequence[int], draws: Sequence[repeats.Repeated], current: Sequence[int]
 ) -> dict[str, Any]:
     """Claim T21: what the values of these induction heads carry. `current`: first-layer heads on the current token."""
-    others = [head for head in range(model.cfg.n_heads) if head not in current]
-    sets = {"direct": [], "with_current": list(current), "with_others": others}
+    view, n_heads = View(model), model.cfg.n_heads
+    sets = {"direct": [], "with_current": current, "with_others": [h for h in range(n_heads) if h not in current]}
     losses: dict[str, list[Tensor]] = {name: [] for name in ("intact", "without", *sets)}
     for draw in draws:
-        names = [
-            "blocks.0.attn.hook_z",
-            "blocks.1.attn.hook_pattern",
-            "blocks.1.attn.hook_z",
-            "blocks.1.hook_resid_post",
-        ]
-        caches = [model.run_with_cache(rows, names_filter=names)[1] for rows in draw.tokens.split(BATCH)]
-        z, A, mine, stream = (torch.cat([cache[name] for cache in caches]) for name in names)
-        mean, W_O = z.mean(dim=(0, 1)), model.W_O[1, list(induce)]
-        A, mine = A[:, list(induce)], mine[:, :, list(induce)]
-        written = {"intact": mine, "without": mine.mean(dim=(0, 1), keepdim=True).expand_as(mine)}
-        for name, read in sets.items():
-            kept = mean.expand_as(z).clone()
-            kept[:, :, read] = z[:, :, read]
-            into = model.W_E[draw.tokens] + torch.einsum("rphd,hdm->rpm", kept, model.W_O[0])
-            v = torch.einsum("rpm,hmd->rhpd", into, model.W_V[1, list(induce)])
-            written[name] = (A @ v).transpose(1, 2)
-        base = stream - torch.einsum("rphd,hdm->rpm", mine, W_O)
-        for name, part in written.items():
-            found = []
-            for x, p, tokens in zip(base, part, draw.tokens):
-                logits = (x + torch.einsum("phd,hdm->pm", p, W_O)) @ model.W_U
-                found.append(torch.nn.functional.cross_entropy(logits[:-1], tokens[1:], reduction="none"))
-            losses[name].append(draw.by_copy(torch.stack(found))[1])
-    nats = {name: torch.stack(each) for name, each in losses.items()}
-    saved = nats["without"] - nats["intact"]
-    kept = {name: pair(estimates.ratio(nats["without"] - nats[name], saved)) for name in sets}
+        means = {layer: view.mean_z(draw.tokens, layer) for layer in range(2)}
+        nats: dict[str, list[Tensor]] = {name: [] for name in losses}
+        for rows in draw.tokens.split(BATCH):
+            nats["intact"].append(view.losses(rows))
+            nats["without"].append(view.losses(rows, without_heads([(1, head) for head in induce], means)))
+            for name, read in sets.items():
+                cut = without_heads([(0, head) for head in range(n_heads) if head not in read], means)
+                hook_name, change = view.only_in("v", 1, rows, cut)
+
+                def of_induction_heads(v: Tensor, hook: Any) -> Tensor:
+                    changed = v.clone()
+                    changed[:, :, induce] = change(v, hook)[:, :, induce]
+                    return changed
+
+                nats[name].append(view.losses(rows, [(hook_name, of_induction_heads)]))
+        for name, parts in nats.items():
+            losses[name].append(draw.by_copy(torch.cat(parts))[1])
+    found = {name: torch.stack(of_draws) for name, of_draws in losses.items()}
+    saved = found["without"] - found["intact"]
+    kept = {name: pair(estimates.ratio(found["without"] - found[name], saved)) for name in sets}
     return {"saved": pair(estimates.mean(saved)), "heads": list(induce), "current": list(current)} | kept
 
 
@@ -289,28 +279,22 @@ def measure(name: str) -> dict[str, Any]:
     windows = data.held_out_windows(TEST_WINDOWS + FIT_WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)
     kept, fit = windows[:TEST_WINDOWS], windows[TEST_WINDOWS:]
     works = ablation.recorded_effects(name).working
-    mean = torch.cat(
-        [View.of(model).pattern_scores(rows, mean_back, n_layers=1) for rows in fit[:, :-1].split(2)], dim=1
-    )
-    back = mean[0].mean(dim=0)  # [head, back]
-    previous = int(back[:, 1].where(works[0], torch.tensor(0.0)).argmax())
+    one_back = heads.previous_token_scores(model, fit[:, :-1])[0]
+    on_current = heads.mean_score(model, fit[:, :-1], attention.current_token_score)[0]
+    previous = int(one_back.where(works[0], torch.tensor(0.0)).argmax())
     ranked = [(head, score) for head, score in heads_by_score(model) if works[1, head]]
     result: dict[str, Any] = {}
     for place, (head, score) in zip(("first", "second"), tqdm(ranked[:2], desc=name)):
-        worth, search = Worth(on_text(model, kept, head)), on_text(model, fit, head)
+        worth, search = Worth.of(model, kept, head), Worth.of(model, fit, head)
         found = {"head": head, "score": score, "worth": pair(estimates.mean(worth.without - worth.intact))}
         found |= {"content": content(model, head, draws, worth), "numbers": numbers(search, worth)}
         if place == "first":
-            found["paths"] = paths(model, head, draws, worth, search.select(slice(SEARCH_WINDOWS)), previous)
+            few = Worth.of(model, fit[:SEARCH_WINDOWS], head)
+            found["paths"] = paths(model, head, draws, worth, few, previous)
         result[place] = found
     induce = [head for head, (score, _) in ranked if score >= attention.INDUCTION_HEAD]
-    current = [head for head in range(model.cfg.n_heads) if back[head, 0] >= attention.CURRENT_TOKEN_HEAD]
+    current = (on_current >= attention.CURRENT_TOKEN_HEAD).nonzero().flatten().tolist()
     return result | {"values": values(model, induce, draws, current), "previous": previous}
-
-
-def mean_back(pattern: Tensor) -> Tensor:
-    """Return the mean attention to the current and to the previous token, [row, head, back]."""
-    return torch.stack([pattern.diagonal(-back, -2, -1)[..., 1:].mean(dim=-1) for back in range(2)], dim=-1)
 
 
 @torch.no_grad()

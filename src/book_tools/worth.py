@@ -3,11 +3,14 @@ T20)."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.circuits import matches
@@ -20,8 +23,10 @@ def pair(estimate: tuple[Tensor, Tensor]) -> list[float]:
     return [round(float(x), 5) for x in estimate]
 
 
-class Text(NamedTuple):
-    """Windows of text on which a head's pattern can be replaced: its values, and the logits without what it writes."""
+@dataclass
+class Worth:
+    """Windows of text on which the pattern of one head of the second layer can be replaced, and its loss there (nats,
+    of each window) with other patterns. `values` are the head's, `logits` lack what it writes, `writes` is W_O W_U."""
 
     tokens: Int[Tensor, "row pos"]
     following: Int[Tensor, "row pos"]
@@ -30,61 +35,55 @@ class Text(NamedTuple):
     logits: Float[Tensor, "row pos d_vocab"]
     writes: Float[Tensor, "d_head d_vocab"]
 
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: Any, windows: Int[Tensor, "row pos"], head: int) -> Worth:
+        names = [get_act_name(name, 1) for name in ("pattern", "v", "resid_post")]
+        found = []
+        for rows in windows.split(BATCH):
+            _, cache = model.run_with_cache(rows[:, :-1], names_filter=names)
+            A, v, stream = (cache[name] for name in names)
+            A, v = A[:, head], v[:, :, head]
+            found.append((A, v, (stream - A @ v @ model.W_O[1, head]) @ model.W_U))
+        parts = [torch.cat(part) for part in zip(*found)]
+        return cls(windows[:, :-1], windows[:, 1:], *parts, model.W_O[1, head] @ model.W_U)
+
     def losses(self, pattern: Float[Tensor, "row dest src"]) -> Float[Tensor, " row"]:
-        """Return each window's mean loss (nats) if the head attends like this."""
+        """Return the losses if the head attends like this."""
         return torch.stack([self._loss(row, A @ self.values[row]) for row, A in enumerate(pattern)])
 
-    def losses_without(self) -> Float[Tensor, " row"]:
-        """Return each window's mean loss if the head's z is replaced by its mean over these windows and positions."""
+    @cached_property
+    def intact(self) -> Float[Tensor, " row"]:
+        return self.losses(self.pattern)
+
+    @cached_property
+    def without(self) -> Float[Tensor, " row"]:
+        """The losses if the head's z is replaced by its mean over these windows and positions."""
         mean = (self.pattern @ self.values).mean(dim=(0, 1), keepdim=True)[0]
         return torch.stack([self._loss(row, mean) for row in range(len(self.tokens))])
 
     def _loss(self, row: int, z: Float[Tensor, "pos d_head"]) -> Tensor:
-        return torch.nn.functional.cross_entropy(self.logits[row] + z @ self.writes, self.following[row])
+        return cross_entropy(self.logits[row] + z @ self.writes, self.following[row])
 
-    def select(self, rows: slice) -> Text:
-        return Text(*(part[rows] for part in self[:-1]), self.writes)
+    def kept(self, pattern: Float[Tensor, "row dest src"]) -> list[float]:
+        """Return which fraction of the head's worth is left if it attends like this."""
+        return pair(estimates.ratio(self.without - self.losses(pattern), self.without - self.intact))
 
+    def with_parts(self, parts: matches.Parts, mask: Float[Tensor, "query key"]) -> list[float]:
+        """Return which fraction is left if only these pairs of parts are compared."""
+        scores = [matches.scores(parts, mask, row) for row in range(len(self.tokens))]
+        return self.kept(matches.attend(torch.stack(scores)))
 
-@torch.no_grad()
-def on_text(model: Any, windows: Int[Tensor, "row pos"], head: int) -> Text:
-    """Return windows of text as one head of the second layer sees them."""
-    names = [get_act_name(name, 1) for name in ("pattern", "v", "resid_post")]
-    found = []
-    for rows in windows.split(BATCH):
-        _, cache = model.run_with_cache(rows[:, :-1], names_filter=names)
-        A, v, stream = (cache[name] for name in names)
-        A, v = A[:, head], v[:, :, head]
-        found.append((A, v, (stream - A @ v @ model.W_O[1, head]) @ model.W_U))
-    parts = [torch.cat(part) for part in zip(*found)]
-    return Text(windows[:, :-1], windows[:, 1:], *parts, model.W_O[1, head] @ model.W_U)
-
-
-class Worth:
-    """What a head's attention is worth on windows of text, and what is left of it with another pattern."""
-
-    def __init__(self, text: Text) -> None:
-        self.text, self.without, self.intact = text, text.losses_without(), text.losses(text.pattern)
-
-    def kept(self, pattern: Tensor) -> list[float]:
-        return pair(estimates.ratio(self.without - self.text.losses(pattern), self.without - self.intact))
-
-    def with_parts(self, parts: matches.Parts, mask: Tensor) -> list[float]:
-        rows = range(parts.queries.shape[1])
-        return self.kept(matches.attend(torch.stack([matches.scores(parts, mask, row) for row in rows])))
-
-
-def scrubbed(parts: matches.Parts, mask: Tensor, worth: Worth) -> list[float]:
-    """Return the loss recovered by causal scrubbing: all pairs but those of `mask` are computed on another window. The
-    zero is a head all of whose scores come from another window."""
-    n_rows = parts.queries.shape[1]
-    everything = torch.ones_like(mask)
-    own, other = [], []
-    for row in range(n_rows):
-        elsewhere = (row + 1) % n_rows
-        other.append(matches.scores(parts, everything, elsewhere))
-        rest = matches.scores(parts, everything - mask, elsewhere)
-        own.append(matches.scores(parts, mask, row) + rest)
-    random = worth.text.losses(matches.attend(torch.stack(other)))
-    mine = worth.text.losses(matches.attend(torch.stack(own)))
-    return pair(estimates.ratio(random - mine, random - worth.intact))
+    def scrubbed(self, parts: matches.Parts, mask: Float[Tensor, "query key"]) -> list[float]:
+        """Return the loss recovered by causal scrubbing: all pairs but those of `mask` are computed on another window.
+        The zero is a head all of whose scores come from another window."""
+        everything = torch.ones_like(mask)
+        own, other = [], []
+        for row in range(len(self.tokens)):
+            elsewhere = (row + 1) % len(self.tokens)
+            other.append(matches.scores(parts, everything, elsewhere))
+            rest = matches.scores(parts, everything - mask, elsewhere)
+            own.append(matches.scores(parts, mask, row) + rest)
+        random = self.losses(matches.attend(torch.stack(other)))
+        mine = self.losses(matches.attend(torch.stack(own)))
+        return pair(estimates.ratio(random - mine, random - self.intact))
