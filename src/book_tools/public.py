@@ -8,10 +8,7 @@
 import argparse
 import datetime
 import json
-import os
-import platform
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +25,17 @@ from transformer_circuits.models import load_model, public
 from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import WeightsError, write_atomically
 from transformer_circuits.real import public_records, real_models
-from transformer_circuits.training.train import processor
 
 OURS = "attn-only-2l"
-BLOCK, LEVELS = 32, 15  # of Q4_1: weights that share a scale and an offset, and steps between the two ends
 CONTROL_WINDOWS = 16
 
 
 def four_bits(W: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """Return a matrix as Q4_1 stores it: in each BLOCK of neighbors the lowest weight plus up to LEVELS steps, step and
-    lowest weight in half precision."""
-    blocks = W.float().unflatten(-1, (-1, BLOCK))
-    low, high = blocks.amin(dim=-1, keepdim=True), blocks.amax(dim=-1, keepdim=True)
-    step = (high - low) / LEVELS
-    level = ((blocks - low) / step.clamp(min=1e-12)).round().clamp(0, LEVELS)
-    return (level * step.half().float() + low.half().float()).flatten(-2).to(W)
+    """Return a matrix as a GGUF file in Q4_1, the format of the public models, stores it."""
+    from gguf import GGMLQuantizationType, quants  # of the extra `public`
+
+    stored = quants.quantize(W.numpy(force=True), GGMLQuantizationType.Q4_1)
+    return torch.from_numpy(quants.dequantize(stored, GGMLQuantizationType.Q4_1)).to(W)
 
 
 @torch.no_grad()
@@ -64,9 +57,8 @@ def control() -> tuple[dict[str, float], dict[str, Tensor]]:
 
 def write(name: str, folder: Path) -> None:
     """Measure a public model, or CONTROL, and write its files."""
-    begun, records = time.perf_counter(), []
-    machine = f"{processor()}, {os.cpu_count()} cores, {platform.system()}"
-    made: dict[str, Any] = {"date": f"{datetime.date.today()}", "machine": machine}
+    made: dict[str, Any] = {"date": f"{datetime.date.today()}"}
+    records = []
     if name == public_records.CONTROL:
         numbers, arrays = control()
         made["model"] = OURS
@@ -74,7 +66,6 @@ def write(name: str, folder: Path) -> None:
         found, listed = real_models.measure(load_model(name)), public.MODELS[name]
         numbers, arrays, records = found.numbers, found.arrays, found.records
         made |= {"model": name, "packages": [*listed.wheels], "sha256": listed.sha256, "license": listed.license}
-    made["seconds"] = round(time.perf_counter() - begun)
     rounded = {key: float(f"{value:.5g}") for key, value in numbers.items()}
     metadata = {"version": real_models.VERSION, "numbers": rounded, "made": made}
     metadata = {key: json.dumps(value) for key, value in metadata.items()}
@@ -84,7 +75,6 @@ def write(name: str, folder: Path) -> None:
     if records:
         measured = f"{', '.join(made['packages'])}, in four bits, {made['date']}"
         ledger.save_elsewhere(folder / f"{name}.yml", public_records.LABELS[name], measured, records)
-    print(f"{name}: {made['seconds']} s")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,10 +1,8 @@
-"""The stored measurements of public models are those of the present measurement and criteria; what four bits do to a matrix."""
+"""The stored measurements of public models are those of the present measurement and criteria."""
 
-import gguf
 import pytest
 import torch
 
-from book_tools.public import four_bits
 from transformer_circuits.circuits import heads
 from transformer_circuits.claims import judge
 from transformer_circuits.models import load_model, public
@@ -39,8 +37,7 @@ def test_the_records_say_what_was_measured_and_are_judged_by_the_present_criteri
     recorded = public_records.load(name)
     made = recorded.made
     assert made["sha256"] == public.MODELS[name].sha256 and made["packages"] == [*public.MODELS[name].wheels]
-    assert {"date", "machine", "seconds"} <= made.keys()
-    assert recorded.records
+    assert made["date"] and recorded.records
     for record in recorded.records:
         assert record.public and judge(record.id, record.values, detail=record.detail, public=True) == record
 
@@ -56,11 +53,3 @@ def test_the_best_heads_score_measured_again():
     draw = heads.measured_draws(model)[0].select(torch.arange(8))
     again = heads.induction_scores(model, draw, n_layers=layer + 1)[layer, head]
     assert float(again) == pytest.approx(recorded.numbers["induction"], abs=0.05)
-
-
-def test_four_bits_are_those_of_the_file_format():
-    W = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
-    W[2, :32] = 0.25  # a block of equal weights
-    kind = gguf.GGMLQuantizationType.Q4_1
-    expected = gguf.quants.dequantize(gguf.quants.quantize(W.numpy(), kind), kind)
-    assert torch.equal(four_bits(W), torch.from_numpy(expected))
