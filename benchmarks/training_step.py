@@ -1,12 +1,18 @@
-"""What the trainer does differently from the obvious, side by side with it, forward and backward, at the family's size
-on the CPU.
+"""What the trainer does differently from the obvious, side by side with it, at the family's size on the CPU.
 
     python benchmarks/training_step.py
 
-- attention: in blocks of queries against only the keys they can see, beside PyTorch's fused kernel
-- loss: chunked, keeping only the logits' gradient in bf16, beside cross-entropy over float32 logits of the whole batch
+- attention, forward and backward in bf16: in blocks of queries against only the keys they can see, beside PyTorch's
+  fused kernel
+- an optimizer step of the two-layer model, gradients given: AdamW, torch.optim.Muon for the matrices of whole layers,
+  and Muon for each head (both with AdamW for the embeddings)
+- what Muon for each head does to 96 matrices of single heads: Newton-Schulz iterations on Gram matrices, and on the
+  matrices in bfloat16
 
-The two ways alternate within one run; medians, and the ratio to the first.
+The ways alternate within one run; medians, and the ratio to the first. On one thread of a machine that other programs
+kept busy, so that all times are several times too long and the ratios are what counts:
+
+TABLE
 """
 
 from __future__ import annotations
@@ -16,51 +22,73 @@ import time
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
-from transformer_circuits.training.kernels import blocked_attention, linear_cross_entropy
+from transformer_circuits.models.architecture import Transformer
+from transformer_circuits.training.kernels import blocked_attention
+from transformer_circuits.training.muon import COEFFICIENTS, ITERATIONS, optimizers_for, orthogonalized
+from transformer_circuits.training.settings import read_config
 
-BATCH, N_CTX, N_HEADS, D_HEAD, D_MODEL, D_VOCAB, ROUNDS = 4, 512, 12, 64, 384, 4096, 15
-
-
-def medians(ways: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
-    """Return the median seconds of each way. They alternate, and two rounds warm up."""
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(rounds + 2):
-        for way, run in ways.items():
-            start = time.perf_counter()
-            run()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            seconds[way].append(time.perf_counter() - start)
-    return {way: statistics.median(found[2:]) for way, found in seconds.items()}
+ROUNDS = 15
 
 
 def compare(ways: dict[str, Callable[[], object]]) -> None:
-    """Print the median time of each way, and its ratio to the first."""
-    found = medians(ways)
-    first = next(iter(found.values()))
-    for way, median in found.items():
+    """Print the median time of each way, and its ratio to the first. They alternate, and two rounds warm up."""
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(ROUNDS + 2):
+        for way, run in ways.items():
+            start = time.perf_counter()
+            run()
+            seconds[way].append(time.perf_counter() - start)
+    medians = {way: statistics.median(found[2:]) for way, found in seconds.items()}
+    first = next(iter(medians.values()))
+    for way, median in medians.items():
         print(f"{way:48} {1e3 * median:8.1f} ms   {median / first:6.2f}")
     print()
 
 
+def on_matrices(matrices: Tensor) -> Tensor:
+    """The iterations as Jordan et al. (2024) write them."""
+    a, b, c = COEFFICIENTS
+    X = (matrices / matrices.norm(dim=(-2, -1), keepdim=True)).bfloat16()
+    for _ in range(ITERATIONS):
+        gram = X @ X.mT
+        X = a * X + (b * gram + c * gram @ gram) @ X
+    return X.to(matrices)
+
+
 def main() -> None:
     torch.manual_seed(0)
-    print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, bf16, {BATCH} x {N_CTX} tokens, median of {ROUNDS}\n"  # noqa: E501
-    )
-    q, k, v = (torch.randn(BATCH, N_HEADS, N_CTX, D_HEAD).bfloat16().requires_grad_() for _ in range(3))
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")
+    _, shape, muon = read_config("attn-only-2l")
+    _, _, adamw = read_config("attn-only-2l", ["optimizer=adamw"])
+
+    sizes = muon.batch, shape.n_heads, shape.n_ctx, shape.d_head
+    q, k, v = (torch.randn(sizes).bfloat16().requires_grad_() for _ in range(3))
     compare({
-        "attention, fused kernel": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward(),
+        "attention, fused kernel": lambda: scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward(),
         "attention, blocks of 128 queries": lambda: blocked_attention(q, k, v).sum().backward(),
     })  # fmt: skip
-    residual = torch.randn(BATCH * N_CTX, D_MODEL).bfloat16().requires_grad_()
-    W_U = (0.02 * torch.randn(D_VOCAB, D_MODEL)).bfloat16().requires_grad_()
-    targets = torch.randint(D_VOCAB, (BATCH * N_CTX,))
+
+    model = Transformer(shape)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.randn_like(parameter)
+    embeddings = torch.optim.AdamW([model.tok_embed.weight, model.head.weight], fused=True)
+    ways = {
+        "AdamW": optimizers_for(model, adamw),
+        "torch.optim.Muon, matrices of whole layers": [
+            torch.optim.Muon(list(model.layers.parameters()), adjust_lr_fn="match_rms_adamw"),
+            embeddings,
+        ],
+        "Muon for each head": optimizers_for(model, muon),
+    }
+    compare({way: lambda all=optimizers: [one.step() for one in all] for way, optimizers in ways.items()})
+    heads = torch.randn(96, shape.d_head, shape.d_model)
     compare({
-        "loss, cross-entropy over all float32 logits": lambda: F.cross_entropy((residual @ W_U.T).float(), targets).backward(),  # noqa: E501
-        "loss, chunks of 256 rows": lambda: linear_cross_entropy(residual, W_U, targets).backward(),
+        "Newton-Schulz on Gram matrices, float32": lambda: orthogonalized(heads),
+        "Newton-Schulz on the matrices, bfloat16": lambda: on_matrices(heads),
     })  # fmt: skip
 
 

@@ -99,11 +99,11 @@ def main() -> None:
     parser.add_argument("--ship", type=Path, default=DATA, help="folder to write to")
     args = parser.parse_args()
     model, bigrams = load_model(args.model), bigram_counts()
-    listed = head_dump(model, token_frequency(bigrams), n_sources=N_SOURCES, k=1)
-    candidates = Candidates.of(model, torch.tensor(listed["source"].to_numpy()).view(model.cfg.n_heads, -1))
-    listed = torch.cat([combined(triple) for triple in paper_list(vocabulary()).forms], dim=1)
+    sources = head_dump(model, token_frequency(bigrams), n_sources=N_SOURCES, k=1)["source"]
+    candidates = Candidates.of(model, torch.tensor(sources.to_numpy()).view(model.cfg.n_heads, -1))
+    of_paper = torch.cat([combined(triple) for triple in paper_list(vocabulary()).forms], dim=1)
     tokens = np.load(args.corpus / "train.npy", mmap_mode="r")
-    attested = attest(Text(tokens, bigrams, model.cfg.n_ctx), candidates, listed)
+    attested = attest(Text(tokens, bigrams, model.cfg.n_ctx), candidates, of_paper)
     save(attested, model, args.ship / FILE)
     print(f"{args.ship / FILE}: {attested.right.sum():,} right triples, {attested.never.sum():,} never seen")
 

@@ -1,7 +1,7 @@
 """From named sources to packed tokens: fetch, select, deduplicate, split, train the tokenizer, pack, report.
 
     python -m book_tools.corpus --out corpus
-    python -m book_tools.corpus --out large --large                 (three times as much text)
+    python -m book_tools.corpus --out large --large                 (four times as much text)
     python -m book_tools.corpus --out corpus --folder MY_TEXTS       (any folder of text files)
     python -m book_tools.corpus --out corpus --dataset HF/NAME       (any Hugging Face text dataset)
 

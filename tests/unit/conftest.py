@@ -4,7 +4,6 @@ import sys
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -17,24 +16,6 @@ from transformer_circuits.paths import ROOT
 sys.path[:0] = [str(ROOT / ".ci"), str(ROOT / "notebooks"), str(ROOT / "tests" / "book")]
 
 TEXT = "the cat sat on the mat, the dog sat on the cat; def f(x): return x\n"
-TINY = """
-[model]
-n_layers = 1
-d_model = 16
-n_heads = 2
-d_head = 8
-d_vocab = 50
-n_ctx = 32
-[training]
-tokens = 40_000
-batch = 4
-snapshots = 12
-evaluate_windows = 4
-repeats = 4
-precision = "no"
-without_start = 0.1
-planted = 0.25
-"""
 
 LAYERS = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
 USUAL = LAYERS | dict(intermediate_size=64, max_position_embeddings=96)
@@ -98,16 +79,6 @@ def make(tmp_path_factory, own_tokenizer):
         return folder
 
     return make
-
-
-@pytest.fixture
-def corpus_folder(tmp_path) -> Path:
-    """A folder with packed tokens to train on, and `tiny.toml`, a model that trains on them in seconds."""
-    for name, n in (("train", 20_000), ("held_out", 2_000)):
-        tokens = np.random.default_rng(n).zipf(1.5, n).clip(max=49)
-        np.save(tmp_path / f"{name}.npy", tokens.astype(np.uint16))
-    (tmp_path / "tiny.toml").write_text(TINY)
-    return tmp_path
 
 
 @pytest.fixture

@@ -46,9 +46,8 @@ def test_split_keeps_documents_whole_and_apart_for_every_kind():
     training, held_out = split(all_documents)
     assert not set(training) & set(held_out) and set(training) | set(held_out) == set(all_documents)
     assert {d.kind for d in held_out} == {d.kind for d in training} == {"prose", "python", "html"}
-    prose = [[len(d.text) for d in side if d.kind == "prose"] for side in (held_out, all_documents)]
-    share = sum(prose[0]) / sum(prose[1])
-    assert 0.5 * corpus.HELD_OUT_SHARE < share < 2 * corpus.HELD_OUT_SHARE
+    held, whole = (sum(len(d.text) for d in side if d.kind == "prose") for side in (held_out, all_documents))
+    assert 0.5 < held / whole / corpus.HELD_OUT_SHARE < 2
     assert split(all_documents) == (training, held_out)
 
 
@@ -203,12 +202,11 @@ def test_a_package_is_read_by_kind_up_to_its_limit_and_only_if_it_is_the_listed_
 def test_a_repository_is_fetched_file_by_file_and_each_is_checked(tmp_path, monkeypatch):
     asked = []
     (tmp_path / "text").touch()
-    monkeypatch.setattr(
-        corpus, "download", lambda url, path, sha256: asked.append(f"{sha256}  {url}") or tmp_path / "text"
-    )
+    monkeypatch.setattr(corpus, "download", lambda *asked_for: asked.append(asked_for) or tmp_path / "text")
     list(corpus.read_github({"name": "HoTT-book", "repository": "HoTT/book", "commit": "c"}, tmp_path))
     listed = (corpus.HERE / "files" / "HoTT-book.sha256").read_text()
-    assert [line.replace("https://raw.githubusercontent.com/HoTT/book/c/", "") for line in asked] == listed.splitlines()
+    base = "https://raw.githubusercontent.com/HoTT/book/c/"
+    assert [f"{digest}  {url.removeprefix(base)}" for url, _, digest in asked] == listed.splitlines()
 
 
 @pytest.mark.parametrize("table", ["sources", "sources_large"])
@@ -221,20 +219,15 @@ def test_every_source_is_pinned_and_licensed(table):
 
 
 def test_the_large_corpus_keeps_the_split_and_what_is_near_held_out_text_stays_out(tmp_path, monkeypatch):
-    book, held_out, license = documents(20, "docs"), sentences(50), sentences(90, 12)
-    book = [d._replace(text=d.text + license) for d in book] + [Document("test", "docs", "held.rst", held_out)]
-    more = {
-        "copy.rst": sentences(1) + license,
-        "new.rst": sentences(60) + license,
-        "quotes.rst": sentences(61) + "\n".join(held_out.splitlines()[:20]),
-    }
-    tables = {"sources": book, "sources_large": [Document("more", "docs", path, text) for path, text in more.items()]}
-    monkeypatch.setattr(corpus, "load_sources", lambda table="sources": [table])
-
-    def read(sources, cache, seen):
-        return [document for document in tables[sources[0]] if not is_copy(document.text, seen)]
-
-    monkeypatch.setattr(corpus, "read_sources", read)
+    held_out, license = sentences(50), sentences(90, 12)
+    book = [d._replace(text=d.text + license) for d in documents(20, "docs")]
+    book.append(Document("test", "docs", "held.rst", held_out))
+    quotes = sentences(61) + "\n".join(held_out.splitlines()[:20])
+    more = {"copy.rst": sentences(1) + license, "new.rst": sentences(60) + license, "quotes.rst": quotes}
+    more = [Document("more", "docs", path, text) for path, text in more.items()]
+    tables = {"sources": book, "sources_large": more}
+    monkeypatch.setattr(corpus, "load_sources", lambda table="sources": tables[table])
+    monkeypatch.setattr(corpus, "read_sources", lambda found, _, seen: [d for d in found if not is_copy(d.text, seen)])
     listing = tmp_path / "held_out_documents.json"
     listing.write_text(json.dumps([{"source": "test", "kind": "docs", "path": "held.rst", "tokens": 1}]))
     monkeypatch.setattr(corpus, "data_file", lambda name: tmp_path / name)

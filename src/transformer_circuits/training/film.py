@@ -9,11 +9,10 @@ pattern_k           uint8 [S, layer, head, n (n + 1) / 2]: 255 times the attenti
                     the destination
 top_token_k         uint16 [S, n, 5]: the most likely next tokens
 top_probability_k   uint8 [S, n, 5]: 255 times their probability
-eigenvalues         float16 [S, layer, head, d_head, 2]: of W_E W_V W_O W_U, real and imaginary, largest first, divided
-                    by the largest absolute value, in PARTS
-eigenvalue_scale    float32 [S, layer, head]: that value
 composition         float16 [S, 3, reader, writer]: composition ratios of Q, K, V, with two layers only
 previous_token, rest, induction, positivity   float16 [S, layer, head]: scores of the log's row
+
+(The shipped films have eigenvalues too, which nothing reads.)
 """
 
 import io
@@ -34,7 +33,6 @@ NAMES = "Old Zorblax met Quennifer at the gate. Zorblax bowed, and Quennifer lau
 LONGEST = 48  # tokens of a text at most
 SEGMENT = 20  # random tokens that occur twice
 TOP = 5
-PARTS = 128  # of 1, for eigenvalues
 SHADES = 32  # of attention, which compress to half the size of 256
 SCORES = ("previous_token", "rest", "induction", "positivity")
 
@@ -57,12 +55,17 @@ def texts(tokenizer: str | None, held_out: Int[Tensor, "pos"], shape: ModelConfi
     return [np.array([BOS, *text], dtype=np.uint16) for text in (sentence[:longest], np.tile(segment, 2))]
 
 
+@torch.no_grad()
 def frame(model: Transformer, texts: Sequence[np.ndarray], row: dict[str, Any]) -> Frame:
     """Return the frame of one snapshot, on the CPU; `row`: that of the log."""
     arrays = {name: torch.tensor(row[name]) for name in ("step", "tokens")}
     for k, text in enumerate(texts):
         arrays |= {f"{name}_{k}": array for name, array in reading(model, text).items()}
-    return arrays | circuits(model) | {name: torch.tensor(row[name], dtype=torch.float16) for name in SCORES}
+    arrays |= {name: torch.tensor(row[name], dtype=torch.float16) for name in SCORES}
+    if model.config.n_layers == 2:
+        view = view_of(model)
+        arrays["composition"] = weights.composition_ratios(view.OV[0], view.QK[1], view.OV[1]).half()
+    return arrays
 
 
 def joined(texts: Sequence[np.ndarray], frames: Sequence[Frame]) -> bytes:
@@ -74,7 +77,6 @@ def joined(texts: Sequence[np.ndarray], frames: Sequence[Frame]) -> bytes:
     return content.getvalue()
 
 
-@torch.no_grad()
 def reading(model: Transformer, text: np.ndarray) -> Frame:
     """Return the patterns of all heads on a text, and the most likely next tokens at each of its positions."""
     tokens = torch.from_numpy(text.astype(np.int64)).to(model.head.weight.device)[None]
@@ -90,17 +92,3 @@ def reading(model: Transformer, text: np.ndarray) -> Frame:
 
 def as_bytes(share: Tensor) -> Tensor:
     return (255 * share).round().to(torch.uint8).cpu()
-
-
-@torch.no_grad()
-def circuits(model: Transformer) -> Frame:
-    """Return what a frame contains of the weights: eigenvalues of the OV circuits and composition ratios."""
-    view = view_of(model)
-    eigenvalues = weights.copying_eigenvalues(view.OV, view.W_E, view.W_U).cpu()
-    eigenvalues = eigenvalues.gather(-1, eigenvalues.abs().argsort(dim=-1, descending=True, stable=True))
-    scale = eigenvalues[..., :1].abs()
-    parts = (torch.view_as_real(eigenvalues / scale) * PARTS).round() / PARTS
-    arrays = {"eigenvalues": parts.half(), "eigenvalue_scale": scale[..., 0].float()}
-    if model.config.n_layers == 2:
-        arrays["composition"] = weights.composition_ratios(view.OV[0], view.QK[1], view.OV[1]).half()
-    return arrays

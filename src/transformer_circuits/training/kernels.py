@@ -1,4 +1,4 @@
-"""Attention and loss as the trainer computes them: the values of the plain ones, faster forward and backward on a CPU
+"""Attention as the trainer computes it: the values of PyTorch's, faster forward and backward on a CPU in bf16
 (benchmarks/training_step.py)."""
 
 import math
@@ -9,7 +9,6 @@ from torch import Tensor
 from transformer_circuits.models.architecture import causal_attention
 
 BLOCK = 128  # queries taken at a time
-CHUNK = {"cpu": 256, "cuda": 32_768}  # rows of logits taken at a time
 
 
 class BlockedAttention(torch.autograd.Function):
@@ -53,40 +52,3 @@ class BlockedAttention(torch.autograd.Function):
 def blocked_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """`architecture.causal_attention`, faster to train with on CPUs."""
     return causal_attention(q, k, v) if q.is_cuda else BlockedAttention.apply(q, k, v)
-
-
-class LinearCrossEntropy(torch.autograd.Function):
-    """The mean over rows of -log softmax(W_U x)[target], in chunks of rows whose float32 logits fit into a CPU's cache.
-
-    Only the gradient of the logits is kept, in the type of the residual stream.
-    """
-
-    @staticmethod
-    def forward(ctx, residual: Tensor, W_U: Tensor, targets: Tensor, chunk: int) -> Tensor:  # type: ignore[override]
-        total = torch.zeros((), device=residual.device)
-        d_logits = torch.empty(len(residual), len(W_U), dtype=residual.dtype, device=residual.device)
-        for start in range(0, len(residual), chunk):
-            rows = slice(start, start + chunk)
-            log_probs = torch.log_softmax((residual[rows] @ W_U.T).float(), dim=-1)
-            target = targets[rows, None]
-            total -= log_probs.gather(1, target).sum()
-            gradient = log_probs.exp_().scatter_add_(1, target, torch.full_like(target, -1, dtype=log_probs.dtype))
-            d_logits[rows] = gradient.div_(len(residual))
-        ctx.save_for_backward(residual, W_U, d_logits)
-        return total / len(residual)
-
-    @staticmethod
-    def backward(ctx, d_loss: Tensor):  # type: ignore[override]
-        residual, W_U, d_logits = ctx.saved_tensors
-        d_residual, d_W_U = d_logits @ W_U, d_logits.T @ residual
-        return d_residual * d_loss, d_W_U * d_loss, None, None
-
-
-def linear_cross_entropy(residual: Tensor, W_U: Tensor, targets: Tensor, chunk: int | None = None) -> Tensor:
-    """Return the mean loss in nats per token, in float32; residual [..., d_model], W_U [d_vocab, d_model], targets
-    [...]; autocast as for a matmul."""
-    device = residual.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        residual, W_U = residual.to(dtype), W_U.to(dtype)
-    return LinearCrossEntropy.apply(residual.flatten(0, -2), W_U, targets.flatten(), chunk or CHUNK[device])

@@ -19,10 +19,9 @@ CONFIGS = Path(__file__).parent / "configs"
 Share = Annotated[float, Field(ge=0, le=1)]
 Memory = Annotated[float, Field(gt=0, lt=1)]
 Several = Annotated[int, Field(ge=2)]  # what has a standard error
-STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 class TrainingConfig:
     """How a model is trained. Raises ValueError for settings of another type or out of range."""
 
@@ -35,9 +34,7 @@ class TrainingConfig:
     decay_from: Share = Field(
         0.5, description="fraction of the steps, after which lr falls along a cosine; constant in between"
     )
-    betas: Annotated[tuple[Memory, ...], Field(strict=False, min_length=2, max_length=2)] = Field(
-        (0.9, 0.95), description="of AdamW"
-    )
+    betas: tuple[Memory, Memory] = Field((0.9, 0.95), description="of AdamW")
     weight_decay: NonNegativeFloat = Field(0.1, description="of layers")
     # With the same decay the embeddings of rare tokens would fade.
     decay_embeddings: bool = Field(False, description="decay embeddings too")
@@ -113,8 +110,6 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
         if key not in section_of:
             raise ValueError(f"unknown setting {key!r}; there are: {', '.join(section_of)}")
         sections[section_of[key]][key] = value_of(value)
-    for section in sections.values():  # 1e6 is a whole number too; settings that are not whole numbers take one
-        section |= {key: int(x) for key, x in section.items() if isinstance(x, float) and x.is_integer()}
     try:
         return path.stem, ModelConfig(**sections["model"]), TrainingConfig(**sections["training"])
     except pydantic.ValidationError as error:

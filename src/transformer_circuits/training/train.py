@@ -1,10 +1,8 @@
 """Train a model on packed tokens.
 
     python -m transformer_circuits.training.train --config attn-only-2l --data corpus --out runs/attn-only-2l
-    python -m transformer_circuits.training.train --config ... --set tokens=1_000_000_000 batch=64 seed=1       (one
-    GPU)
-    accelerate launch --multi_gpu --num_processes 8 -m transformer_circuits.training.train --config ...     (several
-    GPUs)
+    python -m transformer_circuits.training.train --config ... --set tokens=1_000_000_000 batch=64 seed=1   # one GPU
+    accelerate launch --multi_gpu --num_processes 8 -m transformer_circuits.training.train --config ...     # several
 
 `--data` is a folder that `make corpus` wrote. A model with a smaller vocabulary reads the same text, cut finer
 (`models.tokenizer`). Written to `--out`: `training.jsonl` (losses and scores), `checkpoint.safetensors` (after a kill,
@@ -30,7 +28,9 @@ import filelock
 import numpy as np
 import torch
 from accelerate import Accelerator
+from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import ModelConfig, Transformer
@@ -39,30 +39,21 @@ from transformer_circuits.models.tokenizer import packed, tokenizer_of
 from transformer_circuits.training import film
 from transformer_circuits.training.checkpoints import read_checkpoint, save_checkpoint
 from transformer_circuits.training.evaluation import Evaluation, ablation_effects_of, decimals
-from transformer_circuits.training.kernels import blocked_attention, linear_cross_entropy
+from transformer_circuits.training.kernels import blocked_attention
 from transformer_circuits.training.muon import optimizers_for
 from transformer_circuits.training.settings import TrainingConfig, described_settings, read_config
 from transformer_circuits.training.windows import Windows
 
-SHORT = 15_000_000  # tokens of a run from which on it has as many snapshots as its configuration says
-SHORTEST = 5  # tokens of a window: its evaluation repeats a segment of two, whose second token is predicted
+APART = 500  # windows between snapshots at least, on average: an evaluation takes the time of fifty to a hundred
+SHORTEST = 5  # tokens of a window
 MANY = 4  # readings of a text up to which more of them are nearly as good as more text (Muennighoff et al., 2023)
 UNREAD = 50  # steps after which the loss is read: on a GPU, reading it waits until it is computed
-FORWARD = 1 / 4  # time of a window that is only evaluated, as a fraction of one that is trained on
 
 
-class NextTokenLoss(nn.Module):
-    """Model and loss as one module, so that data-parallel wrappers see a single forward pass."""
-
-    def __init__(self, model: Transformer):
-        super().__init__()
-        self.model = model
-        for block in model.layers:
-            block.attn.attend = blocked_attention
-
-    def forward(self, rows: Tensor) -> Tensor:
-        residual = self.model.residual_stream(rows[:, :-1])
-        return linear_cross_entropy(residual, self.model.head.weight, rows[:, 1:])
+def next_token_loss(model: nn.Module, rows: Int[Tensor, "row pos"]) -> Float[Tensor, ""]:
+    """Return the mean loss (nats) at each token after the first, in single precision."""
+    logits = model(rows[:, :-1]).flatten(0, 1)
+    return cross_entropy(logits.float(), rows[:, 1:].flatten())
 
 
 @contextlib.contextmanager
@@ -84,12 +75,6 @@ def cpuinfo() -> str:
     return file.read_text() if file.exists() else ""
 
 
-def processor() -> str:
-    """Return the name of the processor, or of its kind where the system does not tell."""
-    named = re.search(r"model name\s*: (.*)", cpuinfo())
-    return named[1] if named else platform.machine()
-
-
 def fast_precision(device: torch.device) -> str:
     """Return "bf16" where the processor has units for it, else "no": emulated, it takes up to 500 times as long as
     float32."""
@@ -100,15 +85,10 @@ def fast_precision(device: torch.device) -> str:
     return "bf16" if units else "no"
 
 
-def snapshot_steps(shape: ModelConfig, config: TrainingConfig, steps: int) -> set[int]:
-    """Return the steps of snapshots: half of them log-spaced from a 200th of the run on, half evenly spaced. In a run
-    of fewer than SHORT tokens, at most as many as take a tenth of its time."""
-    count = config.snapshots
-    if config.tokens < SHORT:
-        per_head = shape.n_layers * shape.n_heads * config.few_windows
-        windows = config.evaluate_windows + config.few_windows + per_head + 4 * config.repeats  # of one evaluation
-        count = min(count, max(4, int(0.1 * config.tokens / (FORWARD * windows * shape.n_ctx))))
-    half = max(2, count // 2)
+def snapshot_steps(n_ctx: int, config: TrainingConfig, steps: int) -> set[int]:
+    """Return the steps of snapshots: half of them log-spaced from a 200th of the run on, half evenly spaced. A short
+    run has fewer than its settings say, but at least four."""
+    half = max(4, min(config.snapshots, config.tokens // n_ctx // APART)) // 2
     spaced = np.geomspace(max(1, steps / 200), steps, half), np.linspace(0, steps, half)
     return {int(round(step)) for step in np.concatenate(spaced)}
 
@@ -125,10 +105,9 @@ class Run:
         self.is_main = self.accelerator.is_main_process
         device, processes = self.accelerator.device, self.accelerator.num_processes
         self.share, left_over = divmod(config.batch, processes)
-        if shape.n_ctx < SHORTEST:
-            raise ValueError(f"n_ctx must be at least {SHORTEST}, got {shape.n_ctx}")
-        if shape.d_vocab < 3:
-            raise ValueError(f"d_vocab must be at least 3, the start token and two to repeat, got {shape.d_vocab}")
+        if shape.n_ctx < SHORTEST or shape.d_vocab < 3:  # its evaluation repeats two tokens, and predicts the second
+            got = f"got {shape.n_ctx} and {shape.d_vocab}"
+            raise ValueError(f"n_ctx must be at least {SHORTEST}, and d_vocab at least 3, {got}")
         if left_over:
             raise ValueError(f"batch must be a multiple of the {processes} processes, got {config.batch}")
 
@@ -158,13 +137,13 @@ class Run:
         self.resume(done)
         self.tokens_per_step = config.batch * shape.n_ctx
         self.steps = max(1, config.tokens // self.tokens_per_step)
-        self.snapshots = snapshot_steps(shape, config, self.steps)
+        self.snapshots = snapshot_steps(shape.n_ctx, config, self.steps)
         self.evaluation = Evaluation(held_out, shape.d_vocab, config)
         self.filmed = film.texts(self.tokenizer, held_out.rows([0])[0], shape) if config.film else []
-        loss = NextTokenLoss(self.model)
-        if compiled:
-            loss.compile()
-        self.loss, *self.optimizers = self.accelerator.prepare(loss, *self.optimizers)
+        for block in self.model.layers:
+            block.attn.attend = blocked_attention
+        self.parallel, *self.optimizers = self.accelerator.prepare(self.model, *self.optimizers)
+        self.loss = torch.compile(next_token_loss) if compiled else next_token_loss
         self.caught: list[int] = []  # signals
         self.announce(name)
 
@@ -197,12 +176,8 @@ class Run:
         self.saved = time.monotonic()
         self.start = self.saved - done.get("seconds", 0.0)  # as if there had been no interruption
         cuda = self.accelerator.device.type == "cuda"
-        hardware = {
-            "device": torch.cuda.get_device_name() if cuda else processor(),
-            "processes": self.accelerator.num_processes,
-            "threads": None if cuda else torch.get_num_threads(),
-            "torch": torch.__version__,
-        }
+        device = torch.cuda.get_device_name() if cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
+        hardware = {"device": device, "processes": self.accelerator.num_processes, "torch": torch.__version__}
         self.header = self.about | {"hardware": hardware}
         if self.is_main:
             content = "".join(f"{json.dumps(line)}\n" for line in (self.header, *self.rows))
@@ -220,7 +195,7 @@ class Run:
                 group["lr"] = self.config.learning_rate(self.step, self.steps)
         first = self.step * self.config.batch + self.accelerator.process_index * self.share
         with self.autocast:
-            loss = self.loss(self.windows.batch(first, self.share))
+            loss = self.loss(self.parallel, self.windows.batch(first, self.share))
         self.accelerator.backward(loss)
         norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.seen = self.accelerator.reduce(torch.stack([loss.detach(), norm]), "mean")
