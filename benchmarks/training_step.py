@@ -12,7 +12,15 @@
 The ways alternate within one run; medians, and the ratio to the first. On one thread of a machine that other programs
 kept busy, so that all times are several times too long and the ratios are what counts:
 
-TABLE
+    attention, fused kernel                             554.1 ms     1.00
+    attention, blocks of 128 queries                    288.3 ms     0.52
+
+    AdamW                                                16.7 ms     1.00
+    torch.optim.Muon, matrices of whole layers          422.2 ms    25.33
+    Muon for each head                                  184.9 ms    11.09
+
+    Newton-Schulz on Gram matrices, float32             149.8 ms     1.00
+    Newton-Schulz on the matrices, bfloat16             145.7 ms     0.97
 """
 
 from __future__ import annotations
