@@ -206,7 +206,8 @@ def batches(ends: Int[Tensor, " row"]) -> Iterator[Int[Tensor, " part"]]:
     yield order[:BATCH]
     took = torch.cuda.max_memory_allocated(order.device) - before
     torch.cuda.empty_cache()
-    yield from order[BATCH:].split(fitting(torch.cuda.mem_get_info(order.device)[0], took))
+    if len(order) > BATCH:  # else the rest would be one empty part
+        yield from order[BATCH:].split(fitting(torch.cuda.mem_get_info(order.device)[0], took))
 
 
 def fitting(free: int, took: int) -> int:
