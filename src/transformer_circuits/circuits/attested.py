@@ -25,8 +25,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.skip_trigrams import Candidates, Ways
 from transformer_circuits.models.bridge import matrices
+from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import sha256
-from transformer_circuits.paths import DATA
 
 FILE = "attested_skip_trigrams.npz"
 LEVELS = (30, 100, 300, 1000, 3000)  # minimum numbers of occasions that Attested.wrong accepts
@@ -53,8 +53,9 @@ def fingerprint(model: TransformerBridge) -> str:
     return sha256(b"".join(W.tobytes() for W in stored))
 
 
-def load(model: TransformerBridge, file: Path = DATA / FILE, working: Bool[Tensor, " head"] | None = None) -> Attested:
+def load(model: TransformerBridge, file: Path | None = None, working: Bool[Tensor, " head"] | None = None) -> Attested:
     """Load the counts for this model, without heads that do not work. Raises ValueError for other weights."""
+    file = file or data_file(FILE)
     with np.load(file) as stored:
         if str(stored["weights_sha256"]) != fingerprint(model):
             raise ValueError(f"{file} was counted for other weights; run `python -m book_tools.attested` with it")

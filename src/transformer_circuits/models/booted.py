@@ -26,7 +26,7 @@ CAUSES = {
     "no file named": "it has no weights in a format of the transformers library; fetch it again",
     "rchitecture": "TransformerLens has no bridge for its architecture; choose another one, such as GPT-2's or Llama's",
     "(?i)incomplete|deserializing header": "its weights are incomplete; fetch it again",
-    "(?i)offline|connect|resolve": "the hub is not reached; connect to a network",
+    "(?i)offline|connect|name resolution": "the hub is not reached; connect to a network",
     "(?i)out of memory": "it does not fit into memory; choose a smaller one",
 }
 # How far logits (as a fraction of the largest) and patterns may be from those of transformers: 100 times rounding.

@@ -11,7 +11,7 @@ import huggingface_hub
 import numpy as np
 import pandas as pd
 import torch
-from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.sources.tl_legacy import TL_LEGACY_PREFIXES
 from transformers import PreTrainedTokenizerFast
@@ -112,7 +112,10 @@ def _fetched(name: str, *patterns: str) -> Path:
     try:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
     except Exception as error:  # the hub's client raises its own, the HTTP library's and OSErrors
-        not_there = isinstance(error, RepositoryNotFoundError)
+        if isinstance(error, GatedRepoError):
+            todo = "accept its license there, and log in (`hf auth login`)"
+            raise WeightsError(f"{name!r} is behind a license on the hub; {todo}") from None
+        not_there = isinstance(error, (RepositoryNotFoundError, HFValidationError))
         hub = "the hub has none of this name" if not_there else "the hub is not reached"
         names = [*list_models(), *public.MODELS]
         near = difflib.get_close_matches(name, names, 1)

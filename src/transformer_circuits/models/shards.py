@@ -156,9 +156,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_bytes())
         ModelConfig(**manifest["config"])
+        _ = manifest["shards"]
         return manifest
-    except ValueError as error:
-        raise WeightsError(f"{path} is not a readable manifest ({reason(error)}); fetch or export it again") from error
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"it lacks {error}" if isinstance(error, KeyError) else reason(error)
+        raise WeightsError(f"{path} is not a readable manifest ({why}); fetch or export it again") from error
 
 
 def build(config: ModelConfig, tensors: dict[str, Tensor], where: str) -> Transformer:

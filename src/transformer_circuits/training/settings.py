@@ -101,7 +101,9 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
     except ValueError as error:
         raise ValueError(f"{path} is not a readable TOML file ({error})") from error
     if sections.keys() != SECTIONS.keys():
-        raise ValueError(f"{path} must have the sections [model] and [training] and nothing else, got {sections}")
+        raise ValueError(
+            f"{path} must have the sections [model] and [training] and nothing else, got {', '.join(sections)}"
+        )
     section_of = {key: section for section, kind in SECTIONS.items() for key in kind.__pydantic_fields__}
     for change in changes:
         key, equals, value = change.partition("=")
