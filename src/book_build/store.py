@@ -44,7 +44,7 @@ class Store:
         releases = sorted({f"{found.name}=={found.version}" for found in importlib.metadata.distributions()})
         read = digest(SOURCE, "transformer_circuits", "workbooks"), digest(root, "weights", "data")
         self.inputs = sha256(sys.version, *releases, *read)
-        self.of_pages = sha256(self.inputs, digest(SOURCE, "book_build/pages", "book_tools"))
+        self.of_pages = sha256(self.inputs, digest(SOURCE, "book_build/pages", "book_tools/sources.toml"))
 
     def key(self, source: str | None) -> str:
         """Return the key of a notebook with this code, or of a generated page (None)."""
