@@ -32,6 +32,7 @@ def write_long_page(folder: Path) -> Path:
     listed = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     for part in listed["parts"]:
         part["chapters"] = [entry for entry in part["chapters"] if entry["file"] not in LEFT_OUT]
+    listed["parts"] = [part for part in listed["parts"] if part["chapters"]]
     (folder / "_toc.yml").write_text(yaml.safe_dump(listed, sort_keys=False), encoding="utf-8")
     options = ["--toc", folder / "_toc.yml", "--path-output", folder, "--builder", "singlehtml", "--quiet", "--quiet"]
     command = [sys.executable, "-c", JUPYTER_BOOK, "build", ROOT, *options]
