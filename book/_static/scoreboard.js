@@ -1,4 +1,4 @@
-// The scoreboard: a link to a claim opens its card; a square that is pointed at says its sentence.
+// The scoreboard: a link to a claim opens its card.
 (() => {
   function open() {
     const card = location.hash.startsWith("#claim-") && document.getElementById(location.hash.slice(1));
@@ -8,8 +8,4 @@
   }
   addEventListener("hashchange", open);
   open();
-  const said = document.querySelector(".tc-sentence");
-  for (const cell of document.querySelectorAll("a.tc-cell"))
-    for (const event of ["pointerenter", "focus"])
-      cell.addEventListener(event, () => { said.textContent = cell.dataset.sentence; });
 })();

@@ -1,6 +1,5 @@
 """The scoreboard, and the headlines on the front page, from the records in the executed notebooks."""
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,21 +17,15 @@ SHORT = {
     Verdict.NOT_REPRODUCED: "failed",
     Verdict.HOLDS: "holds",
 }
-TALLIES = {
-    "finding": "The paper's findings on trained models",
-    "question": "Questions that readers ask and the paper does not",
-    "weak": "Results that barely test their statement",
+OURS = "Our models"  # among those that the criteria judged
+# The steps of the argument, by the number of the paper's section, in the order of this book.
+STEPS = {
+    "2": "No layers: which token follows which",
+    "3": "One layer: copies, and patterns of three tokens",
+    "4": "Two layers: looking up what came next last time",
+    "5": "In training, and with other parts",
+    "1": "Remarks on embeddings, heads, and neurons",
 }
-# The steps of the paper's argument, and the claims that each rests on. The page begins with them.
-ARGUMENT = {
-    "Without attention: which token follows which": ["Z1"],
-    "One layer: copies, and patterns of three tokens": ["E1", "S4", "S5"],
-    "Two layers: one kind of head looks up what came next last time": [
-        "T3", "T9", "T17", "T18", "T8",
-    ],
-    "What this is worth": ["T11", "W1"],
-    "In other people's models": ["W7"],
-}  # fmt: skip
 SIGNS = {">=": "\u2265", "<=": "\u2264", "==": "=", " * ": " \u00d7 "}
 
 
@@ -70,15 +63,19 @@ class Results:
         return found
 
     def tallies(self) -> dict[str, list[Verdict]]:
-        """Return the verdicts of each group of claims, and those on each other model that the same criteria judged."""
-        found = {
-            name: [self.records[claim.id].verdict for claim in counted_in(tally)] for tally, name in TALLIES.items()
-        }
+        """Return the verdicts on the paper's findings, on our models and on each other one that the criteria judged."""
+        found = {OURS: [self.records[claim.id].verdict for claim in counted_in("finding")]}
         for where, models in self.others.items():
             for model in models:
-                name = f"{model.model if len(models) > 1 else where}: the paper's findings"
+                name = model.model if len(models) > 1 else where
                 found[name] = [record.verdict for record in model.records if record.claim.counted_in == "finding"]
         return found
+
+    def counted(self, claims: Sequence[Claim]) -> str:
+        """Return how many of these claims, all of one kind, have each verdict: "6 yes, 5 partly, 3 no"."""
+        verdicts = [self.records[claim.id].verdict for claim in claims]
+        words = {verdict: claims[0].words(verdict) for verdict in JUDGED}
+        return ", ".join(f"{verdicts.count(verdict)} {SHORT.get(word, word)}" for verdict, word in words.items())
 
     def value(self, id: str, name: str, digits: int) -> str:
         """Return a measured number with its unit, unbroken."""
@@ -101,46 +98,34 @@ def labeled(text: str, claim: Claim, every: bool = False) -> str:
     return text
 
 
-def place(chapter: str) -> str:
-    """Return what a sentence calls a chapter: "chapter 7" for "7 Induction heads", "appendix 2" for "A2 Low rank"."""
-    number = chapter.split()[0]
-    return f"appendix {number[1:]}" if number.startswith("A") else f"chapter {number}"
-
-
-TEMPLATES.filters.update(labeled=labeled, place=place)
-TEMPLATES.globals |= {"UNDECIDED": show.UNDECIDED, "SHORT": SHORT}
-
-
-def sections() -> dict[str, list[Claim]]:
-    """Return all claims by the paper's section, without its number, which is not a chapter's."""
-    titled = itertools.groupby(ledger.load_claims().values(), lambda claim: re.sub(r"^\d+ ", "", claim.section))
-    return {title: list(group) for title, group in titled}
+TEMPLATES.filters["labeled"] = labeled
+TEMPLATES.globals["SHORT"] = SHORT
 
 
 def headlines(results: Results) -> str:
     """Return what the front page includes, in parts that comments divide: a square a finding, three sentences."""
-    findings = results.tallies()[TALLIES["finding"]]
+    findings = results.tallies()[OURS]
     return render("headlines.md", results=results, claims=counted_in("finding"), findings=findings)
 
 
 def page(results: Results) -> str:
-    claims = ledger.load_claims()
-    argued = sum(ARGUMENT.values(), start=[])
-    left = [claim for claim in claims.values() if claim.id not in argued]
-    groups = {group: [claim for claim in left if claim.counted_in == group] for group in (*TALLIES, "note", "identity")}
-    failed = [claim for claim in groups["finding"] if results.records[claim.id].verdict is Verdict.NOT_REPRODUCED]
+    claims = ledger.load_claims().values()
+    groups = {group: counted_in(group) for group in ("finding", "question", "weak", "note", "identity")}
+    in_order = sorted(groups["finding"], key=lambda claim: list(STEPS).index(claim.section[0]))
+    findings = {
+        verdict: [claim for claim in in_order if results.records[claim.id].verdict is verdict] for verdict in JUDGED
+    }
     return render(
         "scoreboard.md",
         results=results,
         judged=JUDGED,
-        sections=sections(),
-        argument={step: [claims[id] for id in ids] for step, ids in ARGUMENT.items()},
+        steps=STEPS,
+        findings=findings,
         groups=groups,
-        failed=failed,
         hold=sum(results.records[claim.id].verdict is Verdict.HOLDS for claim in groups["identity"]),
-        findings=results.tallies()[TALLIES["finding"]],
-        amended=sum(bool(claim.amended) for claim in claims.values()),
-        late=[claim for claim in claims.values() if claim.changed_late],
-        known=[claim for claim in claims.values() if claim.known and not claim.changed_late],
+        tallies=results.tallies(),
+        amended=sum(bool(claim.amended) for claim in claims),
+        late=[claim for claim in claims if claim.changed_late],
+        known=[claim for claim in claims if claim.known and not claim.changed_late],
         noisy=[record.claim for record in results.records.values() if record.within_error],
     )

@@ -87,6 +87,7 @@ class Claim(Strict):
     id: Annotated[str, Field(pattern=r"^[A-Z]\d{1,2}$")]
     title: str
     ours: str = ""
+    because: str = ""
     kind: Literal["identity", "finding", "question", "note"]
     weak: str = ""
     section: str
