@@ -117,12 +117,11 @@ def main(out: Path) -> None:
     every, rise, place = head_map(model, windows, effects), rises(model, windows), place_of(text)
     attention, strings = heads.patterns(model, text), [[names[i] for i in row] for row in windows.tolist()]
     sample = heads.patterns(model, model.to_tokens(TEXT))[:, 0]
-    best = {f"{layer}.{int(effects.cost[layer].argmax())}" for layer in range(model.cfg.n_layers)}
     groups, found = {"second layer": [], "first layer": []}, {}
     for name, row in every.iterrows():
         layer, head = map(int, name.split("."))
         role = (row.names or ["–"])[0] if row.works else "no effect"
-        groups[LAYERS[layer]].append(Tile(name, sample[layer, head], row.cost, role, marked=name in best))
+        groups[LAYERS[layer]].append(Tile(name, sample[layer, head], row.cost, role))
         found[name] = behaviors(name, attention[layer, :, head], rise[layer, head], place, strings)
     tiles = tile_links(groups, {name: f"#head-{name}" for name in every.index})
     facts = {"found": found, "lines": weights_of(model, every, names), "places": text[:, 1:].numel()}
