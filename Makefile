@@ -44,7 +44,7 @@ in-context: ready ## the in-context scores that chapter 10 reads: some minutes
 bench: ready     ## each benchmark, one after the other
 	for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done
 
-hub: ready          ## each shipped model as a folder to upload to a hub, in _build/hub, and as the zip that a release needs
+hub: ready          ## each shipped model as a folder to upload to a hub, in _build/hub
 	$(RUN) -m book_tools.hub
 
 colab: ready     ## every chapter with the releases of Google Colab, in an environment of its own: half an hour and 6 GB

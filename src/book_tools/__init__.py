@@ -1,1 +1,1 @@
-"""Commands that write `data/` and releases; chapters read what they wrote."""
+"""Commands that write `data/` and folders for a hub; chapters read what they wrote."""

@@ -13,6 +13,7 @@ Written to `--out`: `tokenizer.json`, `train.npy` and `held_out.npy` (uint16, to
 
 import contextlib
 import fnmatch
+import hashlib
 import json
 import os
 import shutil
@@ -31,14 +32,15 @@ from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
+import torch
 from scipy import sparse
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import BOS
-from transformer_circuits.models.release import checksum, data_file, download
 from transformer_circuits.models.shards import WeightsError, sha256
 from transformer_circuits.models.tokenizer import REPORT, compact
+from transformer_circuits.paths import data_file
 
 HERE = Path(__file__).parent
 WRITTEN = ("tokenizer.json", "train.npy", "held_out.npy", "held_out_documents.json", REPORT)
@@ -91,6 +93,24 @@ def load_sources(table: str = "sources") -> list[dict]:
     first, entries = (tomllib.loads((HERE / f"{name}.toml").read_text("utf8"))["source"] for name in ("sources", table))
     known = {source["name"]: source for source in first}
     return [known.get(entry["name"], {}) | entry for entry in entries]
+
+
+def checksum(path: Path) -> str:
+    """Return a file's SHA-256."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def download(url: str, path: Path, sha256: str) -> Path:
+    """Return `path`, fetched from `url` unless it has this SHA-256 already. Raises OSError if there is no connection or
+    no room, and WeightsError for another file."""
+    if not path.is_file() or checksum(path) != sha256:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(url, str(path), sha256, progress=False)
+        except RuntimeError as error:
+            raise WeightsError(f"{path.name} must have SHA-256 {sha256}, got another: {error}") from None
+    return path
 
 
 def read_github(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:

@@ -7,7 +7,7 @@ from transformer_circuits.circuits.in_context import SHIPPED, key
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures.prediction import IN_CONTEXT_WINDOWS, in_context_score
 from transformer_circuits.models import load_model
-from transformer_circuits.models.release import data_file
+from transformer_circuits.paths import data_file
 
 
 def main() -> None:

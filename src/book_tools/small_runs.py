@@ -4,8 +4,8 @@ import torch
 from safetensors.torch import save
 
 from transformer_circuits import data
-from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import eight_bits
+from transformer_circuits.paths import data_file
 from transformer_circuits.training.small_runs import experiments, train
 
 # Models that the chapter measures after their training

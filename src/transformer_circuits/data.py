@@ -19,10 +19,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from transformer_circuits.models.architecture import BOS
-from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import full_precision
 from transformer_circuits.models.tokenizer import as_pretrained, narrow
-from transformer_circuits.paths import did_you_mean
+from transformer_circuits.paths import data_file, did_you_mean
 
 D_VOCAB = 4096  # of the family's tokenizer
 SMALL_RUNS = "small_runs.safetensors"

@@ -1,15 +1,12 @@
-"""Where the book's files are: in a clone of its repository, or else in the user's cache (`models.release`).
+"""Where the book's files are: in a clone of its repository.
 
 An editable install (what `make` does) finds the clone from this file's own place; others are told by the environment
-variable TRANSFORMER_CIRCUITS_ROOT, which wins where both are known.
+variable TRANSFORMER_CIRCUITS_ROOT, which wins where both are known. A package without a clone has the library alone.
 """
 
 import difflib
-import importlib.metadata
 import os
 from pathlib import Path
-
-DISTRIBUTION = "transformer-circuits-reproduced"
 
 
 def find_clone() -> Path | None:
@@ -28,7 +25,15 @@ def find_clone() -> Path | None:
 
 def cache() -> Path:
     """Return the book's folder in the user's cache, where the Hugging Face libraries keep theirs too."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / DISTRIBUTION
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "transformer-circuits-reproduced"
+
+
+def data_file(name: str | Path) -> Path:
+    """Return a file of the book's data. Raises FileNotFoundError for a package without a clone."""
+    if not DATA.is_dir():
+        todo = "set TRANSFORMER_CIRCUITS_ROOT to a clone of the book's repository"
+        raise FileNotFoundError(f"the book's data is not in the package; {todo}")
+    return DATA / name
 
 
 def did_you_mean(path: Path) -> str:
@@ -45,7 +50,7 @@ def did_you_mean(path: Path) -> str:
 
 
 CLONE = find_clone()
-ROOT = CLONE or cache() / importlib.metadata.version(DISTRIBUTION)
+ROOT = CLONE or cache()
 WEIGHTS = ROOT / "weights"  # shipped models
 DATA = ROOT / "data"  # tokenizer, held-out sample, counts, passages
 BUILD = ROOT / "_build"  # made by `make book`, never committed

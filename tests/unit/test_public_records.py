@@ -43,7 +43,7 @@ def test_the_records_say_what_was_measured_and_are_judged_by_the_present_criteri
 
 
 @pytest.mark.skipif(
-    not (public.folder_in_cache("smollm2-135m")).is_dir(),
+    not public.folder_in_cache("smollm2-135m").is_dir(),
     reason="the model is not on this machine: `make public` fetches it",
 )
 def test_the_best_heads_score_measured_again():

@@ -10,7 +10,7 @@ import torch
 from huggingface_hub.utils import filter_repo_objects
 
 from transformer_circuits import paths
-from transformer_circuits.models import legacy, list_models, load_model
+from transformer_circuits.models import list_models, load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.reading import start_token
 from transformer_circuits.models.shards import WeightsError, save_model
@@ -146,70 +146,22 @@ def test_hub_models_that_cannot_be_loaded_are_not_fetched(hub):
     assert fetched == ["config.json"]
 
 
-def old(normalization: str | None) -> tuple[Transformer, dict]:
-    """Return a model with learned positions and biases, and its state dict as HookedTransformer wrote it."""
-    torch.manual_seed(5)
-    model = Transformer(ModelConfig(2, 32, 3, 8, 50, 20, normalization))
-    for linear in model.modules():
-        if isinstance(linear, torch.nn.Linear):
-            linear.bias = torch.nn.Parameter(torch.randn(linear.out_features))
-    model.requires_grad_(False).pos.weight.normal_(std=0.3)
-    state = {"embed.W_E": model.tok_embed.weight, "pos_embed.W_pos": model.pos.weight}
-    state |= {"unembed.W_U": model.head.weight.T, "unembed.b_U": model.head.bias}
-    norms = {"ln_final": model.ln_out}
-    for i, layer in enumerate(model.layers):
-        at, O = f"blocks.{i}.attn", layer.attn.o
-        state |= {f"{at}.mask": torch.ones(20, 20).tril().bool(), f"{at}.IGNORE": torch.tensor(-1e5)}
-        for name in "QKV":
-            linear = getattr(layer.attn, name.lower())
-            state[f"{at}.W_{name}"] = linear.weight.unflatten(0, (3, 8)).mT
-            state[f"{at}.b_{name}"] = linear.bias.unflatten(0, (3, 8))
-        state |= {f"{at}.W_O": O.weight.T.unflatten(0, (3, 8)), f"{at}.b_O": O.bias}
-        norms[f"blocks.{i}.ln1"] = layer.ln1
-    for name, norm in norms.items() if normalization else ():
-        state |= {f"{name}.w": norm.weight.normal_(mean=1), f"{name}.b": norm.bias.normal_()}
-    return model, state
-
-
-def write_old(folder, state, settings=None, file="model_final.pth"):
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.save(state, folder / file)
-    if settings is not None:
-        (folder / "config.json").write_text(json.dumps(settings))
-    return folder
-
-
-@pytest.mark.parametrize("name, normalization", [*zip(legacy.SHORTFORMERS, (None, "LN"))])
-def test_the_hubs_old_shortformers_compute_what_they_computed(hub, name, normalization):
-    folder, fetched = hub
-    model, state = old(normalization)
-    settings = normalization and {"normalization": normalization, "tokenizer_name": "none/such", "lr": 1e-3}
-    file = legacy.SHORTFORMERS[name]
-    write_old(folder / name, state, settings, file)
-    write_old(folder / name / "checkpoints", state, file="early.pth")
-    bridge = load_model(name, "cpu")
-    torch.testing.assert_close(bridge(TOKENS), model(TOKENS), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(bridge.W_pos, state["pos_embed.W_pos"])
-    assert [*{*fetched} - {"config.json"}] == [file]
-
-
-def test_half_an_old_shortformer_is_rejected_and_code_in_one_is_not_run(hub):
-    name, file = next(iter(legacy.SHORTFORMERS.items()))
-    _, state = old(None)
-    del state["blocks.1.attn.W_K"]
-    folder = write_old(hub[0] / name, state, file=file)
-    with pytest.raises(WeightsError, match="do not fit its configuration: .*Missing.*layers.1.attn.k.weight"):
-        load_model(name)
-    (folder / file).write_bytes(b"cbuiltins\nexec\n(S'raise SystemExit'\ntR.")  # a pickle that runs it
-    with pytest.raises(WeightsError, match=r"^[^\n]*is not a .*state dict[^\n]*$"):
-        load_model(name)
-
-
-def test_other_old_models_of_the_hub_go_to_transformer_lens(hub, monkeypatch):
-    name, (_, state) = "NeelNanda/Some_Model", old("LN")
+def test_old_models_of_the_hub_go_to_transformer_lens(hub, monkeypatch):
+    name, random = "NeelNanda/Some_Model", torch.randn
+    state = {"embed.W_E": random(50, 32), "pos_embed.W_pos": random(20, 32)}
+    state |= {"unembed.W_U": random(32, 50), "unembed.b_U": random(50)}
+    for layer in range(2):
+        at = f"blocks.{layer}.attn"
+        state |= {f"{at}.W_{side}": random(3, 32, 8) for side in "QKV"} | {f"{at}.W_O": random(3, 8, 32)}
+        state |= {f"{at}.b_{side}": random(3, 8) for side in "QKV"} | {f"{at}.b_O": random(32)}
+    for norm in ("ln_final", "blocks.0.ln1", "blocks.1.ln1"):
+        state |= {f"{norm}.w": random(32), f"{norm}.b": random(32)}
     settings = dict(d_model=32, n_layers=2, d_mlp=64, n_heads=3, d_head=8, n_ctx=20, d_vocab=50)
     settings |= {"act_fn": "gelu", "attn_only": True, "shortformer_pos": False, "normalization": "LN"}
-    folder = write_old(hub[0] / name, state, settings)
+    folder = hub[0] / name
+    folder.mkdir(parents=True)
+    torch.save(state, folder / "model_final.pth")
+    (folder / "config.json").write_text(json.dumps(settings))
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repo, file: str(folder / file))
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_: ["model_final.pth"])
     bridge = load_model(name, "cpu")

@@ -25,8 +25,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.skip_trigrams import Candidates, Ways
 from transformer_circuits.models.bridge import matrices
-from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import sha256
+from transformer_circuits.paths import data_file
 
 FILE = "attested_skip_trigrams.npz"
 LEVELS = (30, 100, 300, 1000, 3000)  # minimum numbers of occasions that Attested.wrong accepts

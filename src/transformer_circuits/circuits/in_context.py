@@ -12,9 +12,9 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.measures import ablation, prediction
-from transformer_circuits.models.release import data_file
 from transformer_circuits.models.shards import sha256
 from transformer_circuits.models.view import View
+from transformer_circuits.paths import data_file
 
 SHIPPED = "in_context_scores.safetensors"
 

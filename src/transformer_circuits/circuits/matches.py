@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from transformer_circuits.measures import repeats, weights
-from transformer_circuits.models.release import data_file
 from transformer_circuits.models.view import BATCH
+from transformer_circuits.paths import data_file
 
 REACH = 7  # content is split by how many tokens back it comes from: 0 to 6; what is older is one more part
 TWO_MATCHES = [(0, 1), (1, 2)]  # this token matches; the one before it matches too

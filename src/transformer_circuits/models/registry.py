@@ -17,7 +17,7 @@ from transformer_lens.model_bridge.sources.tl_legacy import TL_LEGACY_PREFIXES
 from transformers import PreTrainedTokenizerFast
 
 from .. import paths
-from . import booted, legacy, public, release
+from . import booted, public
 from .bridge import wrap
 from .shards import FILM, MANIFEST, SHARDS, TOKENIZER, WeightsError, read_manifest, read_model, sha256, verified
 from .tokenizer import as_pretrained
@@ -35,7 +35,7 @@ INSTEAD = {
 
 def list_models() -> list[str]:
     """Return the names of the shipped models."""
-    return sorted({path.parent.name for path in paths.WEIGHTS.glob(f"*/{MANIFEST}")} | set(release.released()))
+    return sorted(path.parent.name for path in paths.WEIGHTS.glob(f"*/{MANIFEST}"))
 
 
 def load_model(
@@ -43,11 +43,10 @@ def load_model(
 ) -> TransformerBridge:
     """Return the model called `name` as a TransformerBridge with tokenizer, without gradients, weights as published.
 
-    `name`: a model in `weights/` (without a clone, that of the release, fetched once), a public one (`public.MODELS`:
-    fetched once), a GGUF file, a folder, or a name on the Hugging Face hub ("gpt2", "owner/name") of a model with a
-    manifest and shards (`shards`) or of the transformers library. The hub's old checkpoints of TransformerLens load by
-    name too (Shortformers: `legacy`). `device`: None takes CUDA where there is one. A model whose tokenizer is not
-    known has None (set `bridge.tokenizer`).
+    `name`: a model in `weights/`, a public one (`public.MODELS`: fetched once), a GGUF file, a folder, or a name on the
+    Hugging Face hub ("gpt2", "owner/name") of a model with a manifest and shards (`shards`), of the transformers
+    library, or among the old checkpoints that TransformerLens loads. `device`: None takes CUDA where there is one. A
+    model whose tokenizer is not known has None (set `bridge.tokenizer`).
 
     Raises WeightsError, in one sentence, for an unknown name, for missing, unexpected, damaged, or unsuitable weights,
     for NaN and infinity, and for a tokenizer that is not the model's.
@@ -66,8 +65,6 @@ def load_model(
         name, tokenizer = about["name"], _tokenizer(folder, about)
     elif config.is_file() and b'"model_type"' in config.read_bytes():  # of the transformers library
         return booted.boot(str(folder) if _folder(name).is_dir() else name, device, dtype)
-    elif name in legacy.SHORTFORMERS:
-        model, tokenizer = legacy.read(_fetched(name, legacy.SHORTFORMERS[name]), name)
     elif name.startswith(TL_LEGACY_PREFIXES):
         return booted.boot_old(name, device, dtype)
     else:
@@ -96,9 +93,7 @@ def training_film(name: str) -> dict[str, np.ndarray] | None:
 
 
 def _folder(name: str) -> Path:
-    """Return the folder `name` in `weights/`, fetched if need be, or else the folder `name`, which may not exist."""
-    if name in release.released() and not (paths.WEIGHTS / name).is_dir():
-        release.fetch(name, paths.WEIGHTS / name)
+    """Return the folder `name` in `weights/`, or else the folder `name`, which may not exist."""
     shipped = {folder.name: folder for folder in paths.WEIGHTS.glob("*/")}
     return shipped.get(name, Path(name).expanduser())
 
@@ -119,10 +114,10 @@ def _fetched(name: str, *patterns: str) -> Path:
         hub = "the hub has none of this name" if not_there else "the hub is not reached"
         names = [*list_models(), *public.MODELS]
         near = difflib.get_close_matches(name, names, 1)
-        meant = (
-            f": did you mean {near[0]}?" if near else f"; there are {', '.join(names)}, folders, and names on the hub"
-        )
-        raise WeightsError(f"there is no model {name!r} here, and {hub}{meant}") from None
+        known = f"; there are {', '.join(names)}, folders, and names on the hub"
+        meant = f": did you mean {near[0]}?" if near else known
+        clone = "" if paths.CLONE else " (the book's own: set TRANSFORMER_CIRCUITS_ROOT to a clone of its repository)"
+        raise WeightsError(f"there is no model {name!r} here, and {hub}{meant}{clone}") from None
 
 
 def _instead_of_a_model(folder: Path) -> str:
@@ -137,7 +132,7 @@ def _tokenizer(folder: Path, about: dict[str, Any]) -> PreTrainedTokenizerFast |
     if TOKENIZER not in about:
         return None
     own = folder / TOKENIZER
-    file = own if own.is_file() else release.data_file(TOKENIZER)
+    file = own if own.is_file() else paths.data_file(TOKENIZER)
     tokenizer = as_pretrained(file)
     if sha256(file.read_bytes()) != about[TOKENIZER]["sha256"]:
         todo = "fetch it again, or put the right one into that folder"

@@ -164,22 +164,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def build(config: ModelConfig, tensors: dict[str, Tensor], where: str) -> Transformer:
-    """Return a Transformer with these tensors (not copies), biases of projections included, which come from `where`.
-    Raises WeightsError if names or shapes do not fit `config`, or if a weight is NaN or infinite."""
+    """Return a Transformer with these tensors (not copies), which come from `where`. Raises WeightsError if names or
+    shapes do not fit `config`, or if a weight is NaN or infinite."""
     try:
         # No memory, and no random initialization, which would change the generator.
         with torch.device("meta"):
             model = Transformer(config)
-        for name, module in model.named_modules():
-            if isinstance(module, nn.Linear) and f"{name}.bias" in tensors:
-                module.bias = nn.Parameter(torch.empty(module.out_features, device="meta"))
         model.load_state_dict({COMPUTED: model.pos.weight} | tensors, assign=True)
     except RuntimeError as error:
         mismatch = " ".join(str(error).split())
         raise WeightsError(f"the tensors in {where} do not fit its configuration: {mismatch[:500]}") from error
     if broken := [key for key, tensor in tensors.items() if not tensor.isfinite().all()]:
         raise WeightsError(f"{broken[0]} in {where} contains NaN or infinity; fetch or export it again")
-    # Old checkpoints bring theirs. The width is that of the tensors, so this fits into memory.
+    # The width is that of the tensors, so this fits into memory.
     if COMPUTED not in tensors:
         model.pos.weight = nn.Parameter(sinusoids(config.n_ctx, config.d_model), requires_grad=False)
     return model

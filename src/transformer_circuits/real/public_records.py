@@ -10,7 +10,7 @@ import json
 from safetensors import safe_open
 
 from transformer_circuits.claims import ledger
-from transformer_circuits.models.release import data_file
+from transformer_circuits.paths import data_file
 from transformer_circuits.real import real_models
 
 LABELS = {"smollm2-135m": "SmolLM2-135M-Instruct", "gemma3-270m": "Gemma-3-270M"}
