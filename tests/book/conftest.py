@@ -104,11 +104,3 @@ def reused(tab) -> Iterator[Watched]:
 def page(reused, site) -> Page:
     """A live page, whose module has the fixture `site`, ready for use."""
     return opened(reused.page, site.as_uri())
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Say in the last line, below pytest's own, which tests did not run for lack of a browser."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    skipped = reporter.stats.get("skipped", []) if reporter else []
-    if number := sum(NO_BROWSER in str(report.longrepr) for report in skipped):
-        print(f"{number} tests of the pages were not run: {ADVICE}.")

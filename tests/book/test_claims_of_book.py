@@ -1,15 +1,19 @@
-"""The claims of the book as it was just built: all verdicts accepted, no identity fails, and every page shows the same numbers."""
+"""The claims of the book as it was just built: all verdicts accepted, no identity fails, every claim once, failures shown, nothing unescaped."""
 
 import json
 import re
 
 import pytest
 import yaml
+from bs4 import BeautifulSoup, Tag
 from small_book import soup
 
 from book_build.build import records, run
-from transformer_circuits.claims import Verdict, ledger
-from transformer_circuits.paths import ROOT
+from book_build.pages import scoreboard
+from transformer_circuits.claims import Verdict, ledger, show
+from transformer_circuits.paths import DATA, ROOT
+
+ODD = "most are <td and `</script>` | *stars*\n\n# no heading\n\n:::{note}"
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +38,51 @@ def test_no_verdict_changed_unseen_and_no_identity_fails(recorded):
     assert Verdict.FAILS not in now.values()
 
 
-def test_the_front_page_counts_findings_as_the_scoreboard_does(page, front):
-    findings = page.select_one(".tc-tallies tbody tr")
-    counted = [int(count.text) for count in findings.select("td")]
-    listed = [claim for claim in ledger.load_claims().values() if claim.kind == "finding" and not claim.weak]
-    assert sum(counted) == len(listed), "results that barely test their statement are counted apart"
+def words(node: Tag) -> str:
+    return " ".join(node.text.split())
+
+
+def shown(sentence: str) -> str:
+    """Return the words of a sentence as a card has them, with subscripts."""
+    return words(BeautifulSoup(show.subscripts(sentence), "html.parser"))
+
+
+def test_every_claim_has_one_card_and_a_card_says_why_it_failed_and_what_was_changed(page, recorded):
+    cards = {card["id"].removeprefix("claim-"): card for card in page.select(".tc-scoreboard .tc-claim")}
+    assert cards.keys() == ledger.load_claims().keys()
+    seed = ledger.held_out_seed(DATA)
+    for id, card in cards.items():
+        record, line = recorded[id], words(card.summary)
+        assert shown(record.claim.title) in line and shown(show.our_result(record)) in words(card)
+        assert not set(line) & set("†‡≈✓◐✗"), "a line begins with a word"
+        if record.claim.judged:
+            assert words(card.select_one(".tc-rule")) == record.claim.in_words
+        assert [words(unmet) for unmet in card.select(".tc-unmet")] == [*map(shown, show.unmet_conditions(record))]
+        assert ("Noise could change this verdict" in card.text) == record.within_error
+        assert len(card.select(".tc-amended")) == bool(record.claim.amended)
+        assert ("Held-out seed" in card.text) == (seed.of(id) is not None)
+
+
+def test_a_detail_is_shown_literally_and_the_html_is_closed_to_markdown(recorded):
+    odd = [record.model_copy(update={"detail": ODD}) for record in recorded.values()]
+    text = scoreboard.page(scoreboard.Results({"02_zero layers": odd}))
+    card = BeautifulSoup(text, "html.parser").find(id="claim-Z2")
+    assert "most are <td and </script> | *stars*" in card.text and text.count("</script>") == 1
+    assert card.select_one(".tc-shown")["href"] == "../notebooks/02_zero%20layers.html#claim-Z2"
+    for block in re.findall(r"```\{raw\} html\n(.*?)\n```\n", text, flags=re.DOTALL):
+        assert "`" not in block and "\n\n" not in block
+    outside = re.sub(r"```\{raw\} html\n.*?\n```\n", "", text, flags=re.DOTALL)
+    assert "stars" not in outside and outside.startswith("# Scoreboard")
+
+
+def test_the_front_page_counts_findings_as_the_scoreboard_does_and_both_have_a_square_for_each(page, front):
+    counted = [int(count.text) for count in page.select_one(".tc-tallies tbody tr").select("td")]
+    findings = sorted(f"#claim-{claim.id}" for claim in scoreboard.counted_in("finding"))
+    assert sum(counted) == len(findings), "results that barely test their statement are counted apart"
+    assert sorted(square["href"] for square in page.select("a.tc-cell")) == findings
+    assert sorted(square["href"].removeprefix("scoreboard.html") for square in front.select("a.tc-square")) == findings
     line = next(li.text for li in front.select("article li") if "findings on trained models" in li.text)
-    assert [int(number) for number in re.findall(r"\d+", line)][:4] == [sum(counted), *counted]
+    assert [int(number) for number in re.findall(r"\d+", line)][:4] == [len(findings), *counted]
 
 
 def test_the_stage_and_the_models_page_have_the_score_of_the_ledger(recorded, html):

@@ -63,19 +63,3 @@ def test_a_quantity_has_one_value_and_one_unit_on_all_pages(name, pages):
     found = list(mentions(QUANTITIES[name]["said"], pages))
     assert len(found) >= 2, f"{name} stands in fewer than two places ({found}): are its patterns out of date?"
     assert problems(QUANTITIES[name], pages) == []
-
-
-@pytest.mark.parametrize(("name", "sentences", "number"), [
-    ("cost of head 0.1", ["2L 0.1 614 1,939", "0.1, previous and copying, 0.666"], 1),
-    ("cost of head 0.1", ["head 0.1 costs 614 thousandths", "Head 0.1 costs 0.67 nats"], 2),
-    ("how strongly the keys of head 1.2 read head 0.1",
-     ["the keys of head 1.2 read head 0.1 most: 2.7 times", "K-composition of 1.2, highest ratio 2.4"], 1),
-    ("induction score of head 1.2",
-     ["head 1.2 puts 64% of its attention on the right token", "head 1.2: induction score 0.61"], 1),
-    ("induction score of head 1.2",
-     ["head 1.2 puts 64% of its attention on the right token", "head 1.2: induction score 0.644"], 0),
-])  # fmt: skip
-def test_two_values_or_units_are_found(name, sentences, number):
-    found = dict(enumerate(sentences))
-    assert len(list(mentions(QUANTITIES[name]["said"], found))) == len(sentences)
-    assert len(problems(QUANTITIES[name], found)) == number

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
-from random_models import EXACT, build, cases, differs, identity, same
+from hypothesis import strategies as st
+from random_models import EXACT, build, cases, differs, identity, random, same
+from scipy.optimize import linear_sum_assignment
 from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits.copying import leading_eigenvectors, self_boost
@@ -31,6 +33,15 @@ def test_e1_centered_circuits_ignore_what_all_sources_and_all_out_tokens_have_in
     mean_out, mean_source = dense.mean(-1, keepdim=True), dense.mean(-2, keepdim=True)
     E, U = centered(case.model.W_E, case.model.W_U)
     same((E @ case.model.OV @ U).AB, dense - mean_out - mean_source + dense.mean((-2, -1), keepdim=True))
+
+
+@identity(st.integers(6, 20), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_e5_nonzero_eigenvalues_of_ab_are_those_of_ba(left, inner, seed):
+    matrix = FactoredMatrix(random(left, inner, seed=seed), random(inner, left, seed=seed + 1))
+    dense = torch.linalg.eigvals(matrix.AB)
+    dense = dense[dense.abs().argsort(descending=True)[:inner]]
+    distance = (matrix.eigenvalues[:, None] - dense).abs()
+    assert distance[linear_sum_assignment(distance)].max() < EXACT * dense.abs().max()
 
 
 @identity(cases())

@@ -25,21 +25,6 @@ def test_turning_by_steps_is_moving_by_steps(pairs, steps, n):
     assert (here @ by_hand.rotation(turn, steps) - there).abs().max() < EXACT
 
 
-def test_content_is_the_leading_principal_components_at_length_one():
-    W_E = random(50, 12) * torch.linspace(3, 0.1, 12, dtype=torch.float64)
-    C = by_hand.content_vectors(W_E, 4)
-    U, S, _ = torch.linalg.svd(W_E - W_E.mean(0), full_matrices=False)
-    expected = torch.nn.functional.normalize(U[:, :4] * S[:4])
-    same(C @ C.T, expected @ expected.T)  # up to signs and order of components
-
-
-def test_sharpness_leaks_exactly_that_much_in_the_worst_case():
-    scores = torch.tensor([0.3] + [0.0] * 511, dtype=torch.float64)
-    assert (by_hand.sharpness(0.3, 512) * scores).softmax(dim=0)[0].item() == pytest.approx(0.999)
-    with pytest.raises(ValueError, match="no sharpness tells them apart"):  # two tokens alike
-        Stream.of(torch.cat([STREAM.tokens, STREAM.tokens[:1]]), CONTEXT)
-
-
 def test_a_head_scores_and_moves_just_what_is_written():
     d = len(STREAM.content)
     narrow = Head(random(d, 2, seed=1), random(d, 2, seed=2), random(d, 3, seed=3), random(3, d, seed=4))

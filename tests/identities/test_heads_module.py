@@ -26,14 +26,6 @@ def test_rows_are_the_start_token_noise_copies_noise():
     assert len(REPEATED.targets) == REPEATED.length.sum()  # that they are right: test_induction_circuit
 
 
-def test_draws_depend_on_the_seed_alone_and_follow_a_frequency():
-    again, other = (repeated_random_tokens(90, 60, rows=20, shortest=6, seed=seed).tokens for seed in (0, 1))
-    assert torch.equal(again, REPEATED.tokens) and not torch.equal(other, REPEATED.tokens)
-    even = 1.0 - torch.arange(90) % 2
-    drawn = repeated_random_tokens(90, 60, shortest=6, frequency=even).tokens
-    assert (drawn % 2 == 0).all() and (drawn[:, 1:] != BOS).all()
-
-
 @pytest.mark.parametrize("options", [{"n_ctx": 8}, {"d_vocab": 4}, {"frequency": torch.eye(30)[1]}])
 def test_two_copies_must_fit(options):
     with pytest.raises(ValueError, match="two copies of 4 different tokens must fit"):
@@ -61,16 +53,6 @@ def test_the_error_of_a_ratio_is_that_of_resampled_pairs():
     assert (error / again.std(dim=1) - 1).abs().max() < 0.05
     mean, of_mean = estimates.ratio(parts, torch.ones_like(parts))
     same(torch.stack([mean, of_mean]), torch.stack(estimates.mean(parts.T)), tolerance=1e-5)
-
-
-def test_by_copy_leaves_out_each_copys_first_token():
-    losses = torch.zeros(20, 59)
-    for row, (start, length) in enumerate(zip(REPEATED.start.tolist(), REPEATED.length.tolist())):
-        for copy in range(2):
-            first = start + copy * length
-            losses[row, first - 1] = 100  # at predicting the first token of a copy, which nothing can
-            losses[row, first : first + length - 1] = copy + 1
-    assert REPEATED.by_copy(losses).tolist() == [1, 2]
 
 
 def test_scores_of_heads_made_by_hand():

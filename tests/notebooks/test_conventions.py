@@ -9,7 +9,6 @@ from conventions import notebooks, problems, stubs
 from found import entries, unfounded, unfounded_on_the_page_of_failures
 
 from book_build import build
-from book_build.pages import paper_figures
 from transformer_circuits.claims import Verdict
 from transformer_circuits.claims.ledger import load_claims
 from transformer_circuits.paths import ROOT
@@ -29,18 +28,6 @@ def test_every_exercise_has_one_stub():
 
 def test_table_of_contents_lists_every_notebook():
     assert sorted(build.notebooks(ROOT)) == list(NOTEBOOKS)
-
-
-def test_the_list_of_the_papers_figures_names_cells_and_claims_that_exist_and_every_claim_that_is_measured():
-    listed, claims = paper_figures.load(ROOT / "book" / "figures.yml"), load_claims()
-    cells = {f"{path.stem}/{cell.id}" for path, notebook in NOTEBOOKS.items() for cell in notebook.cells}
-    places = paper_figures.places(listed)
-    for figure in paper_figures.figures(listed):
-        assert figure.keys() >= {"title", "kind", "anchor", "claims"} and {"cell", "page"} & figure.keys(), figure
-        assert len({"ours", "none"} & figure.keys()) == 1, f"{figure['title']} needs either `ours` or `none`"
-        assert set(figure["claims"]) <= claims.keys() and set(figure.get("cell", [])) <= cells, figure["title"]
-    measured = {claim.id for claim in claims.values() if claim.kind != "identity"}
-    assert measured <= places.keys() <= claims.keys() and set(places.values()) <= cells
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

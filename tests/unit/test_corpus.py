@@ -201,25 +201,6 @@ def test_a_package_is_read_by_kind_up_to_its_limit_and_only_if_it_is_the_listed_
         list(corpus.read_sources([other], tmp_path, set()))
 
 
-def test_a_repository_is_fetched_file_by_file_and_each_is_checked(tmp_path, monkeypatch):
-    asked = []
-    (tmp_path / "text").touch()
-    monkeypatch.setattr(corpus, "download", lambda *asked_for: asked.append(asked_for) or tmp_path / "text")
-    list(corpus.read_github({"name": "HoTT-book", "repository": "HoTT/book", "commit": "c"}, tmp_path))
-    listed = (corpus.HERE / "files" / "HoTT-book.sha256").read_text()
-    base = "https://raw.githubusercontent.com/HoTT/book/c/"
-    assert [f"{digest}  {url.removeprefix(base)}" for url, _, digest in asked] == listed.splitlines()
-
-
-@pytest.mark.parametrize("table", ["sources", "sources_large"])
-def test_every_source_is_pinned_and_licensed(table):
-    sources = corpus.load_sources(table)
-    assert len({s["name"] for s in sources}) == len(sources)
-    for source in sources:
-        assert source["license"] and source["megabytes"]
-        assert "repository" in source or (len(source["sha256"]) == 64 and source["version"] in source["archive"])
-
-
 def test_the_large_corpus_keeps_the_split_and_what_is_near_held_out_text_stays_out(tmp_path, monkeypatch):
     held_out, license = sentences(50), sentences(90, 12)
     book = [d._replace(text=d.text + license) for d in documents(20, "docs")]

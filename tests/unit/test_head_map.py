@@ -1,16 +1,12 @@
-"""Ablation effects: those of a hook on the plain module. The map of all heads: names where they are known, one
-sentence for bad input."""
+"""Ablation effects: those of a hook on the plain module. The map of all heads: names where they are known."""
 
-import pytest
 import torch
 import torch.nn.functional as F
 
 from transformer_circuits.circuits import head_map, heads, survey
 from transformer_circuits.measures.ablation import WORKS, AblationEffects, ablate_heads, effects
-from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import from_matrices, wrap
-from transformer_circuits.models.shards import WeightsError
 from workbooks.solutions import induction_by_hand
 
 
@@ -74,13 +70,3 @@ def test_attention_to_earlier_occurrences_is_what_a_slow_loop_finds():
             if earlier := [src for src in range(dest) if row[src] == row[dest]]:
                 same.append(patterns[:, n, :, dest][..., earlier].sum(dim=-1))
     torch.testing.assert_close(head_map.duplicate_token_scores(model, rows), torch.stack(same).mean(dim=0))
-
-
-@pytest.mark.parametrize(("name", "n_windows", "message"), [
-    ("small-1l", 1, "must be at least 2 windows, got 1"),
-    ("attn-only-0l", None, "attention in 0 of its 0 layers"),
-])  # fmt: skip
-def test_a_map_of_one_window_or_of_a_model_without_heads_is_one_sentence(name, n_windows, message):
-    model = load_model(name, "cpu")
-    with pytest.raises((ValueError, WeightsError), match=message):
-        head_map.head_map(model, n_windows and survey.text(model)[:n_windows])

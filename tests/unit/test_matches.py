@@ -1,4 +1,4 @@
-"""What an induction head computes: the sums are exact, and own code agrees with the record, and a part is measured again."""
+"""What an induction head computes: the sums are exact, and a part of the record is measured again."""
 
 import json
 
@@ -8,12 +8,13 @@ import torch
 
 from book_tools import clamped, competition
 from book_tools import matches as command
+from book_tools.worth import Worth
+from transformer_circuits import data
 from transformer_circuits.circuits import heads, matches
 from transformer_circuits.measures import repeats
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.models.bridge import matrices, wrap
-from transformer_circuits.paths import DATA
+from transformer_circuits.models.bridge import wrap
 
 NAME = "attn-only-2l"
 
@@ -51,16 +52,6 @@ def test_leaving_a_pair_out_is_the_same_as_keeping_all_others():
     without = command.induction_without_each(parts, [draw])
     torch.testing.assert_close(without[2, 3], matches.induction_with(parts, mask, [draw]))
     assert without.shape == (n - 1, n - 1, 1)
-
-
-def test_lengths_count_matching_tokens_up_to_the_one_before_a_source():
-    rows = torch.tensor([[0, 5, 6, 7, 9, 5, 6, 7]])
-    lengths = matches.match_lengths(rows)[0]
-    assert lengths[7].tolist() == [matches.START, 0, 0, 0, 3, 0, 0, 0]  # 5 6 7 occurred before 9
-    assert lengths[6].tolist() == [matches.START, 0, 0, 2, 0, 0, 0, 0]
-    assert lengths[3].tolist() == [matches.START, 0, 0, 0, 0, 0, 0, 0]
-    A = command.pattern_of(lengths[None], torch.tensor([0.0, 0.0, 50.0, 0.0]))
-    assert A[0, 7, 4] > 0.99 and A[0, 3].tolist() == [0.25] * 4 + [0.0] * 4
 
 
 def test_a_greedy_search_takes_what_helps_most_first():
@@ -113,88 +104,9 @@ def test_a_part_of_the_record_is_measured_again(record):
     match, _ = matches.path_circuits(model, first["head"])
     predicted = match.cpu() * matches.overlaps(model, draw.tokens)
     assert command.correlate(predicted.flatten(), torch.tensor(first["paths"]["predicted"])) > 0.999
-
-
-# ---- the same with own code: a plain forward pass, and nothing of the library but the weights ------------------------
-
-
-def own_softmax(scores):
-    return scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
-
-
-def own_two_matches(W, head, t):
-    """Return a head's attention on one row: intact, and by the two matches and the constants alone."""
-    E, P = W["W_E"], W["W_pos"][: len(t)]
-    mean = E[t].mean(0)
-    own = E[t] - mean
-    moved = []  # what each first-layer head moves from o tokens back
-    x = E[t] + P
-    first = [own_softmax(x @ W["W_Q"][0, h] @ (x @ W["W_K"][0, h]).T / 8) for h in range(12)]
-    for back in range(3):
-        part = torch.zeros_like(own)
-        for h, A in enumerate(first):
-            here = torch.zeros_like(A)
-            here.diagonal(-back).copy_(A.diagonal(-back))
-            part += here @ own @ W["W_V"][0, h] @ W["W_O"][0, h]
-        moved.append(part)
-    moved[0] = moved[0] + own
-    stream = E[t] + sum(A @ E[t] @ W["W_V"][0, h] @ W["W_O"][0, h] for h, A in enumerate(first))
-    constant = P + mean + sum(mean @ W["W_V"][0, h] @ W["W_O"][0, h] for h in range(12))
-    content = stream + P - constant
-    Q, K = W["W_Q"][1, head], W["W_K"][1, head]
-    pairs = [(constant, constant), (constant, content), (content, constant), (moved[0], moved[1]), (moved[1], moved[2])]
-    kept = sum((a @ Q) @ (b @ K).T for a, b in pairs) / 8
-    return stream, own_softmax((stream + P) @ Q @ ((stream + P) @ K).T / 8), own_softmax(kept)
-
-
-def own_logits(W, head, stream, P, A):
-    """Return the logits of a row if this head attends by A (None: it writes its mean over the row)."""
-    out = stream.clone()
-    for h in range(12):
-        pattern = own_softmax((stream + P) @ W["W_Q"][1, h] @ ((stream + P) @ W["W_K"][1, h]).T / 8)
-        z = (pattern if h != head or A is None else A) @ stream @ W["W_V"][1, h]
-        out += (z.mean(0, keepdim=True) if h == head and A is None else z) @ W["W_O"][1, h]
-    return out @ W["W_U"]
-
-
-def own_numbers(t, numbers):
-    """Return the softmax of one number each for one, two, three matching tokens and the start token."""
-    scores = torch.zeros(len(t), len(t))
-    for i in range(len(t)):
-        scores[i, 0] = numbers[3]
-        for j in range(2, i + 1):
-            run = 0
-            while run < 3 and j - 1 - run > 0 and t[i - run] == t[j - 1 - run]:
-                run += 1
-            scores[i, j] = numbers[run - 1] if run else 0.0
-    return own_softmax(scores)
-
-
-def test_own_code_agrees_with_the_record_about_two_matches_and_four_numbers(record):
-    first, W = record[NAME]["first"], matrices(load_model(NAME))
-    generator, head = torch.Generator().manual_seed(7), first["head"]
-    shares = []
-    for _ in range(6):  # 150 random tokens, twice
-        segment = torch.randperm(4095, generator=generator)[:150] + 1
-        t = torch.cat([torch.zeros(1).long(), segment, segment])
-        _, *patterns = own_two_matches(W, head, t)
-        intact, kept = (A[151:].diagonal(2).mean() for A in patterns)
-        shares.append(float(kept / intact))
-    assert np.mean(shares) == pytest.approx(first["content"]["kept"][0], abs=0.05)
-
+    windows = data.held_out_windows(command.TEST_WINDOWS + command.FIT_WINDOWS, 512)[: command.TEST_WINDOWS]
+    worth = Worth.of(model, windows, first["head"])
     numbers = [first["numbers"][name] for name in ("one_token", "two_tokens", "three_tokens", "start_token")]
-    text = np.load(DATA / "held_out.npz")["tokens"].astype(np.int64)
-    saved, worth = [], []
-    for n in range(12):
-        t = torch.tensor([0, *text[n * 70_000 + 300 : n * 70_000 + 555]])
-        stream, intact, _ = own_two_matches(W, head, t)
-        P = W["W_pos"][: len(t)]
-        nats = []
-        for A in (None, intact, own_numbers(t.tolist(), numbers)):
-            logits = own_logits(W, head, stream, P, A)
-            nats.append(float(torch.nn.functional.cross_entropy(logits[:-1], t[1:])))
-        worth.append(nats[0] - nats[1])
-        saved.append(nats[0] - nats[2])
-    error = np.std(np.array(saved) - 0.8 * np.array(worth)) * 12**0.5 / sum(worth)
-    kept, kept_error = first["numbers"]["kept"]
-    assert sum(saved) / sum(worth) == pytest.approx(kept, abs=3 * (error**2 + kept_error**2) ** 0.5)
+    lengths = matches.match_lengths(worth.tokens)
+    again, _ = worth.kept(command.pattern_of(lengths, torch.tensor(numbers)))
+    assert again == pytest.approx(first["numbers"]["kept"][0], abs=0.002)

@@ -108,14 +108,6 @@ def test_the_root_is_the_clone_or_what_the_environment_says_or_the_users_cache(t
     assert paths.find_clone() is None
 
 
-def test_other_places_install_what_pyproject_declares():
-    """Binder, a devcontainer and the workflows have not been tried here; what they name must exist."""
-    extras = stamp.project()["optional-dependencies"]
-    for name in ("environment.yml", ".binder/environment.yml", ".ci/venv", ".ci/constraints.py"):
-        (chosen,) = re.findall(r"\.\[([\w,]+)\]", (ROOT / name).read_text(encoding="utf-8"))
-        assert set(chosen.split(",")) <= extras.keys(), name
-
-
 def test_a_workflow_may_write_only_where_it_must():
     for path in (ROOT / ".github" / "workflows").glob("*.yml"):
         workflow = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -1,9 +1,7 @@
 """The stored measurements of public models are those of the present measurement and criteria."""
 
 import pytest
-import torch
 
-from transformer_circuits.circuits import heads
 from transformer_circuits.claims import judge
 from transformer_circuits.models import load_model, public
 from transformer_circuits.real import public_records, real_models
@@ -40,16 +38,3 @@ def test_the_records_say_what_was_measured_and_are_judged_by_the_present_criteri
     assert made["date"] and recorded.records
     for record in recorded.records:
         assert record.public and judge(record.id, record.values, detail=record.detail, public=True) == record
-
-
-@pytest.mark.skipif(
-    not public.folder_in_cache("smollm2-135m").is_dir(),
-    reason="the model is not on this machine: `make public` fetches it",
-)
-def test_the_best_heads_score_measured_again():
-    recorded = public_records.load("smollm2-135m")
-    layer, head = (int(recorded.numbers[name]) for name in ("best_layer", "best_head"))
-    model = load_model("smollm2-135m")
-    draw = heads.measured_draws(model)[0].select(torch.arange(8))
-    again = heads.induction_scores(model, draw, n_layers=layer + 1)[layer, head]
-    assert float(again) == pytest.approx(recorded.numbers["induction"], abs=0.05)

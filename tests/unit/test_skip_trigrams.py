@@ -1,12 +1,10 @@
-"""Skip-trigrams and the head dump on weights made by hand, where the answer is known; which tokens are the same word."""
+"""The head dump on weights made by hand, where the answer is known; which tokens are the same word."""
 
 import pytest
 import torch
 
 from transformer_circuits.circuits import head_dump
-from transformer_circuits.circuits import skip_trigrams as st
 from transformer_circuits.circuits.words import variants_of
-from transformer_circuits.data import vocabulary
 from transformer_circuits.models.bridge import from_matrices
 
 
@@ -16,36 +14,6 @@ def one_layer(scores: torch.Tensor, boosts: torch.Tensor):
     one = eye.expand(1, *scores.shape)
     Q, V = scores[None] * n**0.5, boosts[None]
     return from_matrices(W_E=eye, W_U=eye, W_pos=torch.zeros(8, n), W_K=one, W_O=one, W_Q=Q, W_V=V)
-
-
-WORDS = [" Ralph", "R", "alph", "Alph", " ", " dog", "dog", " dogs", "s", "d", "og", "x"]
-
-
-def ways(*lines: str) -> set[tuple[int, ...]]:
-    return {tuple(WORDS.index(string) for string in line.split("|")) for line in lines}
-
-
-def test_a_word_is_found_in_every_way_it_falls_into_tokens():
-    splits = ways(" Ralph|R|alph", "dog|d|og", " dog|d|og", " dogs| dog|s", " dogs|dog|s")
-    assert set(map(tuple, st.all_splits(WORDS).T.tolist())) == splits
-    pieces = {"Ralph": "R alph", "ralph": "r a l p h", "dog": "dog", "Dog": "D og", "Dogs": "D o g s"}
-
-    def encode(text):
-        return [WORDS.index(p) if p in WORDS else len(WORDS) for p in pieces.get(text, "x").split()]
-
-    # "alph" and "x" have no space in front; " dogs" is never two tokens
-    broken = ways(" Ralph|R|alph") | {(WORDS.index(" dog"), len(WORDS), WORDS.index("og"))}
-    assert set(map(tuple, st.broken_words(WORDS, encode).T.tolist())) == broken
-
-
-def test_the_papers_list_in_our_tokens():
-    names = vocabulary()
-    listed = st.paper_list(names)
-    assert len(listed) == 68
-    deeper = listed.forms[listed.paper.str.endswith("→ else")].item()
-    assert [names[form[0]] for form in deeper[:2]] == ["\n" + " " * 11, "\n" + " " * 7]
-    spaced = listed.forms[listed.paper.str.endswith("past ... and → present")]
-    assert [[names[i] for i in form] for form in spaced.item()] == [[" past"], ["and", " and"], ["present", " present"]]
 
 
 def test_the_head_dump_of_two_heads_alike():

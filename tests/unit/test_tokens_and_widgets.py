@@ -3,10 +3,9 @@
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from bs4 import BeautifulSoup
 
 from transformer_circuits.figures import drawings, plots
-from transformer_circuits.figures.tokens import show_token, token_table
+from transformer_circuits.figures.tokens import show_token
 
 SEEN = ["日本", "e\u0301", "¶", "😀", "—", "�", "ﬁ", "±½", "<td", "é", ""]
 SHOWN = {" the": "·the", "\n": "↵", "\t\t": "⇥⇥", "\r\n": "␍↵", "\x00": "␀", "\x7f": "␡"}
@@ -31,18 +30,3 @@ def test_figures_show_tokens_literally():
     labels = [text.get_text() for text in ax.get_xticklabels()]
     assert labels == [r"\$\$", r"·\$x^", r"x^2\$\$", "<U+65E5>", "plain"]
     assert [text.get_text() for text in drawn.texts[:3]] == labels[:3]
-
-
-def test_tables_show_tokens_literally_and_take_lists_missing_values_and_chosen_columns():
-    nan = float("nan")
-    rows = [
-        {"source": " </td>&amp;\u200b", "read <as>": "a <b> c", "outs": [" x", "\n"], "n": 3},
-        {"source": nan, "read <as>": "d", "outs": [], "n": nan},
-    ]
-    table = token_table(rows, tokens=["source", "outs"])
-    soup = BeautifulSoup(table._repr_html_(), "html.parser")
-    cells = [[td.get_text() for td in row.find_all("td")] for row in soup.tbody.find_all("tr")]
-    assert [th.get_text() for th in soup.thead.find_all("th")] == list(rows[0])
-    source = "·</td>&amp;<U+200B>"
-    assert cells == [[source, "a <b> c", "·x ↵", "3.00"], ["", "d", "", ""]]
-    assert source in repr(table)

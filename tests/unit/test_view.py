@@ -42,58 +42,25 @@ def test_gains_before_and_after_attention_are_in_the_OV_circuits(make):
     assert (torch.cosine_similarity(ours, noted["wrote"], dim=-1) > 1 - 1e-5).all() and noted["wrote"].norm() > 0
 
 
-@pytest.fixture
-def tokens():
-    return torch.randint(1, 200, (1, 24), generator=torch.Generator().manual_seed(0))
-
-
-def normalized(model, cache, layer):
-    """Return what the layer reads, divided by its length; the gains are in the matrices."""
-    stream = cache[f"blocks.{layer}.hook_resid_pre"][0].double()
-    eps = model.original_model.config.rms_norm_eps
-    return stream / (stream.square().mean(dim=-1, keepdim=True) + eps).sqrt()
-
-
-def rotations(model, tokens, layer):
-    """Return the matrix with which a layer turns queries and keys (as rows) at each position."""
-    names = [f"blocks.{layer}.attn.hook_{part}" for part in ("cos", "sin")]
-    cos, sin = (x[0].double() for x in View(model).activations(tokens, names).values())  # [pos, d_head]
-    half = cos.shape[-1] // 2
-    one = torch.eye(2 * half, dtype=cos.dtype, device=cos.device)
-    turned = torch.cat([-one[:, half:], one[:, :half]], dim=1)  # x -> (-x2, x1)
-    return one * cos[:, None] + turned * sin[:, None]
-
-
-def QK_at(W, turn, head):
-    """Return W_QK of a head for one distance: W_Q R W_K^T, with R the rotation from the key's place to the query's."""
-    return W.QK.A[head].double() @ turn @ W.QK.B[head].double()
-
-
 @pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
 @torch.no_grad()
-def test_a_score_is_an_entry_of_the_QK_circuit_of_its_distance_times_a_number_of_either_token(make, tokens, kind):
-    model, layer, distance = load_model(make(kind, head_dim=16), "cpu"), 1, 5
+def test_the_score_of_a_token_with_itself_is_an_entry_of_the_QK_circuit(make, kind):
+    """There rotations cancel. Qwen3 divides each query and each key by its length besides."""
+    model, layer = load_model(make(kind, head_dim=16), "cpu"), 1
+    eps = model.original_model.config.rms_norm_eps
+    tokens = torch.randint(1, 200, (1, 24), generator=torch.Generator().manual_seed(0))
     W, (_, cache) = View(model), model.run_with_cache(tokens)
-    turns = rotations(model, tokens, layer)
-    x = normalized(model, cache, layer)
-    n = tokens.shape[1]
-    for head in range(4):
-        scores = cache["attn_scores", layer][0, head].double()
-        expected = torch.stack([
-            torch.stack([x[i] @ QK_at(W, turns[i - j], (layer, head)) @ x[j] for j in range(i + 1)] + [x.new_zeros(())] * (n - 1 - i))
-            for i in range(n)
-        ]) / 16**0.5  # fmt: skip
-        if kind == "Qwen3":  # the length of each query and each key
-            lengths = [
-                (x @ W.QK.A[layer, head].double() / model.blocks[layer].attn.q_norm.w.double()).square().mean(-1),
-                (x @ W.QK.B[layer, head].mT.double() / model.blocks[layer].attn.k_norm.w.double()).square().mean(-1),
-            ]
-            query, key = ((each + model.original_model.config.rms_norm_eps).sqrt() for each in lengths)
-            expected = expected / query[:, None] / key
-        assert relative_error(scores.tril(), expected) < 1e-4
-        # A circuit without the distance would be wrong.
-        flat = x @ QK_at(W, turns[0], (layer, head)) @ x.mT
-        assert (flat.diagonal(-distance) / 4 - expected.diagonal(-distance)).abs().max() > 1e-2
+
+    def divided(x, gain=1.0):
+        return x / ((x / gain).square().mean(dim=-1, keepdim=True) + eps).sqrt()
+
+    x = divided(cache["resid_pre", layer][0])
+    q, k = x @ W.QK.A[layer], x @ W.QK.B[layer].mT  # [head, pos, d_head]
+    if kind == "Qwen3":
+        attention = model.blocks[layer].attn
+        q, k = divided(q, attention.q_norm.w), divided(k, attention.k_norm.w)
+    scores = cache["attn_scores", layer][0].diagonal(dim1=-2, dim2=-1)
+    assert relative_error(scores, (q * k).sum(dim=-1) / 16**0.5) < 1e-4
 
 
 # What the measures compute without forming matrices as large as the vocabulary is what the chapters' functions compute
