@@ -21,7 +21,8 @@ from transformer_circuits.paths import DATA
 WINDOWS = 8  # of held-out text, for previous-token scores
 FAMILY = r"attn-only-[012]l"
 OTHERS = (r"attn-only-2l-.*", "attn-only-1l-32h", r"small-.*", r"melodies-.*")
-OF_OTHERS = ["layers", "held-out loss", "in-context score", "induction score", "previous-token score", "working heads"]
+SCORES = ["held-out loss", "in-context score", "induction score", "previous-token score", "working heads"]
+NUMBERS = {*SCORES, "documents", "tokens", "copy oracle"}  # columns that are set to the right
 
 
 def config(name: str) -> dict[str, Any]:
@@ -85,7 +86,9 @@ def table(frame: pd.DataFrame) -> str:
             return f"{value:,.0f}" if value == int(value) else f"{value:.3f}"
         return str(value).replace("|", "\\|")
 
-    return frame.map(cell).rename(columns={"copy_oracle": "copy oracle"}).to_markdown(disable_numparse=True)
+    frame = frame.map(cell).rename(columns={"copy_oracle": "copy oracle"})
+    sides = ["left", *("right" if column in NUMBERS else "left" for column in frame)]
+    return frame.to_markdown(disable_numparse=True, colalign=sides)
 
 
 def main(out: Path) -> None:
@@ -97,7 +100,7 @@ def main(out: Path) -> None:
     page = render(
         "models.md",
         family=table(cards(FAMILY).rename_axis("model")),
-        others=table(cards(*OTHERS).T.rename_axis("model")[OF_OTHERS]),
+        others=table(cards(*OTHERS).T.rename_axis("model")[["layers", *SCORES]]),
         works=ablation.WORKS,
         cost_windows=ablation.WINDOWS,
         windows=WINDOWS,
