@@ -29,5 +29,5 @@ def test_axe_finds_nothing_serious(html, reused, name):
     exclude = [] if name == WITH_CODE else [".highlight"]
     for theme, only in (("light", None), ("dark", ["color-contrast"])):
         page.evaluate("theme => (document.documentElement.dataset.theme = theme)", theme)
-        page.wait_for_timeout(500)
+        page.evaluate("() => new Promise(requestAnimationFrame)")
         assert page.evaluate(RUN, [exclude, only]) == [], theme
