@@ -3,7 +3,6 @@
 The notebooks of the last commit run in `_build/colab/content`, where they stay with their outputs; their first cell
 fetches the book (from this repository in place of GitHub) and installs what is missing. Exit status 1 if a cell fails,
 or if the first cell changed a release of Colab.
-Needs the package index; torch brings several GB of CUDA packages with it.
 """
 
 import json

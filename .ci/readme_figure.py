@@ -1,12 +1,7 @@
-"""The picture of README and of the front page without scripts: the stage as the built page draws it.
+"""Draw the picture of the README, and of the front page without scripts: the stage as `make book` made it."""
 
-`make book`, then `python .ci/readme_figure.py`.
-"""
-
-import io
 import sys
 
-from PIL import Image
 from playwright.sync_api import sync_playwright
 from stamp import ROOT
 
@@ -18,6 +13,4 @@ with sync_playwright() as playwright, playwright.chromium.launch(executable_path
     page.goto((ROOT / "_build" / "html" / "book" / "intro.html").as_uri())
     scene = page.locator(".tc-stage .tc-scene")
     scene.get_by_text("%").first.wait_for()
-    picture = Image.open(io.BytesIO(scene.screenshot())).convert("RGB")
-few = picture.quantize(96, dither=Image.Dither.NONE)  # a quarter of the size
-few.save(ROOT / "book" / "_static" / "follow_a_name.png", optimize=True)
+    scene.screenshot(path=ROOT / "book" / "_static" / "follow_a_name.png")
