@@ -50,11 +50,14 @@ hub: ready          ## each shipped model as a folder to upload to a hub, in _bu
 colab: ready     ## every chapter with the releases of Google Colab, in an environment of its own: half an hour and 6 GB
 	$(RUN) .ci/as_on_colab.py
 
+# sed: the stand-in looks for the workbooks' solutions where they were before.
 gpu-rules: ready ## chapters and workbooks of the last commit under a GPU's rules, without one: make gpu-rules GPU=FOLDER_OF_PRETEND_CUDA
 	@[ -f "$(GPU)/pretend_cuda.py" ] || { echo "GPU must be the folder of pretend_cuda.py, which stands in for CUDA: make gpu-rules GPU=FOLDER"; exit 1; }
-	rm -rf _build/gpu && mkdir -p _build && git clone -q --depth 1 "file://$(CURDIR)" _build/gpu && cp -r "$(GPU)" _build/gpu/pretend
-	sed -i.old 's/transformer_circuits.exercises/workbooks/' _build/gpu/pretend/pretend_cuda.py  # where the solutions were before
-	$(RUN) _build/gpu/pretend/pretend_cuda.py --solutions $(or $(addprefix _build/gpu/,$(ARGS)),_build/gpu/notebooks/*.ipynb)
+	rm -rf _build/gpu && mkdir -p _build
+	git clone -q --depth 1 "file://$(CURDIR)" _build/gpu
+	cp -r "$(GPU)" _build/gpu/pretend
+	sed -i.old 's/transformer_circuits.exercises/workbooks/' _build/gpu/pretend/pretend_cuda.py
+	cd _build/gpu && "$(CURDIR)/$(RUN)" pretend/pretend_cuda.py --solutions $(or $(ARGS),notebooks/*.ipynb)
 
 constraints: ready
 	$(RUN) .ci/constraints.py > constraints.new && mv constraints.new constraints.txt
