@@ -54,11 +54,6 @@ def test_leaving_a_pair_out_is_the_same_as_keeping_all_others():
     assert without.shape == (n - 1, n - 1, 1)
 
 
-def test_a_greedy_search_takes_what_helps_most_first():
-    base, terms = torch.zeros(1, 3), torch.tensor([[[0.0, 1, 0]], [[0.0, 3, 0]], [[2.0, 0, 0]]])
-    assert command.grow(base, terms, lambda scores: float(scores.softmax(-1)[0, 1]), 2) == [1, 0]
-
-
 def test_a_table_recovers_denominators_without_competition_and_a_fit_lowers_the_loss():
     model = small(n_layers=1)
     tokens = torch.randint(50, (400, 25), generator=torch.Generator().manual_seed(0))

@@ -9,7 +9,7 @@ from transformer_circuits.circuits.heads import relative_error
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures import weights
 from transformer_circuits.models import load_model
-from transformer_circuits.models.view import BATCH, View, batches, fitting
+from transformer_circuits.models.view import BATCH, View, fitting
 from transformer_circuits.real import real_models
 
 
@@ -92,9 +92,3 @@ def test_rows_run_together_by_the_memory_that_the_first_ones_took():
     """A row of 512 tokens takes 1 GiB at 262 thousand tokens, and 16 MiB at 4 thousand."""
     gib = 1 << 30
     assert [fitting(15 * gib, BATCH * took) for took in (gib, gib >> 6, 40 * gib)] == [12, 768, 1]
-
-
-def test_on_a_cpu_all_rows_run_a_few_at_a_time_the_longest_first():
-    ends = torch.tensor([5, 9, 7, 8, 6])
-    parts = [part.tolist() for part in batches(ends)]
-    assert parts == [[1, 3], [2, 4], [0]]
