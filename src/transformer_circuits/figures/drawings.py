@@ -70,8 +70,9 @@ def two_layers(title: str) -> None:
             ax.plot([place, place], [0.1, 3], color="faint", lw=5, solid_capstyle="round", zorder=0)
     _arrow(ax, (1, 0.4), (2, 1.0), "first", shrinkA=4, shrinkB=4)
     _arrow(ax, (2, 2.1), (6, 2.9), "second", shrinkA=4, shrinkB=4)
-    ax.text(1.9, 0.55, "first-layer head: leaves a note", color="first_text", va="center")
-    ax.text(3.4, 2.75, "second-layer head", color="second", ha="center", va="center")
+    over_streams = {"facecolor": "page", "edgecolor": "none", "pad": 1}
+    ax.text(2.1, 0.55, "first-layer head: leaves a note", color="first_text", va="center", bbox=over_streams)
+    ax.text(3.4, 2.75, "second-layer head", color="second", bbox=over_streams, **MIDDLE)
     for place, says in ((2, "key: the token\nbefore me is ram"), (6, "query:\nI am at ram")):
         ax.text(place, 1.55, says, bbox=BOX, **MIDDLE)
     _arrow(ax, (3.25, 1.55), (5.2, 1.55), "other", arrowstyle="<->", ls="--")
