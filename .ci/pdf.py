@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "tests" / "book"))
 import browser  # noqa: E402
 
 # Pages that are nothing without a screen, or tables with thousands of rows.
-LEFT_OUT = ("book/watch", "book/grow", "book/head_dump", "book/every_head")
+LEFT_OUT = ("book/grow", "book/head_dump", "book/every_head")
 # The book's title and contents first, as the theme prints them, and each chapter on a new page.
 STYLE = """@media print {
   #jb-print-docs-body { display: block !important; }

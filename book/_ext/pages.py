@@ -1,6 +1,6 @@
 """Bring what Sphinx reads up to date, and add to the page of a notebook what its text lacks: an anchor at each cell, a
 name for each folded one, the pictures themselves. The headline figure moves below the first paragraph. Chapters are
-numbered by their files. Thebe is left out: it would come from a public server."""
+numbered by their files. Thebe is left out: it would come from a public server; MathJax, where a page has no maths."""
 
 from __future__ import annotations
 
@@ -147,9 +147,13 @@ def write_in_two_processes(app, env) -> None:
     app.parallel = 3  # of which one only hands pages out
 
 
-def drop_thebe(app, pagename: str, templatename: str, context: dict, doctree) -> None:
+def drop_scripts(app, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """Drop Thebe, and MathJax from pages without maths: Sphinx adds it to a page that lists others which have some."""
+    unwanted = ["thebe"] if 'class="math' in context.get("body", "") else ["thebe", "mathjax"]
+
     def wanted(script) -> bool:
-        return "thebe" not in f"{script.filename} {script.attributes.get('body')}".lower()
+        text = f"{script.filename} {script.attributes.get('body')}".lower()
+        return not any(name in text for name in unwanted)
 
     context["script_files"] = [script for script in context["script_files"] if wanted(script)]
 
@@ -162,5 +166,5 @@ def setup(app) -> dict[str, bool]:
         app.connect("doctree-read", change)
     app.connect("env-check-consistency", number_by_file)
     app.connect("env-check-consistency", write_in_two_processes)
-    app.connect("html-page-context", drop_thebe, priority=999)  # after all others have added their scripts
+    app.connect("html-page-context", drop_scripts, priority=999)  # after all others have added their scripts
     return {"parallel_read_safe": True, "parallel_write_safe": True}

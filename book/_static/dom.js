@@ -1,5 +1,5 @@
 // What the scripts of all pages share: an element of HTML or of SVG with its properties and children, in one call;
-// numbers as words; steps that are played; a worker that answers questions; and the data of a page.
+// numbers as words; a worker that answers questions; and the data of a page.
 const dom = (() => {
   /**
    * @template {keyof HTMLElementTagNameMap} K
@@ -57,38 +57,6 @@ const dom = (() => {
     if (Number.isNaN(p)) return "–";
     const near = (p > 0 && p < 0.0995) || (p > 0.99 && p < 0.9995); // to 0 or 1: a digit more
     return p > 0 && p < 0.001 ? "<0.1%" : `${(100 * p).toFixed(near ? 1 : 0)}%`;
-  }
-
-  // Goes through steps 0 to `last()`, of which `at()` is shown: a button that plays, with `pace()` milliseconds for
-  // each, and pauses; and keys.
-  function stepper({ at, last, go, pace, className = "" }) {
-    let timer = 0;
-    const button = make("button", { type: "button", className, onclick: () => (timer ? stop() : play()) });
-    const label = () => (button.textContent = timer ? "❚❚ Pause" : "▶ Play");
-    function stop() {
-      clearTimeout(timer);
-      timer = 0;
-      label();
-    }
-    function play() {
-      if (at() === last()) go(0);
-      const next = () => {
-        go(at() + 1);
-        at() === last() ? stop() : (timer = setTimeout(next, pace()));
-      };
-      timer = setTimeout(next, pace());
-      label();
-    }
-    function keyed(event) {
-      const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -5, PageUp: 5 }[event.key];
-      const to = by ? at() + by : { Home: 0, End: last() }[event.key];
-      if (to === undefined) return;
-      event.preventDefault();
-      stop();
-      go(clamp(to, 0, last()));
-    }
-    label();
-    return { button, play, stop, keyed };
   }
 
   // What `kinds[kind]` returns for a question { id, kind, ... }, as { id, ... }, or { id, error }.
@@ -165,5 +133,5 @@ const dom = (() => {
       throw new Error(`The file ${file} is damaged; ${again}.`);
     }
   }
-  return Object.freeze({ make, svg, set, clamp, fixed, signed, percent, stepper, worker, load });
+  return Object.freeze({ make, svg, set, clamp, fixed, signed, percent, worker, load });
 })();

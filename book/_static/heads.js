@@ -1,5 +1,5 @@
 // What pages and pictures share to show heads: buttons, lines between layers, a list of tokens, a pattern with rings;
-// and what the frames of "Watch it learn" and "Grow one" share: a line of status, a link, a header that stays in view.
+// and what the frame of "Grow one" needs: a line of status, a link, a header that stays in view.
 const heads = (() => {
   const { make, svg, clamp } = dom;
 
@@ -52,13 +52,13 @@ const heads = (() => {
   function width(line, ratio, widest, composes) {
     const wide = (10 * (ratio - 1)) / (widest - 1);
     line.style.strokeWidth = wide > 0.15 ? wide.toFixed(2) : 0;
-    line.classList.toggle("watch-composes", ratio >= composes);
+    line.classList.toggle("grow-composes", ratio >= composes);
   }
 
   // The list of tokens, of which one is chosen: by a click, or by arrow keys from the one `at()`.
   function strip(at, choose) {
     const label = "Tokens: arrow keys choose the one to look from";
-    const list = make("div", { className: "watch-strip", role: "listbox", tabIndex: 0, "aria-label": label });
+    const list = make("div", { className: "grow-strip", role: "listbox", tabIndex: 0, "aria-label": label });
     list.addEventListener("click", (event) => {
       const i = /** @type {any} */ (event.target).closest?.("[data-i]")?.dataset.i;
       if (i !== undefined) choose(Number(i));
@@ -74,7 +74,7 @@ const heads = (() => {
   }
 
   const token = (i, ...content) =>
-    make("span", { className: "watch-token", role: "option", id: `watch-token-${i}`, data: { i } }, ...content);
+    make("span", { className: "grow-token", role: "option", id: `grow-token-${i}`, data: { i } }, ...content);
 
   // Tokens colored by the attention from the one at i, 0 to 1; a dashed frame around the token at `next`.
   function attend(tokens, attention, i, next) {
@@ -82,7 +82,7 @@ const heads = (() => {
       const a = j <= i ? attention(j) : 0;
       each.style.setProperty("--a", a.toFixed(3));
       for (const [name, on] of [["ahead", j > i], ["lasttime", j === next]])
-        each.classList.toggle(`watch-${name}`, on);
+        each.classList.toggle(`grow-${name}`, on);
       each.setAttribute("aria-selected", j === i);
     });
     tokens[i].parentElement.setAttribute("aria-activedescendant", tokens[i].id);
@@ -108,7 +108,7 @@ const heads = (() => {
     const canvas = make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" });
     const rings = svg("g"), row = svg("rect", { x: 0, height: 1 });
     const over = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, rings, row);
-    const square = make("div", { className: "watch-square" }, canvas, over);
+    const square = make("div", { className: "grow-square" }, canvas, over);
     let size = 0;
     square.addEventListener("click", (event) => {
       const box = square.getBoundingClientRect();
@@ -144,11 +144,11 @@ const heads = (() => {
 
   // Where a page draws, and `say(text, trouble)` for its line of status. `draw` is called when the theme changes.
   function page(root, draw) {
-    const [status, app] = ["status", "app"].map((part) => root.querySelector(`.watch-${part}`));
+    const [status, app] = ["status", "app"].map((part) => root.querySelector(`.grow-${part}`));
     new MutationObserver(draw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
     const say = (text, trouble = false) => {
       status.textContent = text;
-      status.classList.toggle("watch-trouble", trouble);
+      status.classList.toggle("grow-trouble", trouble);
     };
     return { app, say };
   }

@@ -48,7 +48,7 @@ CONTENTS = "_toc.yml"
 GENERATED = {  # pages that depend on code, weights and data alone, and the modules whose `main` makes them
     "book/models": "book_build.pages.model_cards",
     "book/head_dump": "book_build.pages.dump_pages",
-    **{f"book/{name}": f"book_build.pages.{name}" for name in ("every_head", "follow", "watch", "grow")},
+    **{f"book/{name}": f"book_build.pages.{name}" for name in ("every_head", "follow", "grow")},
 }
 TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared
 WORKERS = 2  # notebooks and pages that are made at the same time: more would need more than 6 GB

@@ -87,10 +87,15 @@ class LivePage(OnAPhone):
         if harm == "missing":
             file.unlink()
         watched.page.goto((tmp_path / "book" / site.name).as_uri())
+        self.ask(watched.page)
         expect(watched.page.locator("[role=status]").first).to_have_text(re.compile(self.says))
         watched.complaints.clear()
 
     def test_a_browser_that_cannot_unpack_the_data_is_told_so(self, site, watched):
         watched.page.add_init_script("delete window.DecompressionStream")
         watched.page.goto(site.as_uri())
+        self.ask(watched.page)
         expect(watched.page.locator("[role=status]").first).to_contain_text("needs a newer browser")
+
+    def ask(self, page: Page) -> None:
+        """Make the page load the file."""

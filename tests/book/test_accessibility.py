@@ -5,16 +5,16 @@ from importlib.resources import files
 import pytest
 
 PAGES = (
-    "book/intro book/scoreboard book/not_reproduced book/follow book/watch book/grow "
+    "book/intro book/scoreboard book/not_reproduced book/follow book/grow "
     "notebooks/04_skip_trigrams notebooks/05_copying notebooks/07_induction_heads notebooks/a2_low_rank"
 ).split()
-LIVE = ("follow", "watch", "grow")
+LIVE = ("follow", "grow")
 WITH_CODE = "notebooks/05_copying"  # where code is looked at: its colors are the same everywhere, and there is much
 RUN = """async ([exclude, only]) => {
   const rules = { "label-content-name-mismatch": { enabled: true } }; // experimental, and right: speech names what is seen
   const options = { resultTypes: ["violations"], preload: false, ...(only ? { runOnly: only } : { rules }) };
   const { violations } = await axe.run({ exclude }, options);
-  const always = ["region", "heading-order"], live = document.querySelector("#stage, #watch, #grow, .tc-doors");
+  const always = ["region", "heading-order"], live = document.querySelector("#stage, #grow, .tc-doors");
   return violations.filter((v) => ["serious", "critical"].includes(v.impact) || (live && always.includes(v.id))).map((v) => [v.id, ...v.nodes.map((n) => n.html)]);
 }"""
 

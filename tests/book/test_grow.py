@@ -24,7 +24,7 @@ SECONDS = 600  # for a training that takes half a minute on a free core
 
 @pytest.fixture(scope="module")
 def site(html, tmp_path_factory):
-    return make_site(tmp_path_factory.mktemp("site"), "grow", "forward.js", "watch/watch.css")
+    return make_site(tmp_path_factory.mktemp("site"), "grow", "forward.js")
 
 
 def step_of(page):
@@ -110,7 +110,7 @@ def test_two_layers_learn_what_one_cannot_and_train_on_without_a_head(site, watc
     page = opened(watched.page, f"{site.as_uri()}#heads=1")
     learned = trained_to(page, "d.right > 0.9")
     assert learned < 1000
-    shares = [int(text.rstrip("%")) for text in page.locator(".watch-curve").first.locator("b").all_text_contents()]
+    shares = [int(text.rstrip("%")) for text in page.locator(".grow-curve").first.locator("b").all_text_contents()]
     assert shares[0] > 85 and shares[1] < 50, "two layers, then one"
     expect(
         page.get_by_role("radio", name=re.compile("induction head")).first

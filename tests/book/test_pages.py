@@ -96,8 +96,9 @@ def test_every_page_is_light_with_links_that_lead_somewhere_and_asks_for_nothing
             assert (path.parent / image).is_file(), f"{path.name} lacks {image}, for browsers without scripts"
         for host in ("unpkg.com", "jsdelivr", "cdnjs", "googleapis"):
             assert host not in text, f"{path.name} mentions {host}"
-        for live, own in (("play", "follow"), ("watch/watch.js", "watch")):  # with megabytes of data
-            assert (f"_static/{live}" in text) == (path.stem == own), f"{path.name} loads those of {live}"
+        assert ("_static/play" in text) == (path.stem == "follow"), (
+            f"{path.name} loads what comes with megabytes of data"
+        )
         for link in page.xpath("//a/@href"):
             target, fragment = urldefrag(link)
             target = target.partition("?")[0]  # Play is asked for its other model so

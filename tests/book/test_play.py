@@ -11,11 +11,12 @@ from live_page import LivePage, follow, forbidding_workers, make_site, opened
 from playwright.sync_api import expect
 from torch import Tensor
 
-from book_build.pages import engine
+from book_build.pages import engine, film
 from book_build.pages import follow as stage
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import held_out_documents, held_out_windows
 from transformer_circuits.models import load_model
+from transformer_circuits.models.registry import training_film
 
 HOSTILE = [
     "", " ", "\n\n\n", "\0a\0", "</script><script>alert(1)</script>", "<!-- <b>&amp;</b> -->", "👩‍👩‍👧 🏳️‍🌈 naïve ﬁ İ", "שלום עולם \u202eabc\u202c",
@@ -44,7 +45,7 @@ def means(two):
 
 @pytest.fixture(scope="module")
 def site(html, tmp_path_factory):
-    files = ("engine.js", *engine.MODELS.values())
+    files = ("engine.js", *engine.MODELS.values(), *film.FILES)
     more = [f"play/{file}" for file in files]
     return make_site(tmp_path_factory.mktemp("site"), "follow", "forward.js", "palette.css", *more)
 
@@ -138,7 +139,7 @@ def test_logits_and_patterns_are_those_of_transformer_lens(page, two, means):
 def test_the_one_layer_model_is_that_of_transformer_lens(page, two):
     one, text = load_model("attn-only-1l", device="cpu"), "Zorblax met Zorb"
     page.get_by_role("button", name="One layer").click()
-    expect(page.locator(".tc-say")).to_contain_text("With one layer")
+    expect(page.locator(".tc-say")).to_contain_text("Another model, of one layer")
     tokens = torch.tensor([two.tokenizer.encode(text)])
     for off in ([], [[0, 3], [0, 5]]):
         call = CALL.replace("play.run(text, edits)", "play.run(text, edits, 'one')")
@@ -229,6 +230,77 @@ def test_a_token_a_head_and_a_connection_are_chosen_and_cut_by_keyboard(page):
     expect(page.get_by_role("button", name="Intact")).to_have_attribute("aria-pressed", "true")
 
 
+@pytest.mark.parametrize("name", [stage.TWO, stage.ONE])
+def test_the_films_end_with_the_shipped_weights(name):
+    seen, model = training_film(name), load_model(name, device="cpu").requires_grad_(False)
+    for k in range(len(film.TEXTS)):
+        tokens = torch.from_numpy(seen[f"text_{k}"].astype(np.int64))[None]
+        chance = model(tokens)[0].softmax(-1)
+        A = heads.patterns(model, tokens)[:, 0][..., torch.ones(2 * tokens.shape[-1:], dtype=torch.bool).tril()]
+        assert np.abs(seen[f"pattern_{k}"][-1] / 255 - A.numpy()).max() < 0.05
+        listed = chance.gather(-1, torch.from_numpy(seen[f"top_token_{k}"][-1].astype(np.int64)))
+        assert np.abs(seen[f"top_probability_{k}"][-1] / 255 - listed.numpy()).max() < 0.05
+
+
+def test_the_slider_shows_the_note_then_the_match_then_the_prediction(page, two):
+    page.emulate_media(reduced_motion="reduce")
+    page.get_by_role("button", name="Watch it form").click()
+    slider, say = page.get_by_role("slider"), page.locator(".tc-say")
+    expect(slider).to_be_focused()
+    expect(page.get_by_text("cuts are for the finished model")).to_be_visible()
+    expect(page.get_by_role("button", name="Cut the notes")).to_be_disabled()
+    expect(page.locator(".tc-high .tc-cut, .tc-label .tc-cut").first).to_be_disabled()
+    widths, recorded = {}, training_film(stage.TWO)
+    for moment, note, match in ((7, 0, 0), (16, 1, 1), (38, 1, 1)):
+        slider.fill(str(moment))
+        place = film.PLACES[0]
+        shown = recorded["top_token_0"][moment, place, 0]
+        expect(page.locator(".tc-next li").first).to_contain_text(stage.show_token(two.tokenizer.decode([int(shown)])))
+        expect(page.locator(".tc-label-low")).to_contain_text("leaves a note" if note else "leaves no note yet")
+        expect(page.locator(".tc-label-high")).to_contain_text("looks for" if match else "finds no match yet")
+        widths[moment] = page.locator(".tc-high path").evaluate_all(
+            "all => Math.max(...all.filter(e => e.style.opacity === '1').map(e => parseFloat(e.style.strokeWidth)))"
+        )
+    assert widths[7] < 2 < widths[16] < widths[38]
+    expect(say).to_contain_text("the token whose note says")  # the finished model, run here
+    tokens = torch.from_numpy(recorded["text_0"].astype(np.int64))[None]
+    chance = two(tokens)[0, place].softmax(-1)
+    expect(page.locator(".tc-next .answer")).to_contain_text(share(float(chance.max())))
+    page.get_by_role("button", name="Cut the notes").click()
+    expect(say).to_contain_text("All keys hold the same average note")
+
+
+def test_a_link_brings_back_the_moment_and_one_layer_never_finds_it(page, site, watched):
+    page = opened(page, f"{site.as_uri()}#film=1&t=6.32M")
+    expect(page.locator(".tc-say")).to_contain_text("After 6.32M tokens of training")
+    page.get_by_role("slider").press("ArrowRight")
+    page.wait_for_function("() => location.hash.includes('t=7.51M')")
+    page = opened(watched.page, page.url)
+    expect(page.locator(".tc-say")).to_contain_text("After 7.51M tokens of training")
+    expect(page.locator(".tc-tokens text").nth(1)).to_have_text("·ker")
+    page.get_by_role("slider").press("End")
+    expect(page.locator(".tc-say")).to_contain_text("the token whose note says")  # tokens that no text gives
+    expect(page.locator(".tc-tokens text").nth(1)).to_have_text("·ker")
+    page.get_by_role("button", name="One layer").click()
+    page.get_by_role("slider").press("ArrowLeft")
+    expect(page.locator(".tc-say")).to_contain_text("the best head of the one layer")
+    expect(page.locator(".tc-key")).to_have_text(re.compile(r"^Best induction score: 0\.\d%$"))
+
+
+def test_snapshots_of_another_text_are_said_to_be_missing_and_one_is_offered(page):
+    page.emulate_media(reduced_motion="no-preference")
+    type_in(page, "Zorb met Zorb")
+    page.get_by_role("button", name="Watch it form").click()
+    expect(page.get_by_text("Snapshots were kept of two texts, not of yours.")).to_be_visible()
+    page.get_by_role("button", name=film.TEXTS[0]).click()
+    expect(page.get_by_label("Your text")).to_have_value(re.compile("^Old Zorblax"))
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function("() => +document.querySelector('input[type=range]').value > 8")
+    page.get_by_role("button", name="Pause").click()
+    type_in(page, "Zorb met Zorb")
+    expect(page.get_by_role("slider")).to_be_hidden()
+
+
 def test_a_link_brings_back_text_cuts_and_step(page, site):
     type_in(page, "a & b = c\n#1 a & b")
     page.locator(".tc-door summary").click()
@@ -251,16 +323,21 @@ def test_a_hostile_link_is_text(page):
 def test_a_server_that_forbids_workers_is_told_and_the_sentences_stay(site, watched):
     page = watched.page
     page.goto(forbidding_workers(site).as_uri())
+    page.get_by_label("Your text").focus()
     expect(page.locator(".tc-status")).to_contain_text("does not let the page start a worker")
     page.get_by_role("button", name="Cut the notes").click()
-    expect(page.locator(".tc-say")).to_contain_text("Without the notes")
+    expect(page.locator(".tc-say")).to_contain_text("All keys hold the same average note")
     watched.complaints.clear()
 
 
 class TestPlay(LivePage):
     data, says = "play/model.js", r"^The file play/model.js is .*damaged; build the book again \(make book\)\."
 
+    def ask(self, page):
+        page.get_by_label("Your text").focus()
+
     def use(self, page):
+        page.get_by_role("button", name="Watch it form").click()
         page.locator(".tc-door summary").click()
         page.get_by_role("button", name="Python").click()
         page.get_by_role("button", name="Cut the notes").click()

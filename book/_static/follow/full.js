@@ -1,5 +1,6 @@
-// The stage on its own page: the models run here (play/engine.js, in a worker), so any text can be taken apart. Until
-// they are loaded, and where they cannot run, it shows the sentences that the build computed.
+// The stage on its own page: the models run here (play/engine.js, in a worker), so any text can be taken apart. Until a
+// reader touches it, and where they cannot run, it shows the sentences that the build computed. With film.js, it shows
+// what the model did at moments of its training.
 (() => {
   "use strict";
   const root = document.getElementById("stage"), base = new URL("..", document.currentScript.src);
@@ -8,8 +9,9 @@
   const ui = Object.fromEntries(Array.from(root.querySelectorAll("[data-ui]"), (element) =>
     [element.dataset.ui, element]));
   const none = () => ({ off: [], cut: [], mean: false, frozen: false });
-  const state = { text: "", at: Infinity, low: "", high: "", layers: 2, edits: none() };
-  let data, facts, ask = null, stageOf, result = null, oneLoaded = null;
+  /** `ids`: tokens that no text gives; `moment`: a snapshot of training, or Infinity: the finished model. */
+  const state = { text: "", ids: null, at: Infinity, low: "", high: "", layers: 2, edits: none(), moment: Infinity };
+  let data, facts, ask = null, stageOf, result = null, loading = null, oneLoaded = null;
   const [number, name] = [(/** @type {string} */ head) => Number(head.split(".")[1]), (layer, head) =>
     `${layer}.${head}`];
   const status = (text, trouble = false) => { ui.status.textContent = text, ui.status.classList.toggle("tc-trouble",
@@ -27,7 +29,7 @@
     const { n, at, followed, patterns, parts } = found, rowOf = (layer, h, i) =>
       patterns[layer].subarray((h * n + i) * n, (h * n + i + 1) * n);
     const names = ["start", ...found.names.slice(1)], last = patterns.length - 1;
-    const seen = Array.from({ length: facts.n_heads }, (_, h) => (followed < 0 ? 0 : rowOf(0, h, at)[followed]));
+    const seen = Array.from({ length: data.n_heads }, (_, h) => (followed < 0 ? 0 : rowOf(0, h, at)[followed]));
     const g = number(state.low), h = one ? seen.indexOf(Math.max(...seen)) : number(state.high);
     const common = { names, at, followed, answer: found.answer, low: state.low, high: name(last, h),
       row: rowOf(last, h, at), next: found.next, adds: found.adds[last][h] };
@@ -66,30 +68,44 @@
   }
 
   const known = () => Object.values(data.sentences).find(({ text }) => text === state.text);
+  const given = () => (Number.isFinite(state.at) ? null : known()?.runs[kind()]);
   function views() {
+    if (past()) {
+      const text = reel.texts[taken()], at = Math.min(state.at, text.ids.length - 1);
+      const found = film.view(reel, text, state.moment, { at, low: number(state.low), high: number(state.high) });
+      return { now: found, intact: found, run: state.layers === 1 ? "one" : "intact" };
+    }
     const run = kind(), decorate = (v) =>
       ({ ...v, lowOff: isOff(state.low), highOff: isOff(state.high), cut: state.layers === 2 && isCut("K") });
     if (result) return { now: decorate(result.now), intact: result.intact, run, changed: changes() };
-    const given = known()?.runs;
-    return given?.[run] ? { now: given[run], intact: given.intact, run } : null;
+    return given() ? { now: given(), intact: known().runs.intact, run } : null;
   }
 
   // ---- running: at most one question at a time, and always the latest -----------------------------------------------
   let running = false, again = false, noted;
   async function run() {
-    if (!ask) return void stageOf.draw();
+    if (reel && reel.n_layers !== state.layers) await openFilm();
+    if (!ask && !past() && !given()) {
+      if (!loading) status("Loading the model …"); // a touch loads it silently: a new line would move what is clicked
+      await model();
+    }
+    if (past() || !ask) {
+      await stageOf.draw();
+      if (past()) drawDoor();
+      return drawn();
+    }
     if (running) return void (again = true);
     running = true;
     try {
       do {
         again = false;
-        const { text, at, high } = state, one = state.layers === 1,
+        const { text, ids, at, high } = state, one = state.layers === 1,
           edits = { ...state.edits, off: state.edits.off.map((head) => head.split(".").map(Number)) };
-        if (one) await (oneLoaded ??= load(ask, "one", "one.js"));
-        const asked = (model, changed) => ask("run", { name: model, text, at, head: number(high), edits: changed });
+        if (one) await oneLayer();
+        const asked = (name, changed) => ask("run", { name, text, ids, at, head: number(high), edits: changed });
         const first = await asked("two", {}), now = one ? await asked("one", {}) : edited() || edits.frozen ?
           await asked("two", edits) : first;
-        if (again) continue;
+        if (again || past()) continue;
         result = { now: view(now, { one }), intact: view(first), patterns: one ? null : now.patterns, adds: now.adds,
           n: now.n };
         await stageOf.draw();
@@ -97,13 +113,77 @@
         ui.long.hidden = !now.overlong;
         if (first.followed < 0) await explainNew(first);
         else ui.aside.replaceChildren();
-        root.dataset.runs = String(1 + Number(root.dataset.runs ?? 0));
-        remember();
+        drawn();
       } while (again);
     } catch (error) {
       status(`The model stopped: ${error.message} Reload the page.`, true);
     }
     running = false;
+  }
+
+  function drawn() {
+    root.dataset.runs = String(1 + Number(root.dataset.runs ?? 0));
+    remember();
+  }
+
+  // ---- moments of training: the slider ------------------------------------------------------------------------------
+  const reels = {};
+  let script = null, reel = null, line = null; // the film of the model on the stage, and its slider
+  const taken = () => (!reel ? -1 : state.ids ? 1 : reel.texts[0].text === state.text ? 0 : -1);
+  const past = () => taken() >= 0 && state.moment < reel.tokens.length - 1;
+  const begins = () => film.nearest(reel, "1M");
+
+  /** Open the slider, or the one of the other model. `moment`: such as "1.4M". */
+  async function openFilm(moment = null) {
+    script ??= new Promise((onload) =>
+      document.head.append(make("script", { src: `${base}follow/film.js`, onload })));
+    await script;
+    const file = state.layers === 1 ? "film_one.js" : "film.js";
+    try {
+      reel = await (reels[file] ??= film.load(`play/${file}`, base));
+    } catch (error) {
+      return status(error.message, true);
+    }
+    if (moment) state.moment = film.nearest(reel, moment);
+    ui.film.hidden = true;
+    if (taken() < 0 && (moment || known())) Object.assign(state, pick(0));
+    drawFilm();
+  }
+  const pick = (k) => ({ text: reel.texts[k].text, ids: k ? reel.texts[k].ids : null, at: reel.texts[k].place });
+  function drawFilm() {
+    const k = taken(), bar = make("div"), label = k < 0 ? "Snapshots were kept of two texts, not of yours." : "Text";
+    const choices = heads.choices(label, reel.texts.map((text) => text.label), k, (n) => take(pick(n)));
+    line?.stop();
+    line = k < 0 ? null : film.timeline(bar, reel, goTo);
+    ui.time.replaceChildren(bar), ui.time.hidden = k < 0;
+    ui.which.replaceChildren(choices, ...(k < 0 ? [] : [ui.then]));
+    ui.text.value = state.text;
+    moved();
+  }
+  function moved() {
+    line?.show(Math.min(state.moment, reel.tokens.length - 1));
+    ui.then.textContent = past() ? "Snapshots show what the model did then; cuts are for the finished model." :
+      "This is the finished model: cut what you like.";
+  }
+  function goTo(moment) {
+    state.moment = moment;
+    moved();
+    run();
+  }
+  function take(change) {
+    Object.assign(state, change);
+    if (!past()) state.moment = begins();
+    drawFilm();
+    run();
+  }
+  async function press() {
+    await openFilm();
+    if (!reel) return;
+    state.moment = begins();
+    moved();
+    await run();
+    line?.play();
+    (line ? ui.time : ui.which).querySelector(line ? "input" : "button").focus({ preventScroll: true });
   }
 
   // ---- a last token that is new: does what was typed occur before, in other tokens? ---------------------------------
@@ -148,7 +228,8 @@
     run();
   }
   function set({ text, at = Infinity }) {
-    Object.assign(state, { text, at });
+    Object.assign(state, { text, at, ids: null });
+    if (reel) drawFilm();
     ui.text.value = text;
     run();
   }
@@ -166,7 +247,7 @@
         role ?? "\u00a0"), adds);
     const power = make("button", { type: "button", className: "tc-power", onclick: () => toggle(head) },
       make("span", { className: "tc-hidden" }, `Head ${head} `), "on");
-    heads.moves(pick, () => tiles.map((each) => each.pick), layer * facts.n_heads + h, -facts.n_heads, (other) =>
+    heads.moves(pick, () => tiles.map((each) => each.pick), layer * data.n_heads + h, -data.n_heads, (other) =>
       choose(tiles[other].head));
     pick.addEventListener("keydown", (event) => event.key === "x" && toggle(head));
     return { head, layer, h, canvas, adds, pick, power, box: make("div", { className: "tc-switch" }, pick, power) };
@@ -181,7 +262,7 @@
     };
     ui.texts.append(...Object.entries(data.sentences).map(([label, { text }]) => button(label, () => set({ text }))),
       ...facts.texts.map((each) => button(each.label, () => set({ text: each.text ?? random(each) }))));
-    for (const layer of [0, 1]) for (let h = 0; h < facts.n_heads; h++) tiles.push(tile(layer, h, tiles));
+    for (const layer of [0, 1]) for (let h = 0; h < data.n_heads; h++) tiles.push(tile(layer, h, tiles));
     [ui.first, ui.second].forEach((row, layer) =>
       row.append(...tiles.filter((each) => each.layer === layer).map((each) => each.box)));
     for (const side of "QKV") ui[side].onchange = () => {
@@ -193,22 +274,29 @@
     ui.frozen.onchange = () => edit({ frozen: ui.frozen.checked });
     ui.reset.onclick = () => preset("intact");
     ui.reset.after(heads.link("Link to this", address));
-    ui.door.hidden = false;
-    ui.door.addEventListener("toggle", () => drawDoor());
   }
 
   function drawDoor() {
-    if (!ui.door.open || !result) return;
-    const { patterns, adds, n } = result, ink = (layer) => heads.ink(root, layer ? "--tc-second" : "--tc-first");
+    if (!ui.door.open || !ui.tiles || !(past() || result)) return;
+    const then = past(), text = then && reel.texts[taken()], { patterns, adds } = result ?? {},
+      n = then ? text.ids.length : result.n;
+    const ink = (layer) => heads.ink(root, layer ? "--tc-second" : "--tc-first");
+    const of = (layer, h) => {
+      if (then) return layer < reel.n_layers ? film.pattern(reel, text, state.moment, layer, h) : null;
+      const values = patterns?.[layer].subarray(h * n * n, (h + 1) * n * n);
+      return values && ((i, j) => 255 * values[i * n + j]);
+    };
+    ui.door.classList.toggle("tc-then", then);
     for (const each of ui.tiles) {
       const { head, layer, h } = each, chosen = head === state.low || head === state.high, off = isOff(head);
-      const values = patterns?.[layer].subarray(h * n * n, (h + 1) * n * n);
-      if (values) heads.paint(each.canvas, n, (i, j) => 255 * values[i * n + j], ink(layer), 56);
+      const alpha = of(layer, h);
+      if (alpha) heads.paint(each.canvas, n, alpha, ink(layer), 56);
       each.pick.setAttribute("aria-checked", chosen), (each.pick.tabIndex = chosen ? 0 : -1);
       each.power.setAttribute("aria-pressed", !off), (each.power.tabIndex = chosen ? 0 : -1);
       each.power.lastChild.data = off ? "off" : "on", each.box.classList.toggle("tc-off", off);
-      each.adds.textContent = state.layers === 2 ? signed(adds[layer][h]) : "";
+      each.adds.textContent = !then && state.layers === 2 ? signed(adds[layer][h]) : "";
     }
+    if (then) return;
     ui.adds.replaceChildren(...say`Below each head: what it adds to the logit of ${[result.now.answer]}, `,
       "above the mean of all tokens.");
     ui.pair.textContent = `Head ${state.high} reads head ${state.low} with its`;
@@ -218,8 +306,9 @@
 
   // ---- one address for text, cuts and moment ------------------------------------------------------------------------
   function address() {
-    const { text, at, low, high, layers, edits } = state, values = { text }, star = (layer, h) =>
-      (h < 0 ? "*" : name(layer, h));
+    const { text, at, ids, low, high, layers, edits } = state, star = (layer, h) => (h < 0 ? "*" : name(layer, h));
+    const values = ids ? { film: "1" } : { text };
+    if (taken() >= 0) values.t = film.short(reel.tokens[Math.min(state.moment, reel.tokens.length - 1)]);
     if (Number.isFinite(at)) values.at = String(at);
     if (low !== data.heads.previous) values.low = low;
     if (high !== data.heads.induction) values.high = high;
@@ -234,15 +323,15 @@
     clearTimeout(noted); // what the reader did comes back with the page
     noted = setTimeout(() => history.replaceState(null, "", `#${address()}`), 300);
   }
-  function fromAddress() {
+  async function fromAddress() {
     const values = new URLSearchParams(location.hash.slice(1)), of = (layer) => new RegExp(`^${layer}\\.\\d{1,2}$`),
-      H = facts?.n_heads ?? 12;
+      H = data.n_heads;
     const head = (text, layer, other) => (of(layer).test(text ?? "") && number(text) < H ? text : other);
     const every = (key) => (values.get(key) ?? "").split(" ").filter(Boolean);
     state.low = head(values.get("low"), 0, data.heads.previous), state.high = head(values.get("high"), 1,
       data.heads.induction);
     // as links of earlier editions say it
-    state.text = values.get("text") ?? Object.values(data.sentences)[0].text;
+    state.text = values.get("text") ?? Object.values(data.sentences)[0].text, state.ids = null;
     state.at = /^\d+$/.test(values.get("at") ?? "") ? Number(values.get("at")) : Infinity;
     state.layers = values.get("layers") === "1" ? 1 : 2;
     const off = [...new Set(every("off"))].filter((each) => head(each, each[0] === "0" ? 0 : 1, null));
@@ -255,6 +344,14 @@
     ui.text.value = state.text;
     const step = clamp(Math.round(Number(values.get("step"))) || 0, 0, 8);
     if (step === 8 && kind() === "intact") state.edits.cut = notes();
+    state.moment = Infinity;
+    if (values.has("t")) {
+      const { at } = state;
+      await openFilm(values.get("t"));
+      if (reel && values.get("film") === "1") Object.assign(state, pick(1));
+      if (Number.isFinite(at)) state.at = at;
+    }
+    if (reel) drawFilm();
     return step;
   }
 
@@ -271,29 +368,42 @@
     } catch (error) {
       return status(error.message, true);
     }
-    const cut = (what) => (what === "notes" ? preset(kind() === "cut" ? "intact" : "cut") : toggle(state[what]));
+    const cut = (what) => (past() ? null : what === "notes" ? preset(kind() === "cut" ? "intact" : "cut") :
+      toggle(state[what]));
     const own = { views, preset, cut, choose: (i) => { state.at = i, run(); }, stepped: remember };
-    stageOf = stage.start(ui.here, data, { step: fromAddress(), own });
-    ui.text.addEventListener("input", () => { Object.assign(state, { text: ui.text.value, at: Infinity }), run(); });
-    status("Loading the model …");
+    stageOf = stage.start(ui.here, data, { step: await fromAddress(), own });
+    const controls = ui.here.querySelector(".tc-controls");
+    controls.append(ui.film), controls.after(ui.time, ui.which);
+    ui.film.hidden = Boolean(reel), ui.door.hidden = false;
+    ui.film.onclick = press;
+    ui.text.addEventListener("input", () => set({ text: ui.text.value }));
+    ui.door.addEventListener("toggle", () => model().then(drawDoor));
+    for (const touch of ["focusin", "pointerdown"]) root.addEventListener(touch, model, { once: true });
+    await run();
+    root.dataset.ready = "yes";
+    new MutationObserver(drawDoor).observe(document.documentElement,
+      { attributes: true, attributeFilter: ["data-theme"] });
+    heads.linked(async () => { stageOf.now.step = await fromAddress(), run(); });
+    // For the console: `await play.run("some text", { off: [[0, 6]] })` has patterns and logits.
+    window.play = { encode: async (texts) => (await model(), ask("encode", { texts })),
+      run: async (text, edits = {}, name = "two") => {
+        await (name === "one" ? oneLayer() : model());
+        return ask("run", { name, text, edits, logits: true });
+      } };
+  }
+
+  /** Load the model, once: it is large, and the prepared sentences do without it. */
+  const model = () => (loading ??= (async () => {
     try {
       const worker = dom.worker([playTokenizer, forwardMemory, forwardPlaces, forwardPass, playEngine], playServer);
-      const model = await load(worker, "two", "model.js");
-      facts = { ...model.facts, n_heads: model.config.n_heads }, ask = worker;
+      ({ facts } = await load(worker, "two", "model.js"));
+      ask = worker;
     } catch (error) {
       return status(`${error.message} Only the prepared sentences are shown.`, true);
     }
     status("");
     buildDoor();
-    stageOf.now.step = fromAddress();
-    await run();
-    root.dataset.ready = "yes";
-    new MutationObserver(drawDoor).observe(document.documentElement,
-      { attributes: true, attributeFilter: ["data-theme"] });
-    heads.linked(() => { stageOf.now.step = fromAddress(), run(); });
-    // For the console: `await play.run("some text", { off: [[0, 6]] })` has patterns and logits.
-    window.play = { run: (text, edits = {}, model = "two") => ask("run", { name: model, text, edits, logits: true }),
-      encode: (texts) => ask("encode", { texts }) };
-  }
+  })());
+  const oneLayer = async () => (await model(), await (oneLoaded ??= load(ask, "one", "one.js")));
   open();
 })();

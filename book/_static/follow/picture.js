@@ -7,6 +7,7 @@ const picture = (() => {
   "use strict";
   const { make, svg, set, clamp, signed, percent } = dom;
   const WIDE = 600, BESIDE = 860; // pixels from which on tokens stand side by side, and the next token beside them
+  const LONG = 38; // tokens from which on it stands below them
   const code = (token) => make("code", { className: "token", textContent: token });
   /** Tagged template: strings, and elements or tokens (each in a list of its own). */
   const say = (strings, ...values) => strings.flatMap((string, i) => {
@@ -46,7 +47,7 @@ const picture = (() => {
     const was = before.next.find(([name]) => name === view.answer)?.[1];
     return best.map(([name, p]) => {
       const answer = known && name === view.answer, changed = answer && was !== undefined && Math.abs(was - p) >= 0.005;
-      const bar = make("i", { style: `width: ${(100 * p).toFixed(1)}%` });
+      const bar = make("i", { style: `width: ${(100 * (p || 0)).toFixed(1)}%` }); // snapshots know the best five
       const mark = changed ? [make("u", { style: `left: ${(100 * was).toFixed(1)}%`,
         title: `intact ${percent(was)}` })] : [];
       const small = changed ? [make("small", {}, ` was ${percent(was)}`)] : [];
@@ -65,11 +66,13 @@ const picture = (() => {
         place: (i, depth) => [depth > 0 ? right + depth : left + depth, y(i)], token: (i) => [right, y(i) + 4],
         box: (i) => ({ x: left, y: y(i) - gap / 2, width: right - left + 4, height: gap }), slot: (_) => Infinity };
     }
-    const letter = n > 22 ? 8 : 8.6, least = sizes.map((size) => Math.max(20, letter * size + 12)), base = 176;
+    const letter = n > 28 ? 7 : n > 22 ? 8 : 8.6, pad = n > 28 ? 6 : 12, base = 176;
+    const least = sizes.map((size) => Math.max(8 + pad, letter * size + pad));
     const spread = Math.max(0, width - 8 - least.reduce((a, b) => a + b)) / n, X = [], W = [];
     let x = 4;
     for (const size of least) X.push(x + (size + spread) / 2), W.push(size + spread), (x += size + spread);
-    return { wide: true, width: Math.max(width, x + 4), height: 298, room: 104, below: 32, start: 20, font: letter + 6,
+    return { wide: true, width: Math.max(width, x + 4), height: 298, room: 104, below: 32, start: 20,
+      font: letter + (n > 28 ? 5.2 : 6),
       place: (i, depth) => [X[i], base - depth + (depth > 0 ? 0 : 4)], token: (i) => [X[i], base + 5],
       box: (i) => ({ x: X[i] - W[i] / 2, y: base - 18, width: W[i], height: 30 }), slot: (i) => W[i] };
   }
@@ -115,7 +118,8 @@ const picture = (() => {
 
     function build({ names }) {
       const whole = host.clientWidth || WIDE;
-      host.classList.toggle("tc-tall", whole < WIDE), host.classList.toggle("tc-below", whole < BESIDE);
+      host.classList.toggle("tc-tall", whole < WIDE);
+      host.classList.toggle("tc-below", whole < BESIDE || names.length > LONG);
       const wide = Math.floor(scroll.clientWidth || WIDE), key = JSON.stringify([names, wide]);
       if (key === drawn) return;
       drawn = key, G = geometry(names, wide), known = new Map();
@@ -148,9 +152,13 @@ const picture = (() => {
       for (const each of known.values()) if (!each.asked) each.style.opacity = "0";
       list.replaceChildren(...next(view, before));
       panel.classList.toggle("tc-lit", step === 7);
-      const [x, y] = G.place(at, 0), seen = `${drawn}${at}`, left = x - 0.8 * scroll.clientWidth;
-      if (scroll.dataset.seen !== seen) scroll.scrollTo({ left, top: G.wide ? 0 : y - 0.8 * scroll.clientHeight });
-      scroll.dataset.seen = seen; // the token that asks comes into view
+      const seen = `${drawn}${at}`, into = (axis, size) => { // the token that asks comes into view, and the found one
+        const asks = G.place(at, 0)[axis], found = G.place(hot ?? at, 0)[axis] - 50;
+        return clamp(Math.min(asks - 0.8 * size, found), asks - size + 40, asks);
+      };
+      if (scroll.dataset.seen !== seen) scroll.scrollTo({ left: into(0, scroll.clientWidth),
+        top: G.wide ? 0 : into(1, scroll.clientHeight) });
+      scroll.dataset.seen = seen;
       tell(view, step, words, hot);
     }
 
@@ -254,7 +262,7 @@ const picture = (() => {
         const box = make("div", { className: `tc-label tc-label-${what}` }, ...words[what]),
           off = Boolean(view[`${what}Off`]);
         const names = { ariaLabel: off ? `Put head ${view[what]} back` : `Cut head ${view[what]} out`,
-          ariaPressed: String(off) };
+          ariaPressed: String(off), disabled: Boolean(view.then) };
         if (cut) box.append(make("button", { type: "button", className: "tc-cut", onclick: () => cut(what), ...names },
           off ? "↺" : "✂"));
         into.append(box);

@@ -12,19 +12,22 @@ const stage = (() => {
   function completed(view, heads) {
     const { followed, back, names } = view, induces = view.one || view.high === heads.induction;
     const noted = Boolean(back) && view.low === heads.previous && (followed < 1 || back[followed][followed - 1] >= 0.3);
-    return { ...view, noted, induces, asks: names[view.at], share: followed < 0 ? NaN : view.row[followed] };
+    return { ...view, noted, induces, known: heads.previous, asks: names[view.at],
+      share: followed < 0 ? NaN : view.row[followed] };
   }
   const best = (view) => [...view.next].sort((a, b) => b[1] - a[1])[0];
   const chance = (view) => view.next.find(([name]) => name === view.answer)?.[1] ?? 0;
 
   /** What stands at the arcs. */
   function labels(v, step) {
-    const low = v.lowOff ? say`head ${v.low} is off: no notes` : v.cut ?
+    const early = v.then && !v.noted && v.low === v.known;
+    const low = early ? say`head ${v.low} leaves no note yet` : v.lowOff ? say`head ${v.low} is off: no notes` : v.cut ?
       say`notes of head ${v.low}, cut from the keys of head ${v.high}`
       : !v.noted ? say`where head ${v.low} attends, in the first layer` : v.followed < 0 ?
         say`head ${v.low} notes at each token what came before it`
       : say`head ${v.low} leaves a note: “before me: ${v.asks}”`;
-    const high = v.highOff ? say`head ${v.high} is off` : v.one ? say`the best head of one layer`
+    const high = v.then && !v.one && v.followed >= 0 && v.share < 0.3 ? say`head ${v.high} finds no match yet`
+      : v.highOff ? say`head ${v.high} is off` : v.one ? say`the best head of one layer`
       : !v.induces ? say`where head ${v.high} attends, in the second layer` : v.followed < 0 ?
         say`head ${v.high} finds no match`
       : step === 6 ? say`head ${v.high} copies ${v.answer}` : say`head ${v.high} looks for “before me: ${v.asks}”`;
@@ -38,15 +41,28 @@ const stage = (() => {
     if (v.followed < 0) {
       const first = v.at === 0 ? say`The text begins here. ` :
         say`${asks} is new in this text, so there is nothing to look up. `;
-      return [...first, ...(v.at && v.induces ? say`Head ${v.high} rests on the start token (${rest}). ` : []),
+      const rests = v.at && v.induces && !v.then;
+      return [...first, ...(rests ? say`Head ${v.high} rests on the start token (${rest}). ` : []),
         ...say`The model’s best guess is ${[guess]}: ${strong(percent(p))}.`];
     }
     const expects = guess === v.answer ? say`The model expects ${answer}: ${strong(percent(p))}.`
       : say`The model expects ${[guess]} (${percent(p)}), and ${answer}: ${strong(percent(chance(v)))}.`;
-    if (v.one) return [...say`With one layer, no head can read another one’s note. The best one puts ${seen} on
-      ${answer}. `, ...expects];
+    if (v.then) {
+      const whole = (x) => strong(`${Math.round(100 * x)}%`), unknown = Number.isNaN(chance(v)), said = v.one ?
+        say`the best head of the one layer puts ${whole(v.share)} of its attention on ${answer}. `
+        : say`the note at ${answer} is ${whole(v.back[v.followed][v.followed - 1])} of what head ${v.low} read there.
+          From ${asks}, head ${v.high} puts ${whole(v.share)} of its attention on ${answer}. `;
+      return [...say`After ${strong(v.then)} tokens of training: `, ...said, ...(unknown ?
+        say`The model expects ${[guess]} (${percent(p)}); ${answer} is not among its five best guesses.` : expects)];
+    }
+    if (v.one) return [...say`Another model, of one layer, trained on the same text. All its heads read before any has
+      written, so there is no note to read. The best one puts ${seen} on ${answer}. `, ...expects];
     if (changed) return [...say`${changed}: head ${v.high}’s attention to ${answer} goes from ${percent(intact.share)}
       to ${seen}, and ${rest} rests on the start token. `, ...expects];
+    if (v.cut) return [...say`All keys hold the same average note now, so notes no longer tell them apart. Head
+      ${v.high}’s attention to ${answer} goes from ${percent(intact.share)} to ${seen}, and it raises the logit of
+      ${answer} by ${signed(v.adds)}, not ${signed(intact.adds)}. One point less divides the odds by 2.7. `,
+      ...expects];
     if (!v.induces || !v.noted) return [...say`At ${asks}, head ${v.high} puts ${seen} of its attention on ${answer},
       which followed ${asks} last time. `, ...expects];
     const found = say`At the last ${asks}, head ${v.high} puts ${seen} of its attention on ${answer}, the token whose
@@ -71,7 +87,7 @@ const stage = (() => {
         (mine ? `${second}, of the note` : `${second}, of what ${first} wrote`) : `head ${second}, of the tokens`;
       return [words, x, x < 0 ? "red" : path.startsWith("1") ? "second" : path ? "first" : "bar"];
     };
-    const sees = v.alsoSees?.length ? ` (here ${v.alsoSees.join(", ")})` : "";
+    const sees = v.alsoSees?.length ? ` (of ${v.alsoSees.join(", ")})` : "";
     const own = v.paths?.find(([path]) => path === `${high}·${low}`)?.[1];
     const why = own < 0 ? say` The note itself, moved along, speaks for ${asks} and so against ${answer}
       (${signed(own)}): head ${low} says where, not what.` : [];
@@ -86,29 +102,28 @@ const stage = (() => {
       4: v.one ? say`Of all heads in the layer, ${high} attends to ${answer} most. It cannot ask for “the token after
         ${asks}”: no key holds the answer.` : [
         ...say`Its query meets the key of every token. The score of ${answer} wins, by its note (orange). Keys read
-          what an earlier head wrote: K-composition.`,
-        ...(above(v.parts.also, v.followed) > 0.5 ?
-          say` Head ${also} helps: it, too, looks at what came before${sees}.` : []),
-        ...say` Here the note alone would get ${percent(alone(v.parts.note, v.followed))} of the attention. Among the
-          hundreds of keys of a long text it is not enough (chapter 7).`],
+          what an earlier head wrote: K-composition.`],
       5: v.one ? say`${answer} gets ${seen}, little more than its share of a short text. The rest is spread.` :
-        say`Differences become shares: the best match takes almost everything. ${answer} gets ${seen}.`,
+        say`Differences become shares: ${answer} gets ${seen}. By its note alone it would get
+          ${percent(alone(v.parts.note, v.followed))}; among the hundreds of keys of a long text, that is not enough
+          (chapter 7).`,
       6: v.one ? say`The head raises the logit of ${answer} by ${raises}.` :
         [...say`Attention says where. What is moved is ${answer} itself: the head adds ${raises} to its logit.`,
           ...why],
-      7: guess === v.answer ? say`All paths together give ${answer} ${percent(p)}. What followed ${asks} last time is
-        expected again: induction.`
+      7: guess === v.answer ? say`A path leads from tokens to the logit: directly, through one head, or through two.
+        All together give ${answer} ${percent(p)}. What followed ${asks} last time is expected again: induction.`
         : say`The best guess is ${[guess]} (${percent(p)}). ${answer} gets
           ${percent(chance(v))}${v.one ? `; with two layers, ${percent(chance(intact))}` : ""}.`,
       8: v.one ? say`One layer has no notes to cut. This is what the two-layer model does without them.` :
-        say`Every key of head ${high} gets the same average note. Attention to ${answer} falls from
-          ${percent(intact.share)} to ${seen}, its chance from ${percent(chance(intact))} to ${percent(chance(v))}.`,
+        say`Every key of head ${high} gets the same average note, so notes no longer tell keys apart. Attention to
+          ${answer} falls from ${percent(intact.share)} to ${seen}. The head adds ${signed(v.adds)} to its logit, not
+          ${signed(intact.adds)}. One point less divides the odds by 2.7, which takes its
+          chance from ${percent(chance(intact))} to ${percent(chance(v))}.`,
     }[step];
     const split = v.parts && [[say`its note “before me: ${v.asks}”`, above(v.parts.note, v.followed), "first"],
-      [`what head ${also} wrote`, above(v.parts.also, v.followed), "bar"],
-      [say`the token ${answer} itself`, above(v.parts.token, v.followed), "bar"],
-        ["all else", above(v.parts.rest, v.followed), "bar"]];
-    const others = v.others ? [[`${v.others[0]} other paths`, v.others[1], "faint"]] : [];
+      [`what head ${also} wrote${sees}`, above(v.parts.also, v.followed), "bar"],
+      ["all else", above(v.parts.token, v.followed) + above(v.parts.rest, v.followed), "bar"]];
+    const others = v.others ? [[`the ${v.others[0]} others, added up`, v.others[1], "faint"]] : [];
     const lists = { 4: split && [say`Score of ${answer}, above the mean key: ${signed(score(v, v.followed))}`, split],
       6: moved.length && [say`What head ${high} moves to the logit of ${answer}`, moved.map(named)],
       7: v.paths && [say`Every path to the logit of ${answer}`, [...v.paths.map(named), ...others]] };
@@ -154,14 +169,15 @@ const stage = (() => {
       if (mine !== asked || !found) return;
       const { run, changed } = found, intact = completed(found.intact, heads);
       const view = completed({ cut: run === "cut", ...found.now, one: run === "one" }, heads);
-      const simple = view.followed < 0 || (!view.noted && !view.one) || !view.induces; // there is nothing to explain
+      const simple = view.then || view.followed < 0 || (!view.noted && !view.one) || !view.induces; // no story
       now.run = run;
       if (simple && own) now.step = 0;
       pressed.forEach((each, k) => each.setAttribute("aria-pressed", Object.keys(RUNS)[k] === run));
+      pressed[1].disabled = Boolean(view.then); // the notes of then are not there to be cut
       pic.show(view, { step: now.step, before: intact, words: labels(view, now.step) });
       walk.hidden = now.step > 0 || Boolean(own && simple);
       told.hidden = now.step > 0, story.hidden = !now.step;
-      told.replaceChildren(...summary(view, intact, run === "cut" ? "Without the notes" : changed));
+      told.replaceChildren(...summary(view, intact, run === "cut" ? "" : changed));
       if (now.step) tell(explained(view, intact, now.step));
     }
     function tell({ title, words, list }) {

@@ -5,7 +5,7 @@
   const { make, svg, percent } = dom, { section } = heads;
   const thresholds = JSON.parse(root.dataset.thresholds);
   const NAMES = Array.from("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+=");
-  // numbered as their colors are in watch.css
+  // numbered as their colors are in grow.css
   const ROLES = ["", "", "previous-token head", "induction head", "removed"];
   const JUMP = 0.5, STEPS = 10; // right guesses, from which on they have jumped; steps between two drawings
   const FIXED = { d_model: 64, d_vocab: 64, n_ctx: 32, rows: 64 };
@@ -112,10 +112,10 @@
   function drawNews() {
     const jumped = smoothed(history.chosen.map(({ right }) => right)).findIndex((x) => x > JUMP);
     const back = looks.chosen.scores.findIndex((_, h) => roleOf(h) === 2), head = heads.name(back, number("heads"));
-    const news = !looks.chosen.step ? "Press Train."
+    const news = !looks.chosen.step ? "Press Train. Now each head attends to all tokens alike: its square is pale."
       : jumped >= 0 ? `The jump: from step ${jumped + 1} on, more than half of the first guesses are right.`
       : back >= 0 ? `Head ${head} attends to the previous token now.` : "No head looks back yet.";
-    const words = (state.follows ? "The picture follows the best head. " : "") + news;
+    const words = (state.follows && looks.chosen.step ? "The picture follows the best head. " : "") + news;
     if (ui.news.textContent !== words) ui.news.textContent = words;
   }
 
@@ -139,7 +139,8 @@
 
   function drawCurves() {
     const length = Math.max(500, looks.chosen.step);
-    for (const { key, most, least, format, lines, values, end } of ui.curves) {
+    for (const { key, most, least, format, lines, values, end, hint } of ui.curves) {
+      hint.hidden = looks.chosen.step > 0;
       end.textContent = `step ${length}`;
       for (const [name, line] of Object.entries(lines)) {
         const all = smoothed(history[name].map((row) => row[key])), every = Math.ceil(all.length / 500);
@@ -176,7 +177,7 @@
     const pattern = patterns[Math.floor(state.head / H)], from = (state.head % H) * n * n, i = state.place;
     const of = (row) => pattern.subarray(from + row * n, from + (row + 1) * n);
     const next = heads.lastTime(ids, i), values = of(i);
-    const word = (id) => make("code", { className: "watch-word" }, NAMES[id]);
+    const word = (id) => make("code", { className: "grow-word" }, NAMES[id]);
     heads.attend(ui.tokens, (j) => values[j], i, next);
     ui.tokens.forEach((token, j) => {
       token.lastChild.textContent = j + 1 < n ? NAMES[guesses[j]] : "";
@@ -189,7 +190,7 @@
         ", which followed last time. "]),
       ...(i + 1 < n ? ["The model's guess is ", word(guesses[i]), "; next comes ", word(ids[i + 1]),
         `, to which it gives ${percent(chance[i])}.`] : ["The row ends here."]));
-    ui.pattern.draw(ids, (row, j) => 255 * of(row)[j], heads.ink(root, "--watch-ink"), i);
+    ui.pattern.draw(ids, (row, j) => 255 * of(row)[j], heads.ink(root, "--grow-ink"), i);
   }
 
   function chooseHead(h) {
@@ -213,8 +214,8 @@
     return settings;
   }
 
-  function curve(title, key, least, most, format, threshold) {
-    const lines = {}, values = {}, label = [];
+  function curve(title, key, least, most, format, threshold, words) {
+    const lines = {}, values = {}, label = [], hint = make("p", { className: "grow-hint" }, words);
     for (const name of Object.keys(history)) {
       const kind = name === "chosen" ? "grow-chosen" : "grow-compared";
       lines[name] = svg("polyline", { class: kind }), values[name] = make("b");
@@ -223,12 +224,12 @@
     }
     const chart = svg("svg", { viewBox: "0 0 1000 100", preserveAspectRatio: "none", "aria-hidden": "true" },
       ...threshold, ...Object.values(lines)), end = make("span");
-    ui.curves.push({ key, least, most, format, lines, values, end });
+    ui.curves.push({ key, least, most, format, lines, values, end, hint });
     const axis = make("div", { className: "grow-axis" }, make("span", {}, "step 0"), end);
     const scale = make("div", { className: "grow-scale" }, ...[most, (most + least) / 2, least].map((x) =>
       make("span", {}, format(x))));
-    return make("div", { className: "watch-curve" }, make("p", {}, `${title}: `, ...label),
-      make("div", { className: "grow-plot" }, scale, make("div", { className: "watch-chart" }, chart), axis));
+    return make("div", { className: "grow-curve" }, make("p", {}, `${title}: `, ...label),
+      make("div", { className: "grow-plot" }, scale, make("div", { className: "grow-chart" }, chart, hint), axis));
   }
 
   function settings() {
@@ -247,42 +248,44 @@
 
   function build() {
     const H = number("heads"), L = number("layers");
-    ui.play = make("button", { type: "button", className: "watch-play", onclick: run });
-    ui.now = make("b", { className: "watch-now" });
+    ui.play = make("button", { type: "button", className: "grow-play", onclick: run });
+    ui.now = make("b", { className: "grow-now" });
     const again = make("button", { type: "button", name: "again", onclick: () => inTurn(() => begin()) }, "Start over");
-    const bar = make("div", { className: "watch-bar" }, make("div", { className: "watch-row" }, ui.play, ui.now,
+    const bar = make("div", { className: "grow-bar" }, make("div", { className: "grow-row" }, ui.play, ui.now,
       again));
     ui.curves = [], ui.news = make("p", { className: "grow-news", role: "status" });
     const line = (share) => svg("line", { x1: 0, x2: 1000, y1: 100 - 100 * share, y2: 100 - 100 * share,
-      class: "watch-threshold" });
+      class: "grow-threshold" });
     const curves = make("section", { className: "grow-curves" },
-      curve("Right first guesses in second copies", "right", 0, 1, percent, [line(0.5)]),
-      curve("Loss, nats per token", "loss", 3, 4.4, (x) => x.toFixed(1), []));
+      curve("Right first guesses in second copies", "right", 0, 1, percent, [line(0.5)],
+        "Here two layers should jump, and one layer stay at about a fifth."),
+      curve("Loss, nats per token", "loss", 3, 4.4, (x) => x.toFixed(1), [],
+        "Here both should fall a little, and two layers again when they jump."));
     ui.tiles = Array.from({ length: L * H }, () => make("canvas", { "aria-hidden": "true" }));
     const graph = heads.graph(L, H, chooseHead, { content: (h) => [heads.name(h, H), ui.tiles[h]] });
-    ui.heads = graph.buttons, ui.lines = graph.lines, ui.about = make("p", { className: "watch-about" });
+    ui.heads = graph.buttons, ui.lines = graph.lines, ui.about = make("p", { className: "grow-about" });
     ui.remove = make("button", { type: "button", onclick: () => remove(state.head) });
-    const key = make("p", { className: "watch-key" },
+    const key = make("p", { className: "grow-key" },
       ...[2, 3, 4].map((role) => make("span", { data: { role } }, ROLES[role])));
     const wide = "A line is as wide as the keys of a head of the second layer read one of the first above chance: " +
       `colored from ${thresholds.composes} times chance on.`;
-    const lined = L > 1 ? [make("p", { className: "watch-small" }, wide)] : [];
+    const lined = L > 1 ? [make("p", { className: "grow-small" }, wide)] : [];
     const circuits = section(L > 1 ? "Who reads whom" : "Heads", graph.box, key, ...lined, ui.about, ui.remove);
     ui.strip = heads.strip(() => state.place, choosePlace);
     ui.tokens = looks.chosen.ids.map((id, i) => heads.token(i, make("span", {}, NAMES[id]), make("small")));
     ui.strip.replaceChildren(...ui.tokens);
     ui.attentionTitle = make("h2"), ui.where = make("p"), ui.pattern = heads.pattern(choosePlace);
-    const attention = make("section", { className: "watch-attention" }, ui.attentionTitle, ui.strip,
-      make("p", { className: "watch-small" },
+    const attention = make("section", { className: "grow-attention" }, ui.attentionTitle, ui.strip,
+      make("p", { className: "grow-small" },
         "Below each token: the model's guess of the next one. Underlined: the second copy. Bold and framed: right."),
-      ui.where, ui.pattern.square, make("p", { className: "watch-small" },
+      ui.where, ui.pattern.square, make("p", { className: "grow-small" },
         "Rows attend to columns. Rings: the token that followed last time."));
     const name = document.activeElement.getAttribute("name"); // the focus stays on the successor of what had it
-    const door = make("details", { className: "watch-door", open: app.querySelector("details")?.open ?? false },
+    const door = make("details", { className: "grow-door", open: app.querySelector("details")?.open ?? false },
       make("summary", {}, "Settings: experiments to try"), settings(), heads.link("Link to these settings", address));
-    app.replaceChildren(bar, ui.news, curves, make("div", { className: "watch-panels" }, circuits, attention), door);
+    app.replaceChildren(bar, ui.news, curves, make("div", { className: "grow-panels" }, circuits, attention), door);
     app.querySelector(`[name="${name}"]`)?.focus();
-    heads.belowHeader(root, "--watch-top");
+    heads.belowHeader(root, "--grow-top");
   }
 
   async function open() {

@@ -313,10 +313,12 @@ function playServer() {
       engines[name] = { config: model.config, ...playEngine(model, bytes) };
       return {};
     },
-    // The text with these edits, and what is to be said of the token `at` (the last one, if there are fewer).
-    run({ name, text, edits, at, head, logits = false }) {
+    // The text, or the tokens `ids`, with these edits, and what is to be said of the token `at` (the last one, if there
+    // are fewer).
+    run({ name, text, ids: given, edits, at, head, logits = false }) {
       const began = performance.now(), { run, explain, allLogits, config } = engines[name];
-      const { ids, cut } = tokenizer.encode(text, config.n_ctx), i = Math.min(at ?? Infinity, ids.length - 1);
+      const { ids, cut } = given ? { ids: given, cut: false } : tokenizer.encode(text, config.n_ctx);
+      const i = Math.min(at ?? Infinity, ids.length - 1);
       const followed = i ? ids.lastIndexOf(ids[i], i - 1) + 1 || -1 : -1; // what followed token i last time
       const found = run(ids, edits), patterns = found.patterns.map((p) => p.slice());
       const said = head === undefined ? {} : explain(i, head, ids[followed] ?? ids[i + 1] ?? -1);

@@ -2,7 +2,8 @@
 
 The picture is `book/_static/follow/`. This module writes its numbers for prepared texts, from three runs of the shipped
 models: the two-layer model as it is (`intact`); with the keys of the induction head cut from what the previous-token
-head wrote (`cut`: its mean is left); and the one-layer model (`one`). `engine` writes the models, for any other text.
+head wrote (`cut`: its mean is left); and the one-layer model (`one`). `engine` writes the models, for any other text,
+and `film` the snapshots of their training.
 """
 
 import json
@@ -14,14 +15,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from book_build.pages import engine, render
+from book_build.pages import engine, film, render
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import Head, Hook, head_name
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures import ablation
+from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
 from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.models import load_model
+from transformer_circuits.models.registry import training_film
 from transformer_circuits.training.evaluation import decimals
 
 TWO, ONE = "attn-only-2l", "attn-only-1l"
@@ -156,7 +159,8 @@ def numbers(two: TransformerBridge, one: TransformerBridge) -> dict[str, Any]:
     """Return what the picture shows, for all of its texts."""
     pair = circuit(two)
     names = dict(zip(("previous", "induction"), map(head_name, pair)))
-    return {"heads": names, "sentences": {label: sentence(two, one, pair, text) for label, text in TEXTS.items()}}
+    sentences = {label: sentence(two, one, pair, text) for label, text in TEXTS.items()}
+    return {"n_heads": two.cfg.n_heads, "heads": names, "sentences": sentences}
 
 
 def percent(share: float) -> str:
@@ -196,10 +200,19 @@ def said(sentence: dict[str, Any]) -> dict[str, str]:
 
 
 def main(out: Path) -> None:
-    content = numbers(*(load_model(name, device="cpu") for name in (TWO, ONE)))
+    models = [load_model(name, device="cpu") for name in (TWO, ONE)]
+    content = numbers(*models)
     folder = out.parent / "_static" / "follow"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "data.js").write_text(f"pageData({json.dumps(content)});\n", encoding="utf-8")
-    engine.write(out.parent / "_static" / "play")
-    words = said(content["sentences"]["A name"])
-    out.write_text(render("follow.md", heads=content["heads"], works=ablation.WORKS, **words), encoding="utf-8")
+    play = out.parent / "_static" / "play"
+    engine.write(play)
+    film.write(play, models, content["heads"])
+    words = said(content["sentences"]["A name"]) | {
+        "heads": content["heads"],
+        "snapshots": len(training_film(TWO)["tokens"]),
+        "works": ablation.WORKS,
+        "previous": f"{PREVIOUS_TOKEN_HEAD:.0%}",
+        "induction": INDUCTION_HEAD,
+    }
+    out.write_text(render("follow.md", **words), encoding="utf-8")

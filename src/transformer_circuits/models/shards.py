@@ -31,7 +31,7 @@ SHARDS = "weights-*-of-*.safetensors"
 COMPUTED = "pos.weight"  # the one tensor of a state dict that is not stored
 STEP = ".step"  # of a matrix in 8 bits: what 1 stands for in each row
 TOKENIZER = "tokenizer.json"
-FILM = "film.npz"  # what a model's training recorded for the page "Watch it learn"
+FILM = "film.npz"  # what a model's training recorded for the slider of "Follow a name"
 
 
 class WeightsError(RuntimeError):

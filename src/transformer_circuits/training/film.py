@@ -1,4 +1,4 @@
-"""What the page "Watch it learn" shows of a model: a frame at each snapshot of its training, a file at the end.
+"""What the slider of the page "Follow a name" shows of a model: a frame at each snapshot of its training, in a file.
 
 A frame depends on the weights alone. `models.registry.training_film` reads `film.npz`. With S snapshots, and texts of n
 tokens:
@@ -12,7 +12,7 @@ top_probability_k   uint8 [S, n, 5]: 255 times their probability
 composition         float16 [S, 3, reader, writer]: composition ratios of Q, K, V, with two layers only
 previous_token, rest, induction, positivity   float16 [S, layer, head]: scores of the log's row
 
-(The shipped films have eigenvalues too, which nothing reads.)
+(The page reads patterns, top tokens, and scores. The shipped films have eigenvalues too, which nothing reads.)
 """
 
 import io
