@@ -1,12 +1,9 @@
-"""In-context scores against all losses; where a score falls most."""
+"""In-context scores against all losses."""
 
-import math
-
-import pandas as pd
 import pytest
 import torch
 
-from transformer_circuits.circuits.in_context import in_context_scores, steepest_fall
+from transformer_circuits.circuits.in_context import in_context_scores
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures.prediction import IN_CONTEXT_WINDOWS, in_context_places
 from transformer_circuits.models import load_model
@@ -30,14 +27,3 @@ def test_scores_in_the_repository_are_those_of_the_shipped_models(name: str) -> 
     some = torch.arange(0, IN_CONTEXT_WINDOWS, 221)
     shipped = in_context_scores(model, windows)[some]
     torch.testing.assert_close(shipped, in_context_scores(model, windows[some]), atol=1e-4, rtol=0)
-
-
-def test_the_steepest_fall_is_the_doubling_of_tokens_over_which_a_score_falls_most() -> None:
-    tokens = [0, 10, 20, 40, 80, 160, 320]
-    fall = steepest_fall(pd.Series([9.0, 5.0, 5.0, 4.0, 1.9, 1.0, 0.9], tokens))
-    assert fall == pytest.approx((80, 40))
-    between = steepest_fall(
-        pd.Series([5.0, 5.0, 3.0, 3.0], [10, 15, 20, 80])
-    )  # the whole fall, from before 15 to 20 on
-    assert between == pytest.approx((20, 10))
-    assert all(math.isnan(x) for x in steepest_fall(pd.Series([1.0, 2.0, 3.0], [1, 2, 4])))
