@@ -220,7 +220,7 @@
     Object.assign(state.edits, change);
     run();
   }
-  const toggle = (head) => edit({ off: isOff(head) ? state.edits.off.filter((other) => other !== head) :
+  const toggle = (head) => past() || edit({ off: isOff(head) ? state.edits.off.filter((other) => other !== head) :
     [...state.edits.off, head] });
   function choose(head) {
     state[head[0] === "0" ? "low" : "high"] = head;
@@ -368,8 +368,8 @@
     } catch (error) {
       return status(error.message, true);
     }
-    const cut = (what) => (past() ? null : what === "notes" ? preset(kind() === "cut" ? "intact" : "cut") :
-      toggle(state[what]));
+    const cut = (what) => (past() || (what === "notes" ? preset(kind() === "cut" ? "intact" : "cut") :
+      toggle(state[what])));
     const own = { views, preset, cut, choose: (i) => { state.at = i, run(); }, stepped: remember };
     stageOf = stage.start(ui.here, data, { step: await fromAddress(), own });
     const controls = ui.here.querySelector(".tc-controls");
