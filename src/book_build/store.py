@@ -44,7 +44,7 @@ class Store:
         releases = sorted({f"{found.name}=={found.version}" for found in importlib.metadata.distributions()})
         read = digest(SOURCE, "transformer_circuits", "workbooks"), digest(root, "weights", "data")
         self.inputs = sha256(sys.version, *releases, *read)
-        self.of_pages = sha256(self.inputs, digest(SOURCE, "book_build/pages", "book_tools/sources.toml"))
+        self.of_pages = sha256(self.inputs, digest(SOURCE, "book_build/pages"))
 
     def key(self, source: str | None) -> str:
         """Return the key of a notebook with this code, or of a generated page (None)."""
@@ -69,7 +69,8 @@ class Store:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file such that even a kill leaves the old or the new one. One with this text stays untouched."""
+    """Replace a file such that even a kill leaves the old or the new one. One with this text stays untouched. (The
+    library has `write_atomically`, which would import PyTorch: a build without changes takes a second.)"""
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,6 @@ import pandas as pd
 import torch
 
 from book_build.pages import render
-from book_tools.corpus import load_sources
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import D_VOCAB, held_out_windows
 from transformer_circuits.measures import ablation
@@ -22,7 +21,6 @@ WINDOWS = 8  # of held-out text, for previous-token scores
 FAMILY = r"attn-only-[012]l"
 OTHERS = (r"attn-only-2l-.*", "attn-only-1l-32h", r"small-.*", r"melodies-.*")
 SCORES = ["held-out loss", "in-context score", "induction score", "previous-token score", "working heads"]
-NUMBERS = {*SCORES, "documents", "tokens", "copy oracle"}  # columns that are set to the right
 
 
 def config(name: str) -> dict[str, Any]:
@@ -79,24 +77,13 @@ def cards(*kinds: str) -> pd.DataFrame:
 
 
 def table(frame: pd.DataFrame) -> str:
-    """Write a data frame as a pipe table; whole numbers in groups of three digits, others with three decimals."""
-
-    def cell(value: Any) -> str:
-        if isinstance(value, (int, float)):
-            return f"{value:,.0f}" if value == int(value) else f"{value:.3f}"
-        return str(value).replace("|", "\\|")
-
-    frame = frame.map(cell).rename(columns={"copy_oracle": "copy oracle"})
-    sides = ["left", *("right" if column in NUMBERS else "left" for column in frame)]
+    """Write a data frame of words as a pipe table, with scores to the right."""
+    sides = ["left", *("right" if column in SCORES else "left" for column in frame)]
     return frame.to_markdown(disable_numparse=True, colalign=sides)
 
 
 def main(out: Path) -> None:
     report = json.loads((DATA / "corpus.json").read_text(encoding="utf8"))
-    kinds = pd.DataFrame(report["kinds"]).T.sort_values("tokens", ascending=False).rename_axis("kind")
-    listed = pd.DataFrame(load_sources()).set_index("name")
-    listed["version"] = listed["version"].fillna(listed["commit"].str[:10])
-    sources = pd.DataFrame(report["sources"]).set_index("source").join(listed[["version", "license"]])
     page = render(
         "models.md",
         family=table(cards(FAMILY).rename_axis("model")),
@@ -104,8 +91,7 @@ def main(out: Path) -> None:
         works=ablation.WORKS,
         cost_windows=ablation.WINDOWS,
         windows=WINDOWS,
-        kinds=table(kinds),
-        sources=table(sources[["kind", "version", "license", "documents", "tokens", "copy_oracle"]]),
+        sources=len({row["source"] for row in report["sources"]}),
         **report["splits"],
     )
     out.write_text(page, encoding="utf8")

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from transformer_circuits.circuits import heads
 from transformer_circuits.measures import ablation, prediction, repeats, weights
-from transformer_circuits.measures.prediction import losses_by_order
 from transformer_circuits.models.architecture import Transformer
 from transformer_circuits.models.bridge import wrap
 from transformer_circuits.models.view import View
@@ -43,7 +42,6 @@ class Evaluation:
     copies, first_guess      loss in the first and second copy of these; share of right first guesses in the second
     positivity               of each head's OV circuit: near 1 for a copying head
     cost, cost_error         what removing each head costs on `few_windows` windows, and its standard error over them
-    orders                   loss with frozen patterns and only paths through at most 0, 1, ... heads
     pair                     with two layers, the head with the highest induction score and the earlier head that its
                              keys read most: their K-composition ratio, and the positivity of their circuit
     """
@@ -73,8 +71,6 @@ class Evaluation:
         scores["first_guess"] = float(self.repeated.by_copy(right.float())[1])
         if model.config.has_plain_circuits:
             scores |= circuits(view, scores["induction"])
-        if not model.config.beyond:
-            scores["orders"] = losses_by_order(view, few)
         return decimals(scores)
 
 
