@@ -28,7 +28,7 @@ def make_book(root: Path) -> Path:
         (root / folder).mkdir(parents=True)
     for name in ("_config.yml", "pyproject.toml", "book/references.bib"):
         shutil.copy(ROOT / name, root / name)
-    for name in ("_static", "_ext"):
+    for name in ("_static", "_ext", "_templates"):
         shutil.copytree(ROOT / "book" / name, root / "book" / name)
     (root / "weights" / "w.safetensors").write_bytes(b"0123")
     (root / "constraints.txt").touch()

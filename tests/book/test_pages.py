@@ -96,6 +96,7 @@ def test_every_page_is_light_with_links_that_lead_somewhere_and_asks_for_nothing
             assert (path.parent / image).is_file(), f"{path.name} lacks {image}, for browsers without scripts"
         for host in ("unpkg.com", "jsdelivr", "cdnjs", "googleapis"):
             assert host not in text, f"{path.name} mentions {host}"
+        assert "searchindex.js" not in text, f"{path.name} loads what the search page needs"
         assert ("_static/play" in text) == (path.stem == "follow"), (
             f"{path.name} loads what comes with megabytes of data"
         )
