@@ -6,9 +6,12 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from tokenizers import Tokenizer
 
+from book_tools.corpus import count_bigrams
 from transformer_circuits import data
+from transformer_circuits.circuits.bigrams import token_frequency
 from transformer_circuits.models.tokenizer import first_tokens, narrow
 
 
@@ -36,6 +39,18 @@ def test_a_readers_text_is_a_file_a_folder_or_the_held_out_side_of_a_corpus(tmp_
     (tmp_path / "texts" / "a.txt").write_text("short")
     with pytest.raises(ValueError, match="has 5 characters of UTF-8 text; take a text of at least 10,000"):
         data.own_text(tmp_path / "texts")
+
+
+def test_compact_counts_are_the_counts(monkeypatch, tmp_path):
+    tokens = np.random.default_rng(0).zipf(1.3, 50_000).clip(max=447).astype(np.uint16)
+    table = sparse.csr_array((np.ones(len(tokens) - 1, int), (tokens[:-1], tokens[1:])), shape=(450, 450))
+    dense = torch.from_numpy(table.toarray())  # of 450 tokens, the last two never occur
+    assert dense.max() > 1000 and (dense[300] > 0).nonzero().flatten().diff().max() > 255
+    np.savez_compressed(tmp_path / "bigrams.npz", **count_bigrams(tokens, 450))
+    monkeypatch.setattr(data, "data_file", tmp_path.joinpath)
+    counts = data.bigram_counts.__wrapped__()
+    assert torch.equal(counts.dense(torch.arange(450)), dense.float())
+    torch.testing.assert_close(token_frequency(counts), dense.sum(1) / dense.sum())
 
 
 @pytest.mark.parametrize("d_vocab", [300, 2048])
