@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from transformer_circuits.models.architecture import Transformer
-from transformer_circuits.training.kernels import blocked_attention
+from transformer_circuits.training.kernels import BlockedAttention
 from transformer_circuits.training.muon import COEFFICIENTS, ITERATIONS, optimizers_for, orthogonalized
 from transformer_circuits.training.settings import read_config
 
@@ -76,7 +76,7 @@ def main() -> None:
     q, k, v = (torch.randn(sizes).bfloat16().requires_grad_() for _ in range(3))
     compare({
         "attention, fused kernel": lambda: scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward(),
-        "attention, blocks of 128 queries": lambda: blocked_attention(q, k, v).sum().backward(),
+        "attention, blocks of 128 queries": lambda: BlockedAttention.apply(q, k, v).sum().backward(),
     })  # fmt: skip
 
     model = Transformer(shape)

@@ -1,6 +1,6 @@
 """Count which skip-trigrams occur in the training text, and write data/attested_skip_trigrams.npz.
 
-    python -m book_tools.attested --corpus DIR --model attn-only-1l --ship data
+    python -m book_tools.attested --corpus DIR
 
 `DIR` is what `python -m book_tools.corpus` made. `transformer_circuits.circuits.attested` says what is counted.
 """
@@ -22,6 +22,7 @@ from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.paths import DATA
 
+MODEL = "attn-only-1l"
 LEAST_SEEN = 5  # times, of a right triple
 N_SOURCES = 300  # for each head
 AT_A_TIME = 1_000_000  # positions counted together
@@ -95,17 +96,15 @@ def save(attested: Attested, model: TransformerBridge, file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--corpus", type=Path, required=True, help="folder that `book_tools.corpus` made")
-    parser.add_argument("--model", default="attn-only-1l", help="a model that `load_model` knows")
-    parser.add_argument("--ship", type=Path, default=DATA, help="folder to write to")
     args = parser.parse_args()
-    model, bigrams = load_model(args.model), bigram_counts()
+    model, bigrams = load_model(MODEL), bigram_counts()
     sources = head_dump(model, token_frequency(bigrams), n_sources=N_SOURCES, k=1)["source"]
     candidates = Candidates.of(model, torch.tensor(sources.to_numpy()).view(model.cfg.n_heads, -1))
     of_paper = torch.cat([combined(triple) for triple in paper_list(vocabulary()).forms], dim=1)
     tokens = np.load(args.corpus / "train.npy", mmap_mode="r")
     attested = attest(Text(tokens, bigrams, model.cfg.n_ctx), candidates, of_paper)
-    save(attested, model, args.ship / FILE)
-    print(f"{args.ship / FILE}: {attested.right.sum():,} right triples, {attested.never.sum():,} never seen")
+    save(attested, model, DATA / FILE)
+    print(f"{DATA / FILE}: {attested.right.sum():,} right triples, {attested.never.sum():,} never seen")
 
 
 if __name__ == "__main__":

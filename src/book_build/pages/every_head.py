@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from book_build.pages import render
-from book_build.pages.dump_pages import tile_links, tokens
+from book_build.pages.dump_pages import TEXT, tile_links, tokens
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.copying import self_boost
 from transformer_circuits.circuits.head_map import head_map, rises, windows_of
@@ -23,7 +23,7 @@ from transformer_circuits.measures import repeats, weights
 from transformer_circuits.measures.ablation import recorded_effects
 from transformer_circuits.models import load_model
 
-MODEL, TEXT = "attn-only-2l", "Peter met Mrs. Gramley, and Mr. Gramley laughed."
+MODEL = "attn-only-2l"
 SHOWN = 24  # tokens of a passage
 KINDS = {"copying": "copies", "negative": "lowers"}
 FEW = 0.02  # a behavior at fewer of the places is not shown

@@ -6,8 +6,6 @@ import math
 import torch
 from torch import Tensor
 
-from transformer_circuits.models.architecture import causal_attention
-
 BLOCK = 128  # queries taken at a time
 
 
@@ -47,8 +45,3 @@ class BlockedAttention(torch.autograd.Function):
             d_q[..., start:stop, :] = d_scores @ k[..., :stop, :] * ctx.scale
             d_k[..., :stop, :] += d_scores.mT @ q[..., start:stop, :]
         return d_q, d_k, d_v
-
-
-def blocked_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`architecture.causal_attention`, faster to train with on CPUs."""
-    return causal_attention(q, k, v) if q.is_cuda else BlockedAttention.apply(q, k, v)
