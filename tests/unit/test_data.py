@@ -1,4 +1,4 @@
-"""The shipped data is whole, and fits together; bigram counts, and smaller vocabularies."""
+"""The shipped data is whole, and fits together; bigram counts, tokens of similar frequency, and smaller vocabularies."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from book_tools.corpus import count_bigrams
 from transformer_circuits import data
-from transformer_circuits.circuits.bigrams import token_frequency
+from transformer_circuits.circuits.bigrams import similarly_frequent, token_frequency
 from transformer_circuits.models.tokenizer import first_tokens, narrow
 
 
@@ -51,6 +51,15 @@ def test_compact_counts_are_the_counts(monkeypatch, tmp_path):
     counts = data.bigram_counts.__wrapped__()
     assert torch.equal(counts.dense(torch.arange(450)), dense.float())
     torch.testing.assert_close(token_frequency(counts), dense.sum(1) / dense.sum())
+
+
+def test_a_token_is_exchanged_for_one_of_similar_frequency():
+    counts = torch.randperm(100, generator=torch.Generator().manual_seed(0))
+    tokens = torch.arange(100).repeat(60, 1)
+    steps = counts[similarly_frequent(counts, tokens, within=5)] - counts[tokens]
+    # At the ends of the ranking the window is moved inside.
+    assert (steps != 0).all() and steps.abs().max() <= 10
+    assert steps[:, counts == 50].unique().tolist() == [-5, -4, -3, -2, -1, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("d_vocab", [300, 2048])
