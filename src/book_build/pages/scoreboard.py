@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from urllib.parse import quote
 
 from book_build.pages import TEMPLATES, render
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Claim, Record, Verdict
-from transformer_circuits.paths import DATA
 
 JUDGED = (Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT_REPRODUCED)
 SHORT = {
@@ -37,15 +35,11 @@ class Results:
     """The records of a book, by claim, with what pages in `book/` need of them.
 
     `recorded`: records by notebook, without suffix, one for each claim; `shown`: by claim, the address of the cell that
-    shows it, if it is not the list of verdicts; `data`: the folder with the records of the held-out seed and of public
-    models. `links`: where the book shows each claim.
+    shows it, if it is not the list of verdicts. `links`: where the book shows each claim.
     """
 
-    def __init__(
-        self, recorded: Mapping[str, Sequence[Record]], shown: Mapping[str, str] = {}, data: Path = DATA
-    ) -> None:
-        seed = ledger.held_out_seed(data)
-        self.others = {"Held-out seed": [seed] if seed else [], "Public models": ledger.public_models(data)}
+    def __init__(self, recorded: Mapping[str, Sequence[Record]], shown: Mapping[str, str] = {}) -> None:
+        self.others = {"Held-out seed": [ledger.held_out_seed()], "Public models": ledger.public_models()}
         self.records: dict[str, Record] = {}
         self.links: dict[str, str] = {}
         for notebook, records in recorded.items():

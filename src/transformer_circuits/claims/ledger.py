@@ -210,9 +210,9 @@ class Elsewhere(Strict):
 HELD_OUT, PUBLIC = Path("held_out_seed.yml"), Path("public")  # in the folder of the data
 
 
-def held_out_seed(data: Path = DATA) -> Elsewhere | None:
-    """Return the verdicts on the held-out seed, judged after all criteria were committed; None before that."""
-    return load_elsewhere(data / HELD_OUT) if (data / HELD_OUT).is_file() else None
+def held_out_seed(data: Path = DATA) -> Elsewhere:
+    """Return the verdicts on the held-out seed, judged after all criteria were committed."""
+    return load_elsewhere(data / HELD_OUT)
 
 
 def public_models(data: Path = DATA) -> list[Elsewhere]:
