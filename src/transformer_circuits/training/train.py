@@ -5,7 +5,7 @@
     accelerate launch --multi_gpu --num_processes 8 -m transformer_circuits.training.train --config ...     # several
 
 `--data` is a folder that `make corpus` wrote. A model with a smaller vocabulary reads the same text, cut finer
-(`models.tokenizer`). Written to `--out`: `training.jsonl` (losses and scores), `checkpoint.pt` (after a kill,
+(`models.tokenizer`). Written to `--out`: `training.jsonl` (losses and scores), `checkpoint.safetensors` (after a kill,
 the same command resumes, with the losses of an uninterrupted run), and at the end `model/`, as the book ships models.
 Several CPU processes need `--multi_gpu` too: without it, Accelerate 1.15 starts a single one.
 """
@@ -94,13 +94,13 @@ def snapshot_steps(n_ctx: int, config: TrainingConfig, steps: int) -> set[int]:
 
 
 class Run:
-    """One run from its last checkpoint on (`out/checkpoint.pt`): `step` steps are done, and `train_loss` is
+    """One run from its last checkpoint on (`out/checkpoint.safetensors`): `step` steps are done, and `train_loss` is
     the last loss that was read. Raises ValueError for settings, tokens or a checkpoint that cannot be used."""
 
     def __init__(
         self, name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, compiled: bool = False
     ) -> None:
-        self.out, self.checkpoint, self.log = out, out / "checkpoint.pt", out / "training.jsonl"
+        self.out, self.checkpoint, self.log = out, out / "checkpoint.safetensors", out / "training.jsonl"
         self.accelerator = Accelerator(mixed_precision="no", cpu=not torch.cuda.is_available())
         self.is_main = self.accelerator.is_main_process
         device, processes = self.accelerator.device, self.accelerator.num_processes
@@ -165,7 +165,7 @@ class Run:
         """Go on from what a checkpoint contains (nothing: from the start), and write the log again up to there. Raises
         ValueError if it is not about this run."""
         if done:
-            if done["about"] != self.about:
+            if done["about"] != json.loads(json.dumps(self.about)):  # where tuples are lists
                 raise ValueError(f"{self.checkpoint} belongs to another configuration or corpus; choose another --out")
             self.model.load_state_dict(done["model"])
             for optimizer, state in zip(self.optimizers, done["optimizers"]):
