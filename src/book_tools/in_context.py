@@ -2,18 +2,18 @@
 
 from safetensors.torch import save_file
 
-from transformer_circuits.circuits.heads import losses
 from transformer_circuits.circuits.in_context import SHIPPED, key
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures.prediction import IN_CONTEXT_WINDOWS, in_context_score
 from transformer_circuits.models import load_model
+from transformer_circuits.models.view import View
 from transformer_circuits.paths import data_file
 
 
 def main() -> None:
     windows = held_out_windows(IN_CONTEXT_WINDOWS, 512)
     models = [load_model(name) for name in ("attn-only-1l", "attn-only-2l")]
-    scores = {key(model, windows): in_context_score(losses(model, windows)) for model in models}
+    scores = {key(model, windows): in_context_score(View(model).losses(windows)) for model in models}
     save_file(scores, data_file(SHIPPED))
 
 

@@ -23,6 +23,7 @@ from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures import estimates
 from transformer_circuits.models import load_model, public
 from transformer_circuits.models.shards import WeightsError, write_atomically
+from transformer_circuits.models.view import View
 from transformer_circuits.paths import data_file
 from transformer_circuits.real import public_records, real_models
 
@@ -47,7 +48,7 @@ def control() -> tuple[dict[str, float], dict[str, Tensor]]:
         if bits == "four":
             for parameter in model.original_model.parameters():
                 parameter.copy_(four_bits(parameter) if parameter.ndim == 2 else parameter)
-        losses[bits] = heads.losses(model, windows).mean(dim=1)
+        losses[bits] = View(model).losses(windows).mean(dim=1)
         arrays[f"induction, {bits}"] = heads.measured_induction(model).mean.cpu()
         arrays[f"previous, {bits}"] = heads.previous_token_scores(model, windows[:, :-1]).cpu()
     numbers = {f"loss, {bits}": float(loss.mean()) for bits, loss in losses.items()}

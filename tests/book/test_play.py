@@ -17,6 +17,7 @@ from transformer_circuits.circuits import heads
 from transformer_circuits.data import held_out_documents, held_out_windows
 from transformer_circuits.models import load_model
 from transformer_circuits.models.registry import training_film
+from transformer_circuits.models.view import View, without_heads
 
 HOSTILE = [
     "", " ", "\n\n\n", "\0a\0", "</script><script>alert(1)</script>", "<!-- <b>&amp;</b> -->", "👩‍👩‍👧 🏳️‍🌈 naïve ﬁ İ", "שלום עולם \u202eabc\u202c",
@@ -40,7 +41,7 @@ def two():
 
 @pytest.fixture(scope="module")
 def means(two):
-    return [heads.mean_z(two, held_out_windows(16, two.cfg.n_ctx)[:, :-1], layer) for layer in (0, 1)]
+    return [View(two).mean_z(held_out_windows(16, two.cfg.n_ctx)[:, :-1], layer) for layer in (0, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def severed(two, side: str, cuts: list[tuple[int, int]]):
 def reference(two, tokens, means, off=(), mean=False, cut=(), frozen=False):
     """Logits and patterns of TransformerLens's hooks for the edits of engine.js."""
     off, hooks, H = [tuple(head) for head in off], [], range(two.cfg.n_heads)
-    hooks += heads.without_heads(off, means if mean else None)
+    hooks += without_heads(off, means if mean else None)
     for side in "QKV":
         pairs = {
             (r, w)
@@ -83,7 +84,7 @@ def reference(two, tokens, means, off=(), mean=False, cut=(), frozen=False):
             hooks += severed(two, side, sorted(pairs))
     if frozen:
         hooks += heads.freeze(two.run_with_cache(tokens)[1])
-    return two.run_with_hooks(tokens, fwd_hooks=hooks)[0], heads.patterns(two, tokens, hooks)[:, 0]
+    return two.run_with_hooks(tokens, fwd_hooks=hooks)[0], View(two).patterns(tokens, hooks)[:, 0]
 
 
 def edits(two):
@@ -144,7 +145,7 @@ def test_the_one_layer_model_is_that_of_transformer_lens(page, two):
     for off in ([], [[0, 3], [0, 5]]):
         call = CALL.replace("play.run(text, edits)", "play.run(text, edits, 'one')")
         found = page.evaluate(call, [text, {"off": off}, LAST])
-        wanted = one.run_with_hooks(tokens, fwd_hooks=heads.without_heads([tuple(head) for head in off]))[0, -LAST:]
+        wanted = one.run_with_hooks(tokens, fwd_hooks=without_heads([tuple(head) for head in off]))[0, -LAST:]
         assert difference(found["logits"], wanted) < 1e-3 * float(wanted.abs().max())
 
 
@@ -236,7 +237,7 @@ def test_the_films_end_with_the_shipped_weights(name):
     for k in range(len(film.TEXTS)):
         tokens = torch.from_numpy(seen[f"text_{k}"].astype(np.int64))[None]
         chance = model(tokens)[0].softmax(-1)
-        A = heads.patterns(model, tokens)[:, 0][..., torch.ones(2 * tokens.shape[-1:], dtype=torch.bool).tril()]
+        A = View(model).patterns(tokens)[:, 0][..., torch.ones(2 * tokens.shape[-1:], dtype=torch.bool).tril()]
         assert np.abs(seen[f"pattern_{k}"][-1] / 255 - A.numpy()).max() < 0.05
         listed = chance.gather(-1, torch.from_numpy(seen[f"top_token_{k}"][-1].astype(np.int64)))
         assert np.abs(seen[f"top_probability_{k}"][-1] / 255 - listed.numpy()).max() < 0.05

@@ -9,8 +9,8 @@ from random_models import EXACT, defined_in, identity, random, same
 
 from transformer_circuits.circuits import by_hand
 from transformer_circuits.circuits.by_hand import Head, Stream
-from transformer_circuits.circuits.heads import patterns
 from transformer_circuits.measures.repeats import repeated_random_tokens
+from transformer_circuits.models.view import View
 
 VOCAB, CONTEXT = 80, 48
 CHAPTER = defined_in("09_heads_by_hand", "pointer-arithmetic", "k-composition", by_hand=by_hand, torch=torch)
@@ -40,6 +40,6 @@ def test_a_head_scores_and_moves_just_what_is_written():
 @pytest.mark.parametrize("build", [CHAPTER.pointer_arithmetic, CHAPTER.k_composition])
 def test_in_the_sharp_limit_all_attention_is_on_the_target(build):
     sharp = {name: 20 * getattr(STREAM, name) for name in ("beta_content", "beta_position", "beta_copy")}
-    found = patterns(build(dataclasses.replace(STREAM, **sharp)), REPEATED.tokens)[1]
+    found = View(build(dataclasses.replace(STREAM, **sharp))).patterns(REPEATED.tokens)[1]
     on_target = found[REPEATED.rows, 0, REPEATED.destinations, REPEATED.targets]
     assert (1 - on_target).abs().max() < EXACT

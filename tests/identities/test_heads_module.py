@@ -12,6 +12,7 @@ from transformer_circuits.measures.repeats import repeated_random_tokens, repeat
 from transformer_circuits.models import reading
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import from_matrices, matrices
+from transformer_circuits.models.view import View, without_heads
 
 REPEATED = repeated_random_tokens(d_vocab=90, n_ctx=60, rows=20, shortest=6)
 
@@ -74,7 +75,7 @@ def test_scores_of_a_model_are_those_of_its_patterns(case):
     tokens = REPEATED.tokens  # more rows than run together
     _, cache = case.model.run_with_cache(tokens)
     pattern = torch.stack([cache["pattern", layer] for layer in (0, 1)])
-    same(heads.patterns(case.model, tokens), pattern)
+    same(View(case.model).patterns(tokens), pattern)
     expected = torch.stack([attention.induction_score(layer, REPEATED) for layer in pattern])
     same(heads.induction_scores(case.model, REPEATED), expected)
     same(heads.previous_token_scores(case.model, tokens), attention.previous_token_score(pattern).mean(1))
@@ -91,7 +92,7 @@ def test_scores_are_measured_anew_for_other_weights_hooks_or_start_tokens(case, 
     once = len(made)
     assert torch.equal(torch.stack(heads.measured_induction(from_matrices(**W))), first) and len(made) == once
     differs(torch.stack(heads.measured_induction(other)), first)
-    with model.hooks(fwd_hooks=heads.without_heads([(0, 1)])):
+    with model.hooks(fwd_hooks=without_heads([(0, 1)])):
         differs(torch.stack(heads.measured_induction(model)), first)
     reading.choose(model, start=7)
     differs(torch.stack(heads.measured_induction(model)), first)
@@ -100,12 +101,12 @@ def test_scores_are_measured_anew_for_other_weights_hooks_or_start_tokens(case, 
 def test_losses_and_first_guesses_are_the_plain_modules(case):
     tokens = REPEATED.tokens
     expected = F.cross_entropy(case.plain(tokens[:, :-1]).mT, tokens[:, 1:], reduction="none")
-    same(heads.losses(case.model, tokens), expected)
+    same(View(case.model).losses(tokens), expected)
     guesses = case.plain(tokens[:, :-1]).argmax(dim=-1)
     right = guesses == tokens[:, 1:]
-    assert torch.equal(heads.losses_and_guesses(case.model, tokens)[1], right)
+    assert torch.equal(View(case.model).losses_and_guesses(tokens)[1], right)
     # Without what comes after the second copies, in another order: what is before stays.
-    both = heads.losses_and_guesses(case.model, tokens, ends=REPEATED.ends)
+    both = View(case.model).losses_and_guesses(tokens, ends=REPEATED.ends)
     for found, whole in zip(both, (expected, right)):
         assert found.shape == whole.shape
         same(REPEATED.by_copy(found.double()), REPEATED.by_copy(whole.double()))
@@ -113,16 +114,17 @@ def test_losses_and_first_guesses_are_the_plain_modules(case):
 
 
 def test_removing_heads_is_a_model_without_their_output(case):
-    gone, W = heads.without_heads([(0, 2), (1, 0), (1, 1)]), matrices(case.model)
+    gone, W = without_heads([(0, 2), (1, 0), (1, 1)]), matrices(case.model)
     W_O = W["W_O"].clone()
     W_O[[0, 1, 1], [2, 0, 1]] = 0
     without = from_matrices(**W | {"W_O": W_O})
-    measures = {heads.losses: REPEATED.tokens, heads.patterns: REPEATED.tokens, heads.induction_scores: REPEATED}
+    measures = {View.losses: REPEATED.tokens, View.patterns: REPEATED.tokens, heads.induction_scores: REPEATED}
+    view, other = View(case.model), View(without)
     for measure, data in measures.items():
-        before = measure(case.model, data)
-        same(measure(case.model, data, gone), measure(without, data))
-        differs(measure(case.model, data, gone), before)
-        assert torch.equal(measure(case.model, data), before)  # the hooks are gone
+        before = measure(view, data)
+        same(measure(view, data, gone), measure(other, data))
+        differs(measure(view, data, gone), before)
+        assert torch.equal(measure(view, data), before)  # the hooks are gone
 
 
 def test_ratios_between_white_circuits_are_the_same_in_all_coordinates():

@@ -8,10 +8,11 @@ import pytest
 import torch
 from random_models import build, defined_in, differs, random, same
 
-from transformer_circuits.circuits import heads, matches
+from transformer_circuits.circuits import matches
 from transformer_circuits.measures import attention
 from transformer_circuits.measures.repeats import after_earlier, last_target, repeated_random_tokens
 from transformer_circuits.measures.weights import match_positivity, positivity
+from transformer_circuits.models.view import View
 
 REPEATED = repeated_random_tokens(20, 30, rows=11, shortest=4)  # more rows than run together
 MODELS = [
@@ -53,7 +54,7 @@ def test_what_a_head_reads_in_parts_gives_the_scores_of_hooks_that_remove(model,
     wrote = (z - z.mean(dim=(0, 1)))[:, :, writer] @ model.W_O[0, writer]
     for sides in ("", "k", "q", "kq"):
         hooks = [(f"blocks.1.attn.{side}.hook_in", lambda x, hook: x - wrote) for side in sides]
-        pattern = heads.patterns(model, tokens, hooks)[1]
+        pattern = View(model).patterns(tokens, hooks)[1]
         mask = torch.ones(len(parts.queries), len(parts.keys))
         mask[1 + writer] = float("q" not in sides)
         mask[:, 1 + writer] *= float("k" not in sides)

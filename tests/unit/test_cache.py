@@ -1,9 +1,9 @@
-"""Measurements that are stored: each under a key of its own measure, modules, inputs, and library releases."""
+"""Measurements that are stored: each under a key of its own measure and inputs, of the code of the library, and of releases."""
 
 import pytest
 import torch
 
-from transformer_circuits.measures import attention, cache
+from transformer_circuits.measures import cache
 from transformer_circuits.measures.weights import random_positivities
 from transformer_circuits.models.bridge import wrap
 from transformer_circuits.training import small_runs
@@ -24,8 +24,8 @@ def double() -> list[torch.Tensor]:
 def test_each_measure_with_each_of_its_settings_is_measured_once(folder):
     made = []
     for settings in ("n_ctx=8", "n_ctx=16", "n_ctx=8"):
-        found = cache.cached_for(INPUTS, lambda: made.append(1) or [INPUTS["x"] + 1], [attention], settings)
-        other = cache.cached_for(INPUTS, lambda: made.append(1) or [INPUTS["x"] + 2], [attention], settings)
+        found = cache.cached_for(INPUTS, lambda: made.append(1) or [INPUTS["x"] + 1], settings)
+        other = cache.cached_for(INPUTS, lambda: made.append(1) or [INPUTS["x"] + 2], settings)
         assert torch.equal(found[0] + 1, other[0])
     assert len(made) == 4 == len(list(folder.iterdir()))
     W_E, W_U = torch.randn(20, 12), torch.randn(12, 20)
@@ -48,15 +48,15 @@ def test_a_changed_model_does_not_get_the_scores_of_the_intact_one(change, folde
     intact, changed = wrap(small_runs.new_model()), wrap(change(small_runs.new_model()))
     assert not cache.changed(intact) and cache.changed(changed)
     tokens = torch.arange(20)[None]
-    logits = [cache.cached(model, lambda: [model(tokens)], [attention], tokens)[0] for model in (intact, changed)]
+    logits = [cache.cached(model, lambda: [model(tokens)], tokens)[0] for model in (intact, changed)]
     assert not torch.equal(*logits) and len(list(folder.iterdir())) == 1
 
 
 @pytest.mark.parametrize("changed", [*cache.LIBRARIES, "the code"])
 def test_what_was_measured_before_a_change_is_measured_again(changed, folder, monkeypatch):
-    cache.cached_for(INPUTS, double, [attention])
-    version, code = cache.importlib.metadata.version, cache.inspect.getsource
+    cache.cached_for(INPUTS, double)
+    version, code = cache.importlib.metadata.version, cache.code_of_rooms()
     monkeypatch.setattr(cache.importlib.metadata, "version", lambda name: version(name) + ".1" * (name == changed))
-    monkeypatch.setattr(cache.inspect, "getsource", lambda part: code(part) + "#" * (changed == "the code"))
-    assert torch.equal(cache.cached_for(INPUTS, double, [attention])[0], 2 * INPUTS["x"])
+    monkeypatch.setattr(cache, "code_of_rooms", lambda: code + b"#" * (changed == "the code"))
+    assert torch.equal(cache.cached_for(INPUTS, double)[0], 2 * INPUTS["x"])
     assert len(list(folder.iterdir())) == 2

@@ -3,10 +3,11 @@
 import torch
 import torch.nn.functional as F
 
-from transformer_circuits.circuits import head_map, heads, survey
+from transformer_circuits.circuits import head_map, survey
 from transformer_circuits.measures.ablation import WORKS, AblationEffects, ablate_heads, effects
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import from_matrices, wrap
+from transformer_circuits.models.view import View
 from workbooks.solutions import induction_by_hand
 
 
@@ -64,7 +65,7 @@ def test_attention_to_earlier_occurrences_is_what_a_slow_loop_finds():
     model = wrap(Transformer(ModelConfig(2, 24, 3, 8, 12, 16)))
     rows = torch.randint(1, 12, (5, 16))
     rows[:, 0] = 0
-    patterns, same = heads.patterns(model, rows), []
+    patterns, same = View(model).patterns(rows), []
     for n, row in enumerate(rows.tolist()):
         for dest in range(16):  # only destinations whose token has occurred before count
             if earlier := [src for src in range(dest) if row[src] == row[dest]]:

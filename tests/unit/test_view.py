@@ -4,7 +4,6 @@ import pytest
 import torch
 import transformers
 
-from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import relative_error
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures import weights
@@ -36,7 +35,7 @@ def test_gains_before_and_after_attention_are_in_the_OV_circuits(make):
     tokens = torch.randint(1, 300, (2, 24), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         A = torch.stack(plain(tokens, output_attentions=True).attentions)
-    torch.testing.assert_close(heads.patterns(model, tokens), A, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(View(model).patterns(tokens), A, rtol=1e-4, atol=1e-5)
     x = noted["read"] / (layer.input_layernorm.weight + 1)  # the matrices contain these gains too
     ours = torch.einsum("rhqk,rkm,hmd,hde->rqe", A[1], x, W.OV.A[1], W.OV.B[1])
     assert (torch.cosine_similarity(ours, noted["wrote"], dim=-1) > 1 - 1e-5).all() and noted["wrote"].norm() > 0

@@ -10,7 +10,6 @@ import pandas as pd
 from book_build.pages import render
 from transformer_circuits.circuits.bigrams import token_frequency
 from transformer_circuits.circuits.head_dump import head_dump
-from transformer_circuits.circuits.heads import patterns
 from transformer_circuits.circuits.words import variants_of, word_of
 from transformer_circuits.data import bigram_counts, vocabulary
 from transformer_circuits.figures.style import themed
@@ -18,6 +17,7 @@ from transformer_circuits.figures.tiles import SIDE, TALL, Tile, tile
 from transformer_circuits.figures.tokens import Table, as_code
 from transformer_circuits.measures.ablation import AblationEffects, recorded_effects
 from transformer_circuits.models import load_model
+from transformer_circuits.models.view import View
 
 MODELS = ("attn-only-1l", "attn-only-1l-32h")  # with one layer: a second one reads more than tokens
 N_SOURCES, K = 300, 10  # per page, and tokens per list
@@ -69,7 +69,7 @@ def example(dump: pd.DataFrame, names: Sequence[str]) -> pd.Series:
 
 def overview(model: Any, name: str, dump: pd.DataFrame, effects: AblationEffects, akin: Akin) -> str:
     """Return tiles of the heads of a model that lead to their pages, each with how many of its sources it copies."""
-    attention, drawn = patterns(model, model.to_tokens(TEXT))[0, 0], []
+    attention, drawn = View(model).patterns(model.to_tokens(TEXT))[0, 0], []
     for head, rows in dump.groupby("head"):
         copies = sum(not {i, *akin[i]}.isdisjoint(outs) for i, outs in zip(rows["source"], rows["outs"]))
         role = f"{copies / len(rows):.0%} copy" if effects.working[0, head] else "no effect"

@@ -10,13 +10,13 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from book_build.pages import as_script
-from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.head_map import head_map
 from transformer_circuits.data import held_out_windows, passage, vocabulary
 from transformer_circuits.measures import ablation
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import matrices
+from transformer_circuits.models.view import View
 
 MODELS = {"attn-only-2l": "model.js", "attn-only-1l": "one.js"}  # the second is loaded when a reader asks for it
 CODE = ("tree_broadcast_center", 14)  # a held-out passage, and how many lines of it
@@ -88,7 +88,7 @@ def write(folder: Path) -> None:
         data = {
             "config": {key: getattr(model.cfg, key) for key in sizes},
             "facts": {} if i else described(model),
-            "means": [heads.mean_z(model, windows, layer).tolist() for layer in range(model.cfg.n_layers)],
+            "means": [View(model).mean_z(windows, layer).tolist() for layer in range(model.cfg.n_layers)],
             "tokenizer": None if i else tokenizer_of(model),
         }
         (folder / file).write_text(as_script(data, weights(model)), encoding="utf-8")

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from book_build.pages import render
 from book_build.pages.dump_pages import TEXT, tile_links, tokens
-from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.copying import self_boost
 from transformer_circuits.circuits.head_map import head_map, rises, windows_of
 from transformer_circuits.data import vocabulary
@@ -22,6 +21,7 @@ from transformer_circuits.figures.widgets import attended
 from transformer_circuits.measures import repeats, weights
 from transformer_circuits.measures.ablation import recorded_effects
 from transformer_circuits.models import load_model
+from transformer_circuits.models.view import View
 
 MODEL = "attn-only-2l"
 SHOWN = 24  # tokens of a passage
@@ -115,8 +115,8 @@ def main(out: Path) -> None:
     windows = windows_of(model)
     text, effects = windows[:, :-1], recorded_effects(MODEL)
     every, rise, place = head_map(model, windows, effects), rises(model, windows), place_of(text)
-    attention, strings = heads.patterns(model, text), [[names[i] for i in row] for row in windows.tolist()]
-    sample = heads.patterns(model, model.to_tokens(TEXT))[:, 0]
+    attention, strings = View(model).patterns(text), [[names[i] for i in row] for row in windows.tolist()]
+    sample = View(model).patterns(model.to_tokens(TEXT))[:, 0]
     groups, found = {"second layer": [], "first layer": []}, {}
     for name, row in every.iterrows():
         layer, head = map(int, name.split("."))

@@ -47,9 +47,7 @@ def rotation(rates: Float[Tensor, "pair"], steps: float | int) -> Float[Tensor, 
 
 def sharpness(gap: float, n: int) -> float:
     """The factor at which softmax puts 1 - LEAK on the best of n sources if all others score `gap` less before it.
-    Raises ValueError without a gap, and for fewer than two sources."""
-    if n < 2:
-        raise ValueError(f"there must be at least 2 sources, got {n}")
+    Raises ValueError without a gap."""
     if gap <= 0:
         raise ValueError(f"the best source must be above all others, not {-gap:g} below: no sharpness tells them apart")
     return math.log((n - 1) * (1 - LEAK) / LEAK) / gap

@@ -11,7 +11,6 @@ from torch import Tensor
 from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits.factored import entries, ranks
-from transformer_circuits.measures.weights import copying as copying  # for chapters
 
 # Random heads, and sets of them: the correlations that 1% of sets exceed are known within 0.03 (claim E4).
 RANDOM_CIRCUITS, RANDOM_SETS = 60, 1000

@@ -19,8 +19,7 @@ from transformer_circuits.circuits.heads import Model, head_name
 from transformer_circuits.data import held_out_documents, load_tokenizer
 from transformer_circuits.measures import ablation, attention, weights
 from transformer_circuits.measures.cache import cached
-from transformer_circuits.models import architecture, bridge, reading
-from transformer_circuits.models import view as view_module
+from transformer_circuits.models import reading
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.view import BATCH, View, single
 
@@ -58,7 +57,7 @@ def rises(model: TransformerBridge, windows: Int[Tensor, "row pos"]) -> Float[Te
     def measure() -> list[Tensor]:
         return [ablation.ablate_heads(model, windows)]
 
-    return cached(model, measure, (ablation, architecture, bridge, view_module), windows)[0].cpu()
+    return cached(model, measure, windows)[0].cpu()
 
 
 def duplicate_token_scores(model: Model, text: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:

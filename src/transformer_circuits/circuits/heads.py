@@ -1,15 +1,14 @@
-"""What several chapters measure on a model, by name: scores of its heads, losses, and hooks that freeze or remove.
+"""What several chapters measure on a model, by name: scores of its heads, and hooks that freeze its patterns.
 
 Every function takes a hooked model (`load_model`) or a `View` of one. `hooks` is a list as for `run_with_hooks`.
 """
 
-import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformer_lens import ActivationCache
@@ -18,9 +17,8 @@ from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.measures import attention, estimates, repeats
 from transformer_circuits.measures.cache import cached
-from transformer_circuits.models import architecture, bridge, reading, view
+from transformer_circuits.models import reading
 from transformer_circuits.models.view import BATCH, Head, Hook, View
-from transformer_circuits.models.view import without_heads as without_heads  # for chapters
 
 Model = View | TransformerBridge
 
@@ -36,37 +34,6 @@ def relative_error(measured: Tensor, expected: Tensor) -> float:
     if torch.equal(measured, expected):
         return 0.0
     return float((measured - expected).abs().max() / expected.abs().max())
-
-
-def patterns(
-    model: Model, tokens: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
-) -> Float[Tensor, "layer row head dest src"]:
-    """Return `View.patterns`: for a few rows, because each takes 12 MB a layer."""
-    return View.of(model).patterns(tokens, hooks)
-
-
-def pattern_scores(
-    model: Model, tokens: Int[Tensor, "row pos"], score: Callable[[Tensor], Tensor], hooks: Iterable[Hook] = ()
-) -> Float[Tensor, "layer ..."]:
-    """Return `View.pattern_scores`."""
-    return View.of(model).pattern_scores(tokens, score, hooks)
-
-
-def losses(model: Model, windows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "row pos-1"]:
-    """Return `View.losses`, in nats at each token after the first."""
-    return View.of(model).losses(windows, hooks)
-
-
-def losses_and_guesses(
-    model: Model, rows: Int[Tensor, "row pos"], ends: Int[Tensor, " row"] | None = None
-) -> tuple[Float[Tensor, "row pos-1"], Bool[Tensor, "row pos-1"]]:
-    """Return `View.losses_and_guesses`."""
-    return View.of(model).losses_and_guesses(rows, ends)
-
-
-def mean_z(model: Model, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "head d_head"]:
-    """Return `View.mean_z`: the mean z of each head of a layer over all positions of these rows."""
-    return View.of(model).mean_z(tokens, layer)
 
 
 def induction_scores(
@@ -109,8 +76,7 @@ def measured_induction(model: Model) -> Scores:
         bar = tqdm(draws, desc="induction scores", leave=False, delay=2)
         return estimates.mean(torch.stack([induction_scores(model, draw) for draw in bar]))
 
-    code = (sys.modules[__name__], architecture, attention, bridge, estimates, repeats, view)
-    return Scores(*cached(model, measure, code, torch.stack([draw.tokens for draw in draws])))
+    return Scores(*cached(model, measure, torch.stack([draw.tokens for draw in draws])))
 
 
 def previous_token_scores(model: Model, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:

@@ -65,7 +65,7 @@ def _config(model: TransformerBridge) -> Any:
     return getattr(model.original_model, "config", None)
 
 
-BEYOND = {
+WHAT_THAT_DOES = {  # to the paper's formulas
     "Normalization": "gains are folded into the matrices. The division by the length of the stream remains, so the "
     "logits are no exact sum over paths.",
     "Normalization after attention": "gains are folded into the OV circuits. The division by the length of what all "
@@ -105,7 +105,7 @@ def differences(model: TransformerBridge) -> list[str]:
         "Biases": any("att" in name and name.endswith("bias") and bool(x.any()) for name, x in named),
     }
     details = {"Positions of type": f" {positions!r}", "Windows": f" of {window} tokens"}
-    return [f"{name}{details.get(name, '')}: {BEYOND[name]}" for name, holds in has.items() if holds]
+    return [f"{name}{details.get(name, '')}: {WHAT_THAT_DOES[name]}" for name, holds in has.items() if holds]
 
 
 def window_of_layers(model: TransformerBridge) -> int | None:

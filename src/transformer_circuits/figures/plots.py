@@ -75,11 +75,6 @@ def _name_rows(names: Sequence[str], places: Sequence[Number], bold: Collection[
     ax.spines["left"].set_visible(False)
 
 
-def _name(text: str, at: tuple[Number, Number], offset: tuple[Number, Number], ax: Axes, **look: object) -> None:
-    """Write a name beside a point, `offset` in points."""
-    ax.annotate(text, at, offset, textcoords="offset points", **look)
-
-
 # ---- matrices --------------------------------------------------------------------------------------------------------
 
 
@@ -217,7 +212,8 @@ def head_dots(
             ax.scatter(x[~strong], heads[~strong], color=OTHERS, s=22)
             ax.scatter(x[strong], heads[strong], color=COLOR_OF_LAYER[min(layer, 1)], s=34)
             for head in np.flatnonzero(named[layer]):
-                _name(f"{layer}.{head}", (x[head], heads[head]), (0, 5), ax, ha="center")
+                place = (x[head], heads[head])
+                ax.annotate(f"{layer}.{head}", place, (0, 5), textcoords="offset points", ha="center")
     if mark is not None:
         ax.axhline(mark, **THRESHOLD)
     every = -(-len(ticks) // 12)
@@ -269,7 +265,8 @@ def head_graph(ratios: ArrayLike, *, kinds: Mapping[tuple[int, int], str], title
             named = (layer, head) in kinds
             ax.plot(head, layer, "o", color=COLOR_OF_LAYER[layer] if named else OTHERS, ms=9 if named else 6, zorder=3)
             look = {"ha": "center", "va": ("top", "bottom")[layer], "weight": "bold" if named else "normal"}
-            _name(f"{layer}.{head}", (head, layer), (0, 18 * layer - 9), ax, **look)
+            offset = (0, 18 * layer - 9)
+            ax.annotate(f"{layer}.{head}", (head, layer), offset, textcoords="offset points", **look)
     ax.set(xlim=(-0.5, max(ratios.shape) - 0.5), ylim=(-0.3, 1.25))
     ax.axis("off")
     told = []

@@ -3,7 +3,6 @@
 import functools
 import html
 import math
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pandas as pd
@@ -11,9 +10,7 @@ from pandas.api.types import is_numeric_dtype
 
 PICTURES = {chr(code): chr(0x2400 + code) for code in range(32)}  # of control characters
 VISIBLE = str.maketrans(PICTURES | {" ": "·", "\n": "↵", "\t": "⇥", "\xa0": "⍽", "\x7f": "␡"})
-# Control and format characters, separators, private use, surrogates, unassigned: pages show nothing, or a box.
-UNSEEN = frozenset(["Cc", "Cf", "Zs", "Zl", "Zp", "Co", "Cs", "Cn"])
-# Letters and marks by category, but blank: joiners, fillers, the empty braille cell, variation selectors.
+# Printable to Python, but blank: joiners, fillers, the empty braille cell, variation selectors.
 SELECTORS = frozenset(map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]))
 BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | SELECTORS
 
@@ -23,7 +20,7 @@ def show_token(token: str) -> str:
 
     Control characters become Unicode's pictures of them, others that cannot be seen code points: "<U+200B>".
     """
-    unseen = {c for c in token.translate(VISIBLE) if unicodedata.category(c) in UNSEEN or c in BLANK}
+    unseen = {c for c in token.translate(VISIBLE) if not c.isprintable() or c in BLANK}
     return "".join(f"<U+{ord(c):04X}>" if c in unseen else c for c in token.translate(VISIBLE))
 
 

@@ -1,11 +1,12 @@
 """Measurements that several chapters and pages ask for, stored in _build/measured, so that each is made once."""
 
 import contextlib
+import functools
 import hashlib
 import importlib.metadata
 import inspect
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
@@ -19,14 +20,17 @@ from transformer_circuits.paths import BUILD
 
 FOLDER = BUILD / "measured"
 LIBRARIES = ("torch", "transformer-lens")  # after an upgrade, everything is measured again
+ROOMS = ("models", "measures", "circuits")  # after a change of their code too: what a measure calls is in these
 
 
-def cached(
-    model: TransformerBridge,
-    measure: Callable[[], Sequence[Tensor]],
-    code: Sequence[ModuleType],
-    tokens: Tensor | None = None,
-) -> list[Tensor]:
+@functools.cache
+def code_of_rooms() -> bytes:
+    """Return the source of the ROOMS of the library."""
+    library = Path(__file__).parents[1]
+    return b"".join(file.read_bytes() for room in ROOMS for file in sorted(library.glob(f"{room}/*.py")))
+
+
+def cached(model: TransformerBridge, measure: Callable[[], Sequence[Tensor]], tokens: Tensor) -> list[Tensor]:
     """Return what `measure` returns for a bridge, measured before if weights and `tokens` were the same (`cached_for`).
 
     Cached for our own transformer in single precision as its weights define it; any other, or one with hooks, is
@@ -35,8 +39,7 @@ def cached(
     inner = model.original_model
     if not isinstance(inner, Transformer) or model.W_E.dtype != torch.float32 or changed(model):
         return list(measure())
-    inputs = {} if tokens is None else {"tokens": tokens}
-    return cached_for(dict(inner.named_parameters()) | inputs, measure, code, str(inner.config))
+    return cached_for(dict(inner.named_parameters()) | {"tokens": tokens}, measure, str(inner.config))
 
 
 def changed(model: TransformerBridge) -> bool:
@@ -49,19 +52,16 @@ def changed(model: TransformerBridge) -> bool:
     )
 
 
-def cached_for(
-    inputs: dict[str, Tensor], measure: Callable[[], Sequence[Tensor]], code: Sequence[ModuleType], settings: str = ""
-) -> list[Tensor]:
+def cached_for(inputs: dict[str, Tensor], measure: Callable[[], Sequence[Tensor]], settings: str = "") -> list[Tensor]:
     """Return what `measure` returns, measured before if nothing that it depends on has changed.
 
-    The key has the measure, `inputs`, their device, `settings`, the source of `code`, and the releases of LIBRARIES.
+    The key has the measure, `inputs`, their device, `settings`, the source of ROOMS, and the releases of LIBRARIES.
     """
     device = next(iter(inputs.values())).device
     name = f"{measure.__module__}.{measure.__qualname__}"
     versions = [importlib.metadata.version(library) for library in LIBRARIES]
     key = hashlib.sha256(f"{name} {versions} {device.type} {settings}".encode())
-    for part in (measure, *code):
-        key.update(inspect.getsource(part).encode())
+    key.update(inspect.getsource(measure).encode() + code_of_rooms())
     for name, tensor in inputs.items():
         key.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         key.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())

@@ -3,7 +3,6 @@
 A head's circuits are products A @ B of two thin matrices: OV of W_V and W_O, QK of W_Q and W_K^T.
 """
 
-import sys
 from collections.abc import Callable
 
 import torch
@@ -74,7 +73,7 @@ def random_positivities(W_E: Embedding, W_U: Unembedding, d_head: int) -> Float[
         V, O = _random_heads(len(tokens), d_head, seed=0)
         return [positivity(torch.linalg.eigvals(O @ tokens @ V)).float()]
 
-    return cached_for({"W_E": W_E, "W_U": W_U}, measure, [sys.modules[__name__]], str(d_head))[0].cpu()
+    return cached_for({"W_E": W_E, "W_U": W_U}, measure, str(d_head))[0].cpu()
 
 
 def random_match_positivities(W_E: Embedding, d_head: int, two_tokens: bool = False) -> Float[Tensor, " head"]:

@@ -91,7 +91,7 @@ def folder_of(name: str) -> Path | None:
         raise WeightsError(f"{name!r} needs the package {error.name}; {EXTRA}") from None
     except (OSError, SafetensorError) as error:
         trouble = f"{name!r} could not be written to {folder.parent}: {reason(error)}"
-        raise WeightsError(f"{trouble}; make room there") from None
+        raise WeightsError(f"{trouble}; make room there, or set XDG_CACHE_HOME to another folder") from None
     return folder
 
 

@@ -102,7 +102,8 @@ def _fetched(name: str, *patterns: str) -> Path:
     """Return a model's folder; that of a hub repository with these files (in subfolders are other checkpoints)."""
     if (folder := _folder(name)).is_dir():
         return folder
-    if (meant := paths.did_you_mean(folder)) or re.match(r"[./~]|.*/.*/", name):  # no name on the hub
+    is_path = Path(name).is_absolute() or re.match(r"[.~]|.*[/\\].*[/\\]", name)
+    if (meant := paths.did_you_mean(folder)) or is_path:  # no name on the hub
         raise WeightsError(f"there is no folder {name}{meant or '; check each part of the path'}")
     try:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))

@@ -56,6 +56,8 @@ def save_model(
     content of its `film.npz`. The same weights always give the same bytes. Another process finds in `folder`, even
     after a kill, the old model, none, or the new one, never a mixture. Other files in there (a training log) stay.
     """
+    folder, tensors = Path(folder), {key: weight for key, weight in model.state_dict().items() if key != COMPUTED}
+    weights = safetensors.torch.save(_half_precision(tensors))
     manifest = {"name": name, "config": dataclasses.asdict(model.config), "dtype": "float16", "training": training}
     beside: dict[str, bytes | None] = {TOKENIZER: tokenizer and tokenizer.encode(), FILM: film}
     if tokenizer is not None:
@@ -65,13 +67,14 @@ def save_model(
     shipped = paths.DATA / TOKENIZER
     if shipped.is_file() and beside[TOKENIZER] == shipped.read_bytes():
         beside[TOKENIZER] = None
-    _write(Path(folder), manifest, _half_precision(_stored(model)), beside)
-
-
-def shrink(folder: str | Path) -> None:
-    """Rewrite the model in `folder` in `eight_bits` a weight: for models that are only compared with."""
-    model, manifest = read_model(folder)
-    _write(Path(folder), manifest | {"dtype": "int8"}, eight_bits(_stored(model)))
+    shard = {"file": SHARDS.replace("*", "00001"), "bytes": len(weights), "sha256": sha256(weights)}
+    text = json.dumps(manifest | {"shards": [shard]}, indent=1, allow_nan=False) + "\n"
+    # The manifest leaves first and arrives last, so that no mixture can be loaded.
+    for path in [folder / MANIFEST, *folder.glob(SHARDS), *(folder / file for file in beside)]:
+        path.unlink(missing_ok=True)
+    for file, content in (beside | {shard["file"]: weights, MANIFEST: text.encode()}).items():
+        if content is not None:
+            write_atomically(folder / file, content)
 
 
 def eight_bits(weights: dict[str, Float[Tensor, "..."]]) -> dict[str, Tensor]:
@@ -98,25 +101,6 @@ def _half_precision(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         if not weight.isfinite().all():
             raise ValueError(f"{key} has values that float16 cannot hold: infinite, NaN, or beyond 65,504")
     return stored
-
-
-def _stored(model: Transformer) -> dict[str, Tensor]:
-    return {key: weight for key, weight in model.state_dict().items() if key != COMPUTED}
-
-
-def _write(
-    folder: Path, manifest: dict[str, Any], tensors: dict[str, Tensor], beside: dict[str, bytes | None] | None = None
-) -> None:
-    """Replace the weights in a folder, and the files `beside` them (None: deletes one). The manifest leaves first and
-    arrives last, so that no mixture can be loaded."""
-    beside, weights = beside or {}, safetensors.torch.save(tensors)
-    shard = {"file": SHARDS.replace("*", "00001"), "bytes": len(weights), "sha256": sha256(weights)}
-    text = json.dumps(manifest | {"shards": [shard]}, indent=1, allow_nan=False) + "\n"
-    for path in [folder / MANIFEST, *folder.glob(SHARDS), *(folder / file for file in beside)]:
-        path.unlink(missing_ok=True)
-    for file, content in (beside | {shard["file"]: weights, MANIFEST: text.encode()}).items():
-        if content is not None:
-            write_atomically(folder / file, content)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
