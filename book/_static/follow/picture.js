@@ -263,7 +263,7 @@ const picture = (() => {
           off = Boolean(view[`${what}Off`]);
         const names = { ariaLabel: off ? `Put head ${view[what]} back` : `Cut head ${view[what]} out`,
           ariaPressed: String(off), disabled: Boolean(view.then) };
-        if (cut) box.append(make("button", { type: "button", className: "tc-cut", onclick: () => cut(what), ...names },
+        if (cut && !view.one) box.append(make("button", { type: "button", className: "tc-cut", onclick: () => cut(what), ...names },
           off ? "↺" : "✂"));
         into.append(box);
         const [x, y] = places[what], half = box.offsetWidth / 2 + 2, from = scroll.scrollLeft; // within what is seen

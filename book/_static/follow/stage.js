@@ -59,10 +59,10 @@ const stage = (() => {
       written, so there is no note to read. The best one puts ${seen} on ${answer}. `, ...expects];
     if (changed) return [...say`${changed}: head ${v.high}’s attention to ${answer} goes from ${percent(intact.share)}
       to ${seen}, and ${rest} rests on the start token. `, ...expects];
-    if (v.cut) return [...say`All keys hold the same average note now, so notes no longer tell them apart. Head
-      ${v.high}’s attention to ${answer} goes from ${percent(intact.share)} to ${seen}, and it raises the logit of
-      ${answer} by ${signed(v.adds)}, not ${signed(intact.adds)}. One point less divides the odds by 2.7. `,
-      ...expects];
+    if (v.cut) return [...say`All keys hold the same average note of head ${v.low} now, so its notes no longer tell them
+      apart. Head ${v.high}’s attention to ${answer} goes from ${percent(intact.share)} to ${seen}, and it raises the
+      logit of ${answer} by ${signed(v.adds)}, not ${signed(intact.adds)}. Each point less divides the odds by about
+      2.7. `, ...expects];
     if (!v.induces || !v.noted) return [...say`At ${asks}, head ${v.high} puts ${seen} of its attention on ${answer},
       which followed ${asks} last time. `, ...expects];
     const found = say`At the last ${asks}, head ${v.high} puts ${seen} of its attention on ${answer}, the token whose
@@ -97,12 +97,11 @@ const stage = (() => {
       2: v.one ? say`There is no earlier layer whose notes a head could read.` :
         say`In the first layer, it attends from nearly every token to the one before. Thicker is more.`,
       3: v.one ? say`A key is made from its token and its place alone. Nothing in it says what came before.` :
-        say`What it reads, it adds to the stream. The stream at ${answer} now says: the token before me is ${asks}.
-          That is all head ${low} does here.`,
+        say`What it reads, it adds to the stream. The stream at ${answer} now says: the token before me is ${asks}.`,
       4: v.one ? say`Of all heads in the layer, ${high} attends to ${answer} most. It cannot ask for “the token after
         ${asks}”: no key holds the answer.` : [
-        ...say`Its query meets the key of every token. The score of ${answer} wins, by its note (orange). Keys read
-          what an earlier head wrote: K-composition.`],
+        ...say`Its query meets the key of every token. The score of ${answer} wins, by its note (orange). Keys that
+          read what an earlier head wrote: the paper calls it K-composition.`],
       5: v.one ? say`${answer} gets ${seen}, little more than its share of a short text. The rest is spread.` :
         say`Differences become shares: ${answer} gets ${seen}. By its note alone it would get
           ${percent(alone(v.parts.note, v.followed))}; among the hundreds of keys of a long text, that is not enough
@@ -115,10 +114,10 @@ const stage = (() => {
         : say`The best guess is ${[guess]} (${percent(p)}). ${answer} gets
           ${percent(chance(v))}${v.one ? `; with two layers, ${percent(chance(intact))}` : ""}.`,
       8: v.one ? say`One layer has no notes to cut. This is what the two-layer model does without them.` :
-        say`Every key of head ${high} gets the same average note, so notes no longer tell keys apart. Attention to
-          ${answer} falls from ${percent(intact.share)} to ${seen}. The head adds ${signed(v.adds)} to its logit, not
-          ${signed(intact.adds)}. One point less divides the odds by 2.7, which takes its
-          chance from ${percent(chance(intact))} to ${percent(chance(v))}.`,
+        say`Every key of head ${high} gets the same average note of head ${low}, so its notes no longer tell keys
+          apart. Attention to ${answer} falls from ${percent(intact.share)} to ${seen}. The head adds
+          ${signed(v.adds)} to its logit, not ${signed(intact.adds)}. Each point less divides the odds by about 2.7: its
+          chance falls from ${percent(chance(intact))} to ${percent(chance(v))}.`,
     }[step];
     const split = v.parts && [[say`its note “before me: ${v.asks}”`, above(v.parts.note, v.followed), "first"],
       [`what head ${also} wrote${sees}`, above(v.parts.also, v.followed), "bar"],
