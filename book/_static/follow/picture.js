@@ -263,8 +263,10 @@ const picture = (() => {
           off = Boolean(view[`${what}Off`]);
         const names = { ariaLabel: off ? `Put head ${view[what]} back` : `Cut head ${view[what]} out`,
           ariaPressed: String(off), disabled: Boolean(view.then) };
-        if (cut && !view.one) box.append(make("button", { type: "button", className: "tc-cut", onclick: () => cut(what), ...names },
-          off ? "↺" : "✂"));
+        if (cut && !view.one) {
+          const press = { type: "button", className: "tc-cut", onclick: () => cut(what), ...names };
+          box.append(make("button", press, off ? "↺" : "✂"));
+        }
         into.append(box);
         const [x, y] = places[what], half = box.offsetWidth / 2 + 2, from = scroll.scrollLeft; // within what is seen
         box.style.left = `${clamp(x, from + half, from + scroll.clientWidth - half)}px`, box.style.top = `${y}px`;
