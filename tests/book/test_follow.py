@@ -135,7 +135,7 @@ def test_arrow_keys_walk_through_the_steps(page, numbers):
     page.keyboard.press("ArrowRight")  # the last step cuts
     expect(page.get_by_role("button", name="Cut the notes")).to_have_attribute("aria-pressed", "true")
     expect(story).to_contain_text(f"falls from {attention(data, 'intact')} to {attention(data, 'cut')}")
-    expect(story).to_contain_text(f"its chance from {chance(data, 'intact')} to {chance(data, 'cut')}")
+    expect(story).to_contain_text(f"its chance falls from {chance(data, 'intact')} to {chance(data, 'cut')}")
     page.keyboard.press("ArrowLeft")  # going back from it undoes that
     expect(story).to_contain_text(f"give {view['answer']} {chance(data, 'intact')}")
 
