@@ -17,8 +17,8 @@ import transformer_circuits
 
 RESULTS = Path("_build", "results")
 SOURCE = Path(transformer_circuits.__file__).resolve().parents[1]  # src/: the library, and what stands beside it
-# Hidden files and caches; beside weights and data, notes for people; records that no chapter reads.
-IGNORED = re.compile(r"(^|/)(\.|__pycache__/)|^(weights|data)/.*\.md$|^data/held_out_seed\.yml$")
+# Hidden files and caches; beside weights and data, notes for people.
+IGNORED = re.compile(r"(^|/)(\.|__pycache__/)|^(weights|data)/.*\.md$")
 
 
 class BuildError(Exception):

@@ -1,6 +1,6 @@
 """The book's own data: tokenizer, held-out text, bigram counts of the training text, passages, small trainings.
 
-All but the last are made by `python -m book_tools.corpus --ship data` from `src/book_tools/sources.toml`.
+Tokenizer, held-out text, and counts are made by `python -m book_tools.corpus --ship data`.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """What several chapters measure on a model, by name: scores of its heads, and hooks that freeze its patterns.
 
-Every function takes a hooked model (`load_model`) or a `View` of one. `hooks` is a list as for `run_with_hooks`.
+What measures takes a hooked model (`load_model`) or a `View` of one. `hooks` is a list as for `run_with_hooks`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ def relative_error(measured: Tensor, expected: Tensor) -> float:
 
 
 def induction_scores(
-    model: Model, repeated: repeats.Repeated, hooks: Iterable[Hook] = (), n_layers: int | None = None
+    model: Model, repeated: repeats.Repeated, hooks: Sequence[Hook] = (), n_layers: int | None = None
 ) -> Float[Tensor, "layer head"]:
     """Return the induction score of every head (of the first `n_layers`) on one draw of repeated random tokens.
 

@@ -6,7 +6,7 @@ TransformerLens): the trainer, the chapters, the map of heads, "Your own model",
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -92,7 +92,7 @@ class View:
     # ---- the runs --------------------------------------------------------------------------------------------------
 
     def patterns(
-        self, tokens: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()
+        self, tokens: Int[Tensor, "row pos"], hooks: Sequence[Hook] = ()
     ) -> Float[Tensor, "layer row head dest src"]:
         """Return the attention patterns of all heads. For a few rows: each takes 12 MB a layer at 512 tokens."""
         return self.pattern_scores(tokens, lambda pattern: pattern, hooks)
@@ -101,7 +101,7 @@ class View:
         self,
         tokens: Int[Tensor, "row pos"],
         score: Callable[[Tensor], Tensor],
-        hooks: Iterable[Hook] = (),
+        hooks: Sequence[Hook] = (),
         n_layers: int | None = None,
     ) -> Float[Tensor, "layer ..."]:
         """Return `score(pattern)` for every layer (the first `n_layers`). Raises ValueError if there is none."""
@@ -115,7 +115,7 @@ class View:
         self,
         tokens: Int[Tensor, "row pos"],
         names: Sequence[str],
-        hooks: Iterable[Hook] = (),
+        hooks: Sequence[Hook] = (),
         read: Callable[[Tensor], Tensor] = lambda activation: activation,
     ) -> dict[str, Tensor]:
         """Return `read` of the activations at these hook points, of a run that ends at the last of them."""
@@ -130,13 +130,13 @@ class View:
         self.model.run_with_hooks(tokens, fwd_hooks=[*hooks, *((name, partial(keep, name=name)) for name in names)])
         return found
 
-    def losses(self, rows: Int[Tensor, "row pos"], hooks: Iterable[Hook] = ()) -> Float[Tensor, "row pos-1"]:
+    def losses(self, rows: Int[Tensor, "row pos"], hooks: Sequence[Hook] = ()) -> Float[Tensor, "row pos-1"]:
         """Return the loss (nats) at each token after the first."""
         return self.losses_and_guesses(rows, hooks=hooks)[0]
 
     @torch.no_grad()
     def losses_and_guesses(
-        self, rows: Int[Tensor, "row pos"], ends: Int[Tensor, " row"] | None = None, hooks: Iterable[Hook] = ()
+        self, rows: Int[Tensor, "row pos"], ends: Int[Tensor, " row"] | None = None, hooks: Sequence[Hook] = ()
     ) -> tuple[Float[Tensor, "row pos-1"], Bool[Tensor, "row pos-1"]]:
         """Return the loss (nats) at each token after the first, and whether it is the first guess.
 
@@ -165,7 +165,7 @@ class View:
         sums = [self.activations(rows, [name])[name].sum((0, 1)) for rows in tokens.split(BATCH)]
         return torch.stack(sums).sum(0) / tokens.numel()
 
-    def only_in(self, side: str, layer: int, tokens: Int[Tensor, "row pos"], hooks: Iterable[Hook]) -> Hook:
+    def only_in(self, side: str, layer: int, tokens: Int[Tensor, "row pos"], hooks: Sequence[Hook]) -> Hook:
         """Return a hook that makes the queries, keys, or values ("q", "k", "v") of one layer those of a run with
         `hooks` on these rows, and changes nothing else: with `without_heads`, connections are removed, not heads.
 

@@ -12,7 +12,7 @@ top_probability_k   uint8 [S, n, 5]: 255 times their probability
 composition         float16 [S, 3, reader, writer]: composition ratios of Q, K, V, with two layers only
 previous_token, rest, induction, positivity   float16 [S, layer, head]: scores of the log's row
 
-(The page reads patterns, top tokens, and scores. The shipped films have eigenvalues too, which nothing reads.)
+(The page reads patterns, top tokens, `induction`, and `previous_token`. The shipped films have eigenvalues too.)
 """
 
 import io

@@ -1,5 +1,5 @@
 """Attention as the trainer computes it on a CPU: the values of PyTorch's, faster forward and backward in bf16
-(benchmarks/training_step.py). There a whole step of the two-layer model takes 0.7 to 0.8 times as long as with
+(benchmarks/training_step.py times it alone). A whole step of the two-layer model takes 0.7 to 0.8 times as long as with
 PyTorch's own kernel, on one thread; in float32 it takes as long."""
 
 import math
