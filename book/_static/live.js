@@ -127,7 +127,7 @@
     });
     function show(head) {
       const reads = head >= n, own = pairs.filter(({ reader, writer }) => (reads ? reader : writer) === head % n);
-      lines.forEach((line, k) => (line.style.opacity = own.includes(pairs[k]) ? "0.9" : "0.07"));
+      lines.forEach((line, k) => (line.style.display = own.includes(pairs[k]) ? "" : "none"));
       buttons.forEach((button, k) => heads.mark(button, k === head, works.length && !works.includes(names[k]) ? "idle" :
         "", `Head ${names[k]}`));
       const rows = own.sort((a, b) => ratio(b) - ratio(a)).slice(0, 5);

@@ -1,7 +1,7 @@
 // Tables and outputs that are wider than the screen show that they scroll; what is folded is printed, code apart.
 (() => {
   const boxes = [".pst-scrollable-table-container", ".token-table", ".head-dump .dt-layout-full", ".cell_output pre",
-    ".cell_output .output.text_html:has(table)"].join();
+    ".cell_output .output.text_html:has(table)", "mjx-container[display=true]", ".tc-scroll"].join();
   function mark() {
     for (const box of document.querySelectorAll(boxes)) {
       const hidden = box.scrollWidth - box.clientWidth;
@@ -15,7 +15,7 @@
     window.MathJax?.startup?.promise?.then(mark); // formulas widen a table when they are typeset
   });
   addEventListener("resize", mark);
-  addEventListener("tc-drawn", mark); // by head_dump.js
+  addEventListener("tc-drawn", mark); // by head_dump.js, and picture.js
   addEventListener("toggle", mark, true); // what was folded had no width
   addEventListener("scroll", mark, { capture: true, passive: true });
   let opened = [];

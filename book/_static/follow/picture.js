@@ -47,26 +47,27 @@ const picture = (() => {
     const was = before.next.find(([name]) => name === view.answer)?.[1];
     return best.map(([name, p]) => {
       const answer = known && name === view.answer, changed = answer && was !== undefined && Math.abs(was - p) >= 0.005;
-      const bar = make("i", { style: `width: ${(100 * (p || 0)).toFixed(1)}%` }); // snapshots know the best five
+      const bar = make("i", { hidden: Number.isNaN(p), style: `width: ${(100 * (p || 0)).toFixed(1)}%` });
       const mark = changed ? [make("u", { style: `left: ${(100 * was).toFixed(1)}%`,
         title: `intact ${percent(was)}` })] : [];
       const small = changed ? [make("small", {}, ` was ${percent(was)}`)] : [];
       return make("li", { className: answer ? "answer" : "" }, code(name), make("b", {}, bar, ...mark),
-        make("em", {}, percent(p), ...small));
+        make("em", {}, Number.isNaN(p) ? "not in the best 5" : percent(p), ...small));
     });
   }
 
   // ---- where everything is ---------------------------------------------------------------------------------------
   /** `place(i, depth)`: a point above (depth > 0) or below a token; on a narrow page, to its right or left. */
-  function geometry(names, width) {
+  function geometry(names, width, dense) {
     const sizes = names.map((name) => [...name].length), n = names.length;
     if (width < WIDE - 1) {
-      const gap = 19.5, left = 72, right = left + 12 + 8 * Math.min(14, Math.max(...sizes)), y = (i) => 14 + gap * i;
-      return { wide: false, width, height: gap * n + 8, room: width - right - 70, below: 30, start: 6, font: 13,
+      const [gap, font] = dense ? [13, 11.5] : [19.5, 13], y = (i) => 14 + gap * i, left = 72;
+      const right = left + 12 + 8 * Math.min(14, Math.max(...sizes));
+      return { wide: false, width, height: gap * n + 8, room: width - right - 70, below: 30, start: 6, font,
         place: (i, depth) => [depth > 0 ? right + depth : left + depth, y(i)], token: (i) => [right, y(i) + 4],
         box: (i) => ({ x: left, y: y(i) - gap / 2, width: right - left + 4, height: gap }), slot: (_) => Infinity };
     }
-    const letter = n > 28 ? 7 : n > 22 ? 8 : 8.6, pad = n > 28 ? 6 : 12, base = 176;
+    const letter = n > 28 ? 7 : n > 22 ? 8 : 8.6, pad = n > 34 ? 3 : n > 28 ? 6 : 12, base = 176;
     const least = sizes.map((size) => Math.max(8 + pad, letter * size + pad));
     const spread = Math.max(0, width - 8 - least.reduce((a, b) => a + b)) / n, X = [], W = [];
     let x = 4;
@@ -116,13 +117,14 @@ const picture = (() => {
       return set(found, attributes);
     }
 
-    function build({ names }) {
+    function build({ names, then }) {
       const whole = host.clientWidth || WIDE;
       host.classList.toggle("tc-tall", whole < WIDE);
       host.classList.toggle("tc-below", whole < BESIDE || names.length > LONG);
-      const wide = Math.floor(scroll.clientWidth || WIDE), key = JSON.stringify([names, wide]);
+      const wide = Math.floor(scroll.clientWidth || WIDE), dense = Boolean(then) && names.length > 28; // for the slider
+      const key = JSON.stringify([names, wide, dense]);
       if (key === drawn) return;
-      drawn = key, G = geometry(names, wide), known = new Map();
+      drawn = key, G = geometry(names, wide, dense), known = new Map();
       for (const layer of layers) layer.replaceChildren();
       set(root, { viewBox: `0 0 ${G.width} ${G.height}`, width: G.width, height: G.height });
       names.forEach((name, i) => {
@@ -153,12 +155,13 @@ const picture = (() => {
       list.replaceChildren(...next(view, before));
       panel.classList.toggle("tc-lit", step === 7);
       const seen = `${drawn}${at}`, into = (axis, size) => { // the token that asks comes into view, and the found one
-        const asks = G.place(at, 0)[axis], found = G.place(hot ?? at, 0)[axis] - 50;
-        return clamp(Math.min(asks - 0.8 * size, found), asks - size + 40, asks);
+        const asks = G.place(at, 0)[axis], found = G.place(hot ?? at, 0)[axis] - (axis ? 24 : 50);
+        return clamp(Math.min(asks - 0.8 * size, found), asks - size + (axis ? 20 : 40), asks);
       };
       if (scroll.dataset.seen !== seen) scroll.scrollTo({ left: into(0, scroll.clientWidth),
         top: G.wide ? 0 : into(1, scroll.clientHeight) });
       scroll.dataset.seen = seen;
+      scroll.classList.toggle("tc-down", scroll.scrollHeight - scroll.clientHeight > 4);
       tell(view, step, words, hot);
     }
 
@@ -264,8 +267,8 @@ const picture = (() => {
         const names = { ariaLabel: off ? `Put head ${view[what]} back` : `Cut head ${view[what]} out`,
           ariaPressed: String(off), disabled: Boolean(view.then) };
         if (cut && !view.one) {
-          const press = { type: "button", className: "tc-cut", onclick: () => cut(what), ...names };
-          box.append(make("button", press, off ? "↺" : "✂"));
+          box.append(make("button", { type: "button", className: "tc-cut", onclick: () => cut(what), ...names },
+            off ? "↺" : "✂"));
         }
         into.append(box);
         const [x, y] = places[what], half = box.offsetWidth / 2 + 2, from = scroll.scrollLeft; // within what is seen
@@ -286,8 +289,7 @@ const picture = (() => {
       width = host.clientWidth;
       show(last.view, last);
     }
-    if (window.ResizeObserver) new ResizeObserver(resized).observe(host);
-    else addEventListener("resize", resized);
+    new ResizeObserver(resized).observe(host);
     return { show };
   }
   return Object.freeze({ create, say, bars, score, above, alone, code });
