@@ -12,7 +12,7 @@ from torch import Tensor
 from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
 
-from transformer_circuits.circuits.factored import top_k
+from transformer_circuits.circuits.factored import ranks, row_blocks, top_k
 
 SHARE = 0.01  # of the vocabulary: how far down a QK column, a QK row, or an OV row a token may be
 EXPONENT = 0.1  # of a token's frequency: a hundred times rarer counts 0.63 times as much
@@ -40,6 +40,11 @@ def attracting(columns: FactoredMatrix) -> Int[Tensor, "destination source"]:
     return top_k(columns.T, top_share(columns.ldim))[1]
 
 
+def largest(matrix: FactoredMatrix) -> Float[Tensor, " left"]:
+    """Return the largest entry of each row: all that most rows are asked for, and quicker than `top_k`."""
+    return torch.cat([block.amax(dim=1) for _, block in row_blocks(matrix)])
+
+
 def head_dump(
     model: TransformerBridge, frequency: Float[Tensor, " d_vocab"], n_sources: int | None = 300, k: int = 10
 ) -> pd.DataFrame:
@@ -53,20 +58,21 @@ def head_dump(
     columns, rows = by_source(model)
     heads = []
     for head in range(model.cfg.n_heads):
-        matches, destinations = top_k(columns[head], k)
-        boosts, outs = top_k(rows[head], k)
-        scores = matches[:, 0] * boosts[:, 0] * frequency.to(boosts) ** EXPONENT
-        order = scores.argsort(descending=True, stable=True)[:n_sources]
-        sources = torch.arange(len(scores), device=scores.device)
-        in_row = (attracting(columns[head])[destinations] == sources[:, None, None]).any(dim=-1)
+        QK, OV = columns[head], rows[head]
+        best = largest(QK) * largest(OV) * frequency.to(QK.A) ** EXPONENT
+        sources = best.argsort(descending=True, stable=True)[:n_sources]
+        matches, destinations = top_k(QK, k, sources)
+        boosts, outs = top_k(OV, k, sources)
+        rank = ranks(QK.T, destinations.flatten(), sources.repeat_interleave(k)).view_as(destinations)
         lists = {
-            "score": scores,
+            "source": sources,
+            "score": best[sources],
             "destinations": destinations,
             "destination_scores": matches,
-            "in_row": in_row,
+            "in_row": rank < top_share(QK.ldim),
             "outs": outs,
             "out_boosts": boosts,
         }
-        row = {"layer": 0, "head": head, "rank": range(1, len(order) + 1), "source": order.tolist()}
-        heads.append(pd.DataFrame(row | {name: values[order].tolist() for name, values in lists.items()}))
+        row = {"layer": 0, "head": head, "rank": range(1, len(sources) + 1)}
+        heads.append(pd.DataFrame(row | {name: values.tolist() for name, values in lists.items()}))
     return pd.concat(heads, ignore_index=True)
