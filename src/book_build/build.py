@@ -112,9 +112,9 @@ def variables(root: Path) -> dict[str, str]:
         "MATPLOTLIBRC": os.devnull,
         "TQDM_DISABLE": "1",  # progress bars are for people who wait, not for pages
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-        # glibc keeps freed tensors of up to 64 MB: the system would fill their pages with zeros each time.
-        "MALLOC_MMAP_THRESHOLD_": str(1 << 26),
-        "MALLOC_TRIM_THRESHOLD_": str(1 << 28),
+        # glibc keeps freed tensors of up to 1 GB: the system would fill their pages with zeros each time.
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # ipykernel's debugger would write a warning into each page
         # Kernels are killed, and leave something to tidy up; nothing needs ipywidgets.
