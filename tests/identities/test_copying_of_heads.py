@@ -8,7 +8,8 @@ from scipy.optimize import linear_sum_assignment
 from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits.copying import leading_eigenvectors, self_boost
-from transformer_circuits.measures.weights import centered, copying_eigenvalues, positivity
+from transformer_circuits.measures.weights import centered, copying, copying_eigenvalues, positivity
+from transformer_circuits.models.bridge import from_matrices, matrices
 
 # d_head is 3, so that rank is not full.
 SMALL_RANK = [build(n_layers=2, d_vocab=13, seed=seed) for seed in range(4)]
@@ -33,6 +34,13 @@ def test_e1_centered_circuits_ignore_what_all_sources_and_all_out_tokens_have_in
     mean_out, mean_source = dense.mean(-1, keepdim=True), dense.mean(-2, keepdim=True)
     E, U = centered(case.model.W_E, case.model.W_U)
     same((E @ case.model.OV @ U).AB, dense - mean_out - mean_source + dense.mean((-2, -1), keepdim=True))
+
+
+def test_e1_a_heads_copying_ignores_what_all_embeddings_and_all_unembeddings_share():
+    model = SMALL_RANK[0].model
+    W = matrices(model)
+    shared = from_matrices(**W | {"W_E": W["W_E"] + W["W_E"][3], "W_U": W["W_U"] + W["W_U"][:, [3]]})
+    same(copying(shared)[0], copying(model)[0], 1e-5)
 
 
 @identity(st.integers(6, 20), st.integers(1, 5), st.integers(0, 2**32 - 1))

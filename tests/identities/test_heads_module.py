@@ -64,6 +64,7 @@ def test_scores_of_heads_made_by_hand():
     late, all_but_first = (sum(1 / i for i in range(first, 10)) / (10 - first) for first in (3, 2))
     assert attention.previous_token_score(pattern).tolist() == pytest.approx([1, 0, late])
     assert attention.start_token_score(pattern).tolist() == pytest.approx([1 / 8, 1, all_but_first])
+    assert attention.current_token_score(pattern).tolist() == pytest.approx([0, 0, all_but_first])
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Ablation effects: those of a hook on the plain module. The map of all heads: names where they are known."""
 
+import pandas as pd
 import torch
 import torch.nn.functional as F
 
@@ -46,6 +47,12 @@ def test_costs_are_those_of_hooks_and_a_head_that_is_switched_off_is_without_eff
 def test_a_head_works_if_its_cost_is_large_enough_and_certain_enough():
     cost = torch.tensor([[WORKS, WORKS * 0.99, 0.1, -0.1]])
     assert AblationEffects(cost, torch.tensor([[0.0, 0, 0.06, 0.01]])).working.tolist() == [[True, False, False, False]]
+
+
+def test_heads_copy_or_are_negative_beyond_a_threshold_on_either_side():
+    columns = ["previous", "current", "same", "induction", "successor", "by window"]
+    found = pd.DataFrame(0.0, range(4), columns).assign(works=True, positivity=[0.4, 0.2, -0.2, -0.4])
+    assert head_map._names(found, threshold=0.3) == [["copying"], [], [], ["negative"]]
 
 
 @torch.no_grad()
