@@ -12,11 +12,11 @@ book: ready      ## the book, into _build/html/index.html
 	$(RUN) -m book_build
 
 test: ready      ## every test, on what the build made of the notebooks: code, identities, chapters, pages in a browser
-	@$(RUN) tests/book/browser.py
+	@$(RUN) .ci/browser.py
 	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 pdf: ready       ## the book as one file, _build/book.pdf, printed by the browser
-	@$(RUN) tests/book/browser.py
+	@$(RUN) .ci/browser.py
 	$(RUN) .ci/pdf.py
 
 public: ready    ## fetch two public models once (331 MB), and measure what chapter 18 reads: some minutes

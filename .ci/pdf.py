@@ -7,13 +7,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import browser
 import yaml
 from playwright.sync_api import Browser, sync_playwright
 from pypdf import PdfReader
 from stamp import ROOT
-
-sys.path.insert(0, str(ROOT / "tests" / "book"))
-import browser  # noqa: E402
 
 # Pages that are nothing without a screen, or tables with thousands of rows.
 LEFT_OUT = ("book/grow", "book/head_dump", "book/every_head")

@@ -1,12 +1,8 @@
 """Draw the picture of the README, and of the front page without scripts: the stage as `make book` made it."""
 
-import sys
-
+import browser
 from playwright.sync_api import sync_playwright
 from stamp import ROOT
-
-sys.path.insert(0, str(ROOT / "tests" / "book"))
-import browser  # noqa: E402
 
 with sync_playwright() as playwright, playwright.chromium.launch(executable_path=browser.find()) as chrome:
     page = chrome.new_page(viewport={"width": 1300, "height": 900}, device_scale_factor=2, reduced_motion="reduce")

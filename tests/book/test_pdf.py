@@ -1,15 +1,10 @@
 """`make pdf`, with a small book: its contents say on which page each chapter begins."""
 
 import re
-import sys
 
+import pdf
 from pypdf import PdfReader
 from small_book import make_book
-
-from transformer_circuits.paths import ROOT
-
-sys.path.append(str(ROOT / ".ci"))
-import pdf  # noqa: E402
 
 CONTENTS = """format: jb-book
 root: book/intro

@@ -1,6 +1,5 @@
 import functools
 import http.server
-import sys
 import threading
 from pathlib import Path
 
@@ -10,10 +9,6 @@ import transformers
 from tokenizers import Tokenizer
 
 from book_tools.corpus import train_tokenizer
-from transformer_circuits.paths import ROOT
-
-# Tests import `stamp`, `colab`, and `browser`.
-sys.path[:0] = [str(ROOT / ".ci"), str(ROOT / "notebooks"), str(ROOT / "tests" / "book")]
 
 TEXT = "the cat sat on the mat, the dog sat on the cat; def f(x): return x\n"
 

@@ -1,4 +1,5 @@
-"""Chrome or Chromium for the tests of the pages. `python tests/book/browser.py` gets one where there is none: `make test` begins with it."""
+"""Chrome or Chromium for the tests of the pages. `python .ci/browser.py` gets one where there is none: `make test` and
+`make pdf` begin with it."""
 
 from __future__ import annotations
 
