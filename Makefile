@@ -3,7 +3,7 @@
 PYTHON ?= python3
 RUN = .venv/bin/python
 
-.PHONY: ready book test pdf lab exercises train corpus public small-runs in-context bench hub colab gpu-rules constraints stamp outputs accept clean
+.PHONY: ready book test pdf lab exercises train corpus public small-runs in-context bench colab gpu-rules constraints stamp outputs accept clean
 
 ready:
 	@sh .ci/venv "$(PYTHON)" "$(origin PYTHON)"
@@ -43,9 +43,6 @@ in-context: ready ## the in-context scores that chapter 10 reads: some minutes
 
 bench: ready     ## each benchmark, one after the other
 	for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done
-
-hub: ready          ## each shipped model as a folder to upload to a hub, in _build/hub
-	$(RUN) -m book_tools.hub
 
 colab: ready     ## every chapter with the releases of Google Colab, in an environment of its own: half an hour and 6 GB
 	$(RUN) .ci/as_on_colab.py

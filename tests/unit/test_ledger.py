@@ -4,13 +4,10 @@ import ast
 import re
 import string
 
-import nbformat
 import pytest
 import yaml
 from bs4 import BeautifulSoup
-from nbformat.v4 import new_code_cell, new_notebook
 
-from book_tools import held_out
 from transformer_circuits.claims import Verdict, judge, ledger, show, verdicts
 from transformer_circuits.claims.ledger import LedgerError, load_claims, names_in, verdict_on
 
@@ -156,26 +153,6 @@ def test_records_of_other_models_are_read_and_a_malformed_file_is_named(tmp_path
     (tmp_path / "public" / "other.yml").write_text("records: []")
     with pytest.raises(LedgerError, match="other.yml must have model"):
         ledger.public_models(tmp_path)
-
-
-def test_a_held_out_seed_is_judged_in_the_place_of_the_books_model(tmp_path, capsys):
-    cells = [
-        "from transformer_circuits.claims import judge, verdicts",
-        "name = 'attn-only-2l'\nother = 'attn-only-2l-planted'",
-        "1 / 0  # holds for the book's model only",
-        "verdicts(judge('Z2', 0.02, detail=f'{name}, {other}'), judge('O1', 1e-7))",
-    ]
-    path, out = tmp_path / "02_two.ipynb", tmp_path / ledger.HELD_OUT
-    nbformat.write(new_notebook(cells=[new_code_cell(cell) for cell in cells]), path)
-    before = path.read_text()
-    held_out.main([str(path), "--model", "a-seed", "--out", str(out), "--claims", "Z2"])
-    assert path.read_text() == before
-    assert "ZeroDivisionError" in capsys.readouterr().out
-    (record,) = ledger.held_out_seed(tmp_path).records
-    assert record.detail == "a-seed, attn-only-2l-planted" and record.verdict is Verdict.REPRODUCED
-    nbformat.write(new_notebook(cells=[new_code_cell("other = 'attn-only-2l-planted'")]), path)
-    with pytest.raises(ValueError, match='02_two.ipynb has no "attn-only-2l"'):
-        held_out.main([str(path), "--out", str(out)])
 
 
 def test_a_criterion_that_replaced_a_failed_one_after_its_result_counts_as_partly_until_an_unseen_model_decides():

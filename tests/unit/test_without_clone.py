@@ -1,4 +1,4 @@
-"""The package without a clone: a wheel loads a model from a folder for the hub, and says where the book's own files are."""
+"""The package without a clone: a wheel loads a model from a folder, and says where the book's own files are."""
 
 import json
 import os
@@ -7,11 +7,9 @@ import subprocess
 import sys
 
 import torch
-import yaml
 
-from book_tools import hub
 from transformer_circuits.models import load_model
-from transformer_circuits.paths import ROOT
+from transformer_circuits.paths import ROOT, WEIGHTS
 
 MODEL = "small-1l"
 TOKENS = torch.arange(20)[None]
@@ -46,15 +44,12 @@ def wheel(tmp_path):
     return installed
 
 
-def test_a_wheel_and_a_folder_for_the_hub_give_the_same_model_without_a_clone(tmp_path, monkeypatch):
-    monkeypatch.setattr(hub, "OUT", tmp_path)
-    hub.write_folder(MODEL)
-    _, front, text = (tmp_path / MODEL / "README.md").read_text().split("---\n", 2)
-    assert yaml.safe_load(front)["license"] == "mit" and f'load_model("OWNER/{MODEL}")' in text
+def test_a_wheel_and_a_folder_with_a_tokenizer_give_the_same_model_without_a_clone(tmp_path):
+    folder = shutil.copytree(WEIGHTS / MODEL, tmp_path / MODEL)
     alone = {"PYTHONPATH": str(wheel(tmp_path)), "XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
     environment = {name: value for name, value in os.environ.items() if name != "TRANSFORMER_CIRCUITS_ROOT"} | alone
     (tmp_path / "elsewhere").mkdir()
-    command, pipe = [sys.executable, "-c", SCRIPT, tmp_path / MODEL], subprocess.PIPE
+    command, pipe = [sys.executable, "-c", SCRIPT, folder], subprocess.PIPE
     done = subprocess.run(command, cwd=tmp_path / "elsewhere", env=environment, stdout=pipe, check=True)
     no_model, no_data, ids, logits = json.loads(done.stdout)
     assert no_model.startswith("there is no model 'small-1l' here") and "ROOT to a clone of its repo" in no_model
