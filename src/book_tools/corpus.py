@@ -5,8 +5,8 @@
     python -m book_tools.corpus --out corpus --folder MY_TEXTS       (any folder of text files)
     python -m book_tools.corpus --out corpus --dataset HF/NAME       (any Hugging Face text dataset)
 
-`sources.toml` lists the sources with version, license, and SHA-256. Whole documents go to one side of the split.
-`--large` adds those of `sources_large.toml` to the training text: tokenizer and held-out documents stay the book's.
+`sources.toml` lists the sources with version, license, and SHA-256; the book's held-out documents are those that
+`data/held_out_documents.json` lists. `--large` adds the sources of `sources_large.toml` to the training text.
 Written to `--out`: `tokenizer.json`, `train.npy` and `held_out.npy` (uint16, token 0 before every document),
 `held_out_documents.json` and `report.json`.
 """
@@ -23,7 +23,6 @@ import textwrap
 import tomllib
 import zlib
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -45,9 +44,8 @@ HERE = Path(__file__).parent
 WRITTEN = ("tokenizer.json", "train.npy", "held_out.npy", "held_out_documents.json", REPORT)
 KINDS = {".md": "docs", ".rst": "docs", ".txt": "docs", ".py": "python", ".html": "html", ".tex": "latex"}
 DATA_LIKE = 0.35  # share of characters other than letters and space from which a file is a table, not a text
-HELD_OUT_SHARE = 0.015  # of the characters of each kind
-HELD_OUT_MOST = 0.25  # of the characters of a kind: a longer document is held out only if all of its kind are
-HELD_OUT_KNOWN = 0.05  # share of a held-out document's runs of words that may also occur in other documents
+HELD_OUT_SHARE = 0.015  # of the characters of each kind of a reader's texts
+HELD_OUT_KNOWN = 0.05  # share of a held-out document's runs of words that may also occur in a text of --large
 COPY_WINDOW = 512
 
 
@@ -175,28 +173,21 @@ def read_sources(sources: Iterable[dict], cache: Path, seen: set[int]) -> Iterat
                 yield document
 
 
-def read_folder(folder: Path, out: Path) -> Iterator[Document]:
-    """Return every UTF-8 text file below a folder, without near-copies. Links that lead out of it are not followed;
-    near-copies and unreadable files are named.
-
-    What an earlier command wrote to `out`, which may be in that folder, is no text.
-    """
-    seen, unread, copies, written = set(), [], [], {(out / name).resolve() for name in (*WRITTEN, ".partial")}
+def read_folder(folder: Path) -> Iterator[Document]:
+    """Return every UTF-8 text file below a folder, without near-copies. Links are not followed; near-copies and
+    unreadable files are named."""
+    seen, unread, copies = set(), [], []
     for path in sorted(folder.rglob("*")):
-        if not path.is_file():  # nor is a link to itself
-            continue
-        place = path.resolve()
-        if not place.is_relative_to(folder.resolve()) or {place, place.parent} & written:
+        if path.is_symlink() or not path.is_file():
             continue
         name = os.fsencode(path.relative_to(folder)).decode(errors="backslashreplace")  # it may not be UTF-8
         try:
             text = path.read_text(encoding="utf-8-sig")
-            if "\x00" in text:  # an archive, or UTF-16
-                raise ValueError
         except (ValueError, OSError):
+            text = None
+        if text is None or "\x00" in text:  # an archive, or UTF-16
             unread.append(name)
-            continue
-        if text.strip() and is_copy(text, seen):
+        elif text.strip() and is_copy(text, seen):
             copies.append(name)
         elif text.strip():
             yield Document(folder.name, KINDS.get(path.suffix, "prose"), name, text)
@@ -222,45 +213,35 @@ def read_dataset(name: str, characters: int) -> Iterator[Document]:
 
 def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     """Return (training, held out): whole documents, about HELD_OUT_SHARE of the characters of every kind, at least one
-    document.
+    document. Raises ValueError for fewer than two documents.
 
-    The only document of its kind is for training. Where each is, or all of a kind are long, the shortest is held out,
-    so that never more than half of a text is. Raises ValueError for fewer than two documents.
+    None is longer than half of that share, so that the held-out text is not a matter of two or three authors. Where
+    all are, the shortest is held out; the only one of its kind is for training.
     """
     if len(documents) < 2:
         advice = "add UTF-8 text files, or cut a long one in two"
         raise ValueError(f"a corpus must have at least two different documents, got {len(documents)}; {advice}")
-    runs_of = {document: shingles(document.text) for document in documents}
-    occurrences = Counter(run for runs in runs_of.values() for run in runs)
 
-    def is_boilerplate(document: Document) -> bool:
-        known = sum(occurrences[run] > 1 for run in runs_of[document])
-        return known > HELD_OUT_KNOWN * len(runs_of[document])
-
-    def shortest(group: list[Document]) -> Document:
-        return min(group, key=lambda d: (len(d.text), d.path))
+    def length(document: Document) -> int:
+        return len(document.text)
 
     held_out: set[Document] = set()
-    kinds = [[d for d in documents if d.kind == kind] for kind in {d.kind for d in documents}]
-    for group in (group for group in kinds if len(group) > 1):
-        total = sum(len(d.text) for d in group)
-        room, longest = HELD_OUT_SHARE * total, HELD_OUT_MOST * total
-        # Documents longer than half the share would make the held-out text a matter of two or three authors.
-        # Boilerplate that the training text has too would be recalled, not predicted: documents without much of it come
-        # first.
-        for document in sorted(group, key=lambda d: (is_boilerplate(d), sha256(d.text.encode()))):
-            if room > 0 and len(document.text) <= min(longest, max(room / 2, 20_000)):
+    for kind in {d.kind for d in documents}:
+        group = [d for d in documents if d.kind == kind]
+        room = share = HELD_OUT_SHARE * sum(map(length, group))
+        for document in sorted(group, key=lambda d: sha256(d.text.encode())):
+            if room > 0 and length(document) <= share / 2:
                 held_out.add(document)
-                room -= len(document.text)
-        if held_out.isdisjoint(group):  # all are long
-            held_out.add(shortest(group))
-    held_out = held_out or {shortest(documents)}  # each is the only one of its kind
+                room -= length(document)
+        if len(group) > 1 and held_out.isdisjoint(group):
+            held_out.add(min(group, key=length))
+    held_out = held_out or {min(documents, key=length)}
     return [d for d in documents if d not in held_out], [d for d in documents if d in held_out]
 
 
-def read_large(cache: Path) -> tuple[list[Document], list[Document]]:
-    """Return (training, held out) of the large corpus: the book's documents, split as in `data/`, and further training
-    documents, none of which shares more than HELD_OUT_KNOWN of its runs of words, or of a held-out document's, with it.
+def read_book(cache: Path, large: bool) -> tuple[list[Document], list[Document]]:
+    """Return (training, held out) of the book's sources, split as in `data/`. `large`: with further training documents,
+    none of which shares more than HELD_OUT_KNOWN of its runs of words, or of a held-out document's, with it.
 
     Runs that the book's training text has too, such as licenses, do not count.
     """
@@ -268,16 +249,19 @@ def read_large(cache: Path) -> tuple[list[Document], list[Document]]:
     listing = json.loads(data_file("held_out_documents.json").read_text(encoding="utf8"))
     book = {(d.source, d.kind, d.path): d for d in read_sources(load_sources(), cache, seen)}
     held_out = [book.pop((row["source"], row["kind"], row["path"])) for row in listing]
+    training = list(book.values())
+    if not large:
+        return training, held_out
     runs_held_out = [shingles(d.text) for d in held_out]
-    in_training = set().union(*(shingles(d.text) for d in book.values()))
+    in_training = set().union(*(shingles(d.text) for d in training))
 
     def is_near(document: Document) -> bool:
         runs_of = shingles(document.text)
         new = runs_of - in_training
         return any(len(new & held) > HELD_OUT_KNOWN * min(len(runs_of), len(held)) for held in runs_held_out)
 
-    more = [d for d in read_sources(load_sources("sources_large"), cache, seen) if not is_near(d)]
-    return [*book.values(), *more], held_out
+    more = read_sources(load_sources("sources_large"), cache, seen)
+    return training + [d for d in more if not is_near(d)], held_out
 
 
 def train_tokenizer(texts: Iterable[str], d_vocab: int) -> Tokenizer:
@@ -386,7 +370,7 @@ def build(training: list[Document], held_out: list[Document], tokenizer: Tokeniz
     for (source, kind), group in ordered.groupby(["source", "kind"]):
         sizes = {"documents": len(group), "characters": int(group["text"].map(len).sum())}
         sources.append({"source": source, "kind": kind, **sizes, **measured(group["array"])})
-    report = {"d_vocab": tokenizer.get_vocab_size(), "copy_window": COPY_WINDOW, "splits": splits, "sources": sources}
+    report = {"d_vocab": tokenizer.get_vocab_size(), "splits": splits, "sources": sources}
     report["kinds"] = {kind: measured(group["array"]) for kind, group in ordered.groupby("kind", sort=False)}
     (work / REPORT).write_text(json.dumps(report, indent=1))
     (out / REPORT).unlink(missing_ok=True)  # leaves first and arrives last: no trainer takes a mixture
@@ -418,20 +402,20 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if not 257 <= args.d_vocab <= 1 << 16:
         parser.error(f"--d-vocab must be 257 (256 bytes and the start token) to 65536, got {args.d_vocab}")
-    if args.folder:
-        if not args.folder.is_dir():
-            parser.error(f"there is no folder {args.folder}")
-        documents = read_folder(args.folder, args.out)
-    elif args.dataset:
-        documents = read_dataset(args.dataset, args.characters)
-    else:
-        documents = read_sources(load_sources(), args.out / "downloads", set())
+    if args.folder and not args.folder.is_dir():
+        parser.error(f"there is no folder {args.folder}")
+    if args.folder and args.out.resolve().is_relative_to(args.folder.resolve()):
+        parser.error(f"--out must be outside of {args.folder}, whose files are all read; got {args.out}")
     try:
+        if args.folder:
+            training, held_out = split([*read_folder(args.folder)])
+        elif args.dataset:
+            training, held_out = split([*read_dataset(args.dataset, args.characters)])
+        else:
+            training, held_out = read_book(args.out / "downloads", args.large)
         if args.large:
-            training, held_out = read_large(args.out / "downloads")
             tokenizer = Tokenizer.from_file(str(data_file("tokenizer.json")))
         else:
-            training, held_out = split(list(documents))
             tokenizer = train_tokenizer((d.text for d in training[:: max(1, len(training) // 6_000)]), args.d_vocab)
         report = build(training, held_out, tokenizer, args.out)
     except (ValueError, OSError, WeightsError) as error:

@@ -115,7 +115,7 @@ def test_what_in_a_folder_is_text(folder, tmp_path, capfd):
     (folder / "bom.txt").write_text(sentences(63), encoding="utf-8-sig")
     with open(os.fsencode(folder) + b"/caf\xe9.txt", "w", encoding="utf8") as file:
         file.write(sentences(70))
-    texts = {d.path: d.text for d in read_folder(folder, tmp_path / "out")}
+    texts = {d.path: d.text for d in read_folder(folder)}
     assert {"link.txt", "copy.txt"}.isdisjoint(texts) and texts["bom.txt"] == sentences(63)
     assert "caf\\xe9.txt" in texts, "a name that is not UTF-8 is escaped"
     said = capfd.readouterr().err
@@ -147,15 +147,6 @@ def test_a_corpus_is_written_beside_and_its_report_leaves_first_and_arrives_last
     make(folder, out)
     assert done[-1][0] == "report.json" and len(done) == 5 and not any(there for _, there in done)
     assert not (out / ".partial").exists() and before["train.npy"] != (out / "train.npy").read_bytes()
-
-
-def test_what_the_training_text_repeats_is_held_out_last():
-    """Boilerplate would be recalled, not predicted."""
-    license = sentences(90, 12)
-    texts = [d._replace(text=d.text + license) for d in documents(190)] + [
-        Document("test", "prose", f"own/{i}", sentences(200 + i)) for i in range(10)
-    ]
-    assert all(d.path.startswith("own/") for d in split(texts)[1])
 
 
 @pytest.mark.parametrize("files", [{}, {"a.bin": b"\xff\xfe\x00"}, {"a.txt": b"one text"}])
@@ -213,6 +204,6 @@ def test_the_large_corpus_keeps_the_split_and_what_is_near_held_out_text_stays_o
     listing = tmp_path / "held_out_documents.json"
     listing.write_text(json.dumps([{"source": "test", "kind": "docs", "path": "held.rst", "tokens": 1}]))
     monkeypatch.setattr(corpus, "data_file", lambda name: tmp_path / name)
-    training, kept = corpus.read_large(tmp_path)
-    assert [d.path for d in kept] == ["held.rst"]
-    assert [d.path for d in training] == [*(d.path for d in book[:-1]), "new.rst"]
+    assert corpus.read_book(tmp_path, large=False) == (book[:-1], book[-1:])
+    training, kept = corpus.read_book(tmp_path, large=True)
+    assert kept == book[-1:] and [d.path for d in training] == [*(d.path for d in book[:-1]), "new.rst"]
