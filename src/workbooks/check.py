@@ -3,7 +3,6 @@ in it (exercises.yml), and with what people get wrong in any exercise (`explanat
 
 import functools
 import inspect
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,8 +15,6 @@ from transformer_circuits.models.bridge import SIZES
 from workbooks.exercises import EXERCISES, Exercise
 
 TOLERANCE = 1e-3  # largest difference that counts as equal, as a fraction of the largest entry
-SLOW = 60  # seconds that the cells after a check may compute
-OTHER = {"q": "k", "k": "v", "v": "q", "Q": "K", "K": "V", "V": "Q"}  # another side for each
 PASSED: set[str] = set()
 
 
@@ -33,13 +30,10 @@ def check(function: Callable) -> Callable:
         print(f"{got} Pass one of these functions without calling it: {', '.join(EXERCISES)}.")
         return function
     try:
-        seconds = EXERCISES[name].calls * judge(EXERCISES[name], function)
+        judge(EXERCISES[name], function)
         PASSED.add(name)
-        if seconds < SLOW:
-            print(f"{name} is right. It agrees with the book's version.")
-            return function
-        slow = f"With it, the cells below would take about {seconds / 60:.0f} minutes: they use the book's version."
-        print(f"{name} is right, but slow. {slow} Replace loops, and very large tensors, by matrix products.")
+        print(f"{name} is right. It agrees with the book's version.")
+        return function
     except NotImplementedError:
         print(f"{name} is not written yet: it raises NotImplementedError.\nThe cells below use the book's version.")
     except Wrong as wrong:
@@ -48,30 +42,25 @@ def check(function: Callable) -> Callable:
 
 
 @torch.no_grad()
-def judge(exercise: Exercise, function: Callable) -> float:
-    """Return the seconds of the slowest trial. Raise Wrong if the function differs from the solution."""
+def judge(exercise: Exercise, function: Callable) -> None:
+    """Raise Wrong if the function differs from the solution."""
     wanted, given = exercise.parameters, inspect.signature(function).parameters.values()
     found = [p.name for i, p in enumerate(given) if i < len(wanted) or p.default is p.empty]
     if found != wanted:
         raise Wrong(f"Its parameters must be ({', '.join(wanted)}), got ({', '.join(found)}).")
     if exercise.avoid & set(inspect.unwrap(function).__code__.co_names):
         raise Wrong(exercise.avoids)
-    seconds, results, right = [], [], []
-    for i, args in enumerate(exercise.trials):
-        start = time.process_time()
-        results.append(attempt(exercise, function, args))
-        seconds.append(time.process_time() - start)
-        right.append(close(results[i], answer(exercise, exercise.solution, i)))
+    results = [attempt(exercise, function, args) for args in exercise.trials]
+    right = [close(result, answer(exercise, exercise.solution, i)) for i, result in enumerate(results)]
     if all(right):
-        return max(seconds)
+        return
     wrong = right.index(False)
     for message, mistaken in exercise.mistaken:  # it must explain the right trials too
         if all(close(results[i], answer(exercise, mistaken, i)) for i in range(len(right)) if right[i] or i == wrong):
             raise Wrong(message)
     expected, args = answer(exercise, exercise.solution, wrong), exercise.trials[wrong]
-    said = next(explanations(exercise, function, args, results[wrong], expected))
-    others = " Other trials were right." if any(right) else ""
-    raise Wrong(f"{said} {described(exercise, function, args)}{others}")
+    said = next(explanations(exercise, results[wrong], expected))
+    raise Wrong(f"{said} {described(exercise, function, args)}")
 
 
 @functools.cache
@@ -147,7 +136,7 @@ def close(result: Any, expected: Tensor) -> bool:
     return torch.allclose(result, expected, rtol=0, atol=limit, equal_nan=True)
 
 
-def explanations(exercise: Exercise, function: Callable, args: tuple, result: Any, expected: Tensor) -> Iterator[str]:
+def explanations(exercise: Exercise, result: Any, expected: Tensor) -> Iterator[str]:
     """Yield what people get wrong in any exercise and what would explain this result, the most telling first."""
     if not isinstance(result, Tensor):
         yield f"It must return a tensor, got {type(result).__name__}. See torch.stack or torch.from_numpy."
@@ -163,14 +152,6 @@ def explanations(exercise: Exercise, function: Callable, args: tuple, result: An
     if result.is_complex() or expected.dtype == torch.bool != result.dtype:
         kind = "True or False" if expected.dtype == torch.bool else "real numbers"
         yield f"The entries must be {kind}, got {result.dtype}."
-    for i, (name, arg) in enumerate(zip(exercise.parameters, args)):
-        if isinstance(arg, int | str) and not result.isnan().any():
-            other = OTHER[arg] if isinstance(arg, str) else abs(arg - 1)
-            try:
-                if close(attempt(exercise, function, (*args[:i], other, *args[i + 1 :])), result):
-                    yield f"It gives the same for every {name}. Use `{name}`."
-            except Wrong:  # it does make a difference
-                continue
     write = bool if expected.dtype == torch.bool else "{:.3g}".format
     result, expected = (x if x.is_floating_point() else x.float() for x in (result, expected))
     if len(axes) > 1 and shape[-1] == shape[-2] and close(result.mT, expected):

@@ -22,7 +22,6 @@ class Exercise:
     labels: tuple[str, ...] = ()  # of what `measure` returns: each is near 0, in between, or near 1
     avoid: frozenset[str] = frozenset()  # names that it must not use
     avoids: str = ""  # the message if it does
-    calls: int = 50  # with the largest arguments of the trials: what the cells after the check take
 
     @property
     def code(self) -> str:
