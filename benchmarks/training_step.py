@@ -6,8 +6,6 @@
   fused kernel
 - an optimizer step of the two-layer model, gradients given: AdamW, torch.optim.Muon for the matrices of whole layers,
   and Muon for each head (both with AdamW for the embeddings)
-- what Muon for each head does to 96 matrices of single heads: Newton-Schulz iterations on Gram matrices, and on the
-  matrices in bfloat16
 
 The ways alternate within one run; medians, and the ratio to the first. On one thread of a machine that other programs
 kept busy, so that all times are several times too long and the ratios are what counts:
@@ -18,9 +16,6 @@ kept busy, so that all times are several times too long and the ratios are what 
     AdamW                                                16.7 ms     1.00
     torch.optim.Muon, matrices of whole layers          422.2 ms    25.33
     Muon for each head                                  184.9 ms    11.09
-
-    Newton-Schulz on Gram matrices, float32             149.8 ms     1.00
-    Newton-Schulz on the matrices, bfloat16             145.7 ms     0.97
 """
 
 from __future__ import annotations
@@ -30,12 +25,11 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from transformer_circuits.models.architecture import Transformer
 from transformer_circuits.training.kernels import BlockedAttention
-from transformer_circuits.training.muon import COEFFICIENTS, ITERATIONS, optimizers_for, orthogonalized
+from transformer_circuits.training.muon import optimizers_for
 from transformer_circuits.training.settings import read_config
 
 ROUNDS = 15
@@ -54,16 +48,6 @@ def compare(ways: dict[str, Callable[[], object]]) -> None:
     for way, median in medians.items():
         print(f"{way:48} {1e3 * median:8.1f} ms   {median / first:6.2f}")
     print()
-
-
-def on_matrices(matrices: Tensor) -> Tensor:
-    """The iterations as Jordan et al. (2024) write them."""
-    a, b, c = COEFFICIENTS
-    X = (matrices / matrices.norm(dim=(-2, -1), keepdim=True)).bfloat16()
-    for _ in range(ITERATIONS):
-        gram = X @ X.mT
-        X = a * X + (b * gram + c * gram @ gram) @ X
-    return X.to(matrices)
 
 
 def main() -> None:
@@ -93,11 +77,6 @@ def main() -> None:
         "Muon for each head": optimizers_for(model, muon),
     }
     compare({way: lambda all=optimizers: [one.step() for one in all] for way, optimizers in ways.items()})
-    heads = torch.randn(96, shape.d_head, shape.d_model)
-    compare({
-        "Newton-Schulz on Gram matrices, float32": lambda: orthogonalized(heads),
-        "Newton-Schulz on the matrices, bfloat16": lambda: on_matrices(heads),
-    })  # fmt: skip
 
 
 if __name__ == "__main__":

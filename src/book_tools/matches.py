@@ -7,8 +7,8 @@ Each model's numbers, with their standard errors, go to data/matches.json; a mod
 `competition` measures claim S9, `clamped` W11, and `public` how heads of public models count matching tokens.
 """
 
-import argparse
 import json
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -321,15 +321,12 @@ def measure_lengths(names: Sequence[str] = ("attn-only-2l", *public_records.LABE
 OTHER = {"competition": competition.measure, "clamped": clamped.measure, "public": measure_lengths}
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Measure what induction heads compute.")
-    parser.add_argument("models", nargs="+", help=f"names of two-layer attention-only models, or {' and '.join(OTHER)}")
-    options = parser.parse_args(arguments)
-    for name in options.models:
+def main(names: Sequence[str]) -> None:
+    for name in names:
         found = OTHER[name]() if name in OTHER else measure(name)
         record = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
         RECORD.write_text(json.dumps(record | {name: found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

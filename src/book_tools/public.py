@@ -5,7 +5,6 @@
 `transformer_circuits.real.public_records` says what the files in data/public have, and reads them.
 """
 
-import argparse
 import datetime
 import json
 import sys
@@ -78,17 +77,13 @@ def write(name: str, folder: Path) -> None:
         ledger.save_elsewhere(folder / f"{name}.yml", public_records.LABELS[name], measured, records)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    names = [public_records.CONTROL, *public_records.LABELS]
-    parser = argparse.ArgumentParser(description="Measure public models for the chapter on real models.")
-    parser.add_argument("names", nargs="*", default=names, help="which (default: all, and the control)")
-    options = parser.parse_args(arguments)
+def main(names: list[str]) -> None:
     try:
-        for name in options.names:
+        for name in names or [public_records.CONTROL, *public_records.LABELS]:
             write(name, data_file(ledger.PUBLIC))
     except WeightsError as error:
         sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
