@@ -34,12 +34,6 @@ LENGTH_ROWS = 100  # of random tokens, for public models
 SETS = (5, 20)  # sizes of the sets of paths (claim T16)
 
 
-def heads_by_score(model: Any) -> list[tuple[int, list[float]]]:
-    """Return the second layer's heads with their induction scores, highest first."""
-    score, error = heads.measured_induction(model)
-    return [(head, pair((score[1, head], error[1, head]))) for head in score[1].argsort(descending=True).tolist()]
-
-
 def scores_at(
     parts: matches.Parts, places: Sequence[tuple[int, Int[Tensor, " dest"]]]
 ) -> tuple[Float[Tensor, "dest src"], Float[Tensor, "path dest src"]]:
@@ -282,17 +276,19 @@ def measure(name: str) -> dict[str, Any]:
     one_back = heads.previous_token_scores(model, fit[:, :-1])[0]
     on_current = heads.mean_score(model, fit[:, :-1], attention.current_token_score)[0]
     previous = int(one_back.where(works[0], torch.tensor(0.0)).argmax())
-    ranked = [(head, score) for head, score in heads_by_score(model) if works[1, head]]
+    score, error = (of_heads[1] for of_heads in heads.measured_induction(model))
+    ranked = [head for head in score.argsort(descending=True).tolist() if works[1, head]]
     result: dict[str, Any] = {}
-    for place, (head, score) in zip(("first", "second"), tqdm(ranked[:2], desc=name)):
+    for place, head in zip(("first", "second"), tqdm(ranked[:2], desc=name)):
         worth, search = Worth.of(model, kept, head), Worth.of(model, fit, head)
-        found = {"head": head, "score": score, "worth": pair(estimates.mean(worth.without - worth.intact))}
+        found = {"head": head, "score": pair((score[head], error[head]))}
+        found["worth"] = pair(estimates.mean(worth.without - worth.intact))
         found |= {"content": content(model, head, draws, worth), "numbers": numbers(search, worth)}
         if place == "first":
             few = Worth.of(model, fit[:SEARCH_WINDOWS], head)
             found["paths"] = paths(model, head, draws, worth, few, previous)
         result[place] = found
-    induce = [head for head, (score, _) in ranked if score >= attention.INDUCTION_HEAD]
+    induce = [head for head in ranked if score[head] >= attention.INDUCTION_HEAD]
     current = (on_current >= attention.CURRENT_TOKEN_HEAD).nonzero().flatten().tolist()
     return result | {"values": values(model, induce, draws, current), "previous": previous}
 
