@@ -65,9 +65,9 @@ def print_page(chrome: Browser, page: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    out = ROOT / "_build" / "book.pdf"
+    out, program = ROOT / "_build" / "book.pdf", browser.find()
     with tempfile.TemporaryDirectory() as own:
         page = write_long_page(Path(own))
-        with sync_playwright() as playwright, playwright.chromium.launch(executable_path=browser.find()) as chrome:
+        with sync_playwright() as playwright, playwright.chromium.launch(executable_path=program) as chrome:
             print_page(chrome, page, out)
     print(f"The book: {out}")

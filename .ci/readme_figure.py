@@ -4,7 +4,8 @@ import browser
 from playwright.sync_api import sync_playwright
 from stamp import ROOT
 
-with sync_playwright() as playwright, playwright.chromium.launch(executable_path=browser.find()) as chrome:
+program = browser.find()
+with sync_playwright() as playwright, playwright.chromium.launch(executable_path=program) as chrome:
     page = chrome.new_page(viewport={"width": 1300, "height": 900}, device_scale_factor=2, reduced_motion="reduce")
     page.goto((ROOT / "_build" / "html" / "book" / "intro.html").as_uri())
     scene = page.locator(".tc-stage .tc-scene")

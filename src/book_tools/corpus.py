@@ -97,26 +97,18 @@ def has_digest(path: Path, digest: str) -> bool:
     return path.is_file() and sha256(path.read_bytes()) == digest
 
 
-def download(url: str, path: Path, digest: str) -> Path:
-    """Return `path`, fetched from `url` unless it has this SHA-256 already. Raises OSError if there is no connection or
-    no room, and WeightsError for another file."""
-    if not has_digest(path, digest):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            torch.hub.download_url_to_file(url, str(path), digest, progress=False)
-        except RuntimeError as error:
-            raise WeightsError(f"{path.name} must have SHA-256 {digest}, got another: {error}") from None
-    return path
-
-
 def read_github(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
-    """Return the files of a GitHub repository at one commit, fetched one by one, each checked."""
+    """Return the files of a GitHub repository at one commit, fetched one by one. RuntimeError: not that file."""
     name, folder = source["name"], cache / source["name"]
     listing = (HERE / "files" / f"{name}.sha256").read_text(encoding="utf8")
     digests = dict(reversed(line.split("  ", 1)) for line in listing.splitlines())
     base = f"https://raw.githubusercontent.com/{source['repository']}/{source['commit']}/"
     for path, digest in tqdm(digests.items(), desc=name, unit="file"):
-        yield path, download(base + quote(path), folder / digest, digest).read_bytes()
+        kept = folder / digest
+        if not has_digest(kept, digest):
+            folder.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(base + quote(path), str(kept), digest, progress=False)
+        yield path, kept.read_bytes()
 
 
 def fetch_package(source: dict, archive: Path) -> None:
@@ -418,7 +410,7 @@ def main(argv: list[str] | None = None) -> None:
         else:
             tokenizer = train_tokenizer((d.text for d in training[:: max(1, len(training) // 6_000)]), args.d_vocab)
         report = build(training, held_out, tokenizer, args.out)
-    except (ValueError, OSError, WeightsError) as error:
+    except (ValueError, OSError, RuntimeError, WeightsError) as error:
         raise SystemExit(f"error: {error}") from error
     if args.ship:
         ship(args.out, args.ship)

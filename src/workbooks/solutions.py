@@ -162,8 +162,8 @@ def losses_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "ord
 def induction_behavior(model) -> Float[Tensor, "4"]:
     """Return what a model of two layers with one head each does on random tokens that occur twice.
 
-    The attention of head 0.0 to the previous token; over the second copies, the attention of head 1.0 to the token after
-    the first occurrence and to the first occurrence, and how often the model's first guess is right.
+    The attention of head 0.0 to the previous token; over the second copies, the attention of head 1.0 to the token
+    after the first occurrence and to the first occurrence, and how often the model's first guess is right.
     """
     n_ctx, d_vocab = model.cfg.n_ctx, model.cfg.d_vocab
     repeated = repeated_random_tokens(d_vocab, n_ctx, shortest=min(d_vocab - 1, n_ctx // 2) // 3).to(model.W_E.device)
