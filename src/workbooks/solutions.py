@@ -159,27 +159,29 @@ def losses_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "ord
     return torch.stack(losses)
 
 
-def induction_behavior(model) -> Float[Tensor, "4"]:
+def induction_behavior(model) -> Float[Tensor, "5"]:
     """Return what a model of two layers with one head each does on random tokens that occur twice.
 
     The attention of head 0.0 to the previous token; over the second copies, the attention of head 1.0 to the token
-    after the first occurrence and to the first occurrence, and how often the model's first guess is right.
+    after the first occurrence and to the first occurrence, and how often the model's first guess is the token that
+    followed it, and the current token.
     """
     n_ctx, d_vocab = model.cfg.n_ctx, model.cfg.d_vocab
     repeated = repeated_random_tokens(d_vocab, n_ctx, shortest=min(d_vocab - 1, n_ctx // 2) // 3).to(model.W_E.device)
     rows, dest, after = repeated.rows, repeated.destinations, repeated.targets
     logits, cache = model.run_with_cache(repeated.tokens)
-    second = cache["pattern", 1][:, 0]
+    second, best = cache["pattern", 1][:, 0], logits.argmax(dim=-1)[rows, dest]
     found = [
         cache["pattern", 0].diagonal(-1, -2, -1),
         second[rows, dest, after],
         second[rows, dest, after - 1],
-        logits.argmax(dim=-1)[rows, dest] == repeated.tokens[rows, after],
+        best == repeated.tokens[rows, after],
+        best == repeated.tokens[rows, dest],
     ]
     return torch.stack([part.double().mean() for part in found])
 
 
-def levels(matrices: dict[str, Tensor], d_vocab: int, n_ctx: int) -> Float[Tensor, "4"]:
+def levels(matrices: dict[str, Tensor], d_vocab: int, n_ctx: int) -> Float[Tensor, "5"]:
     """Return 0 for each behavior near 0, 1 for one near 1, else 0.5: many different matrices are right."""
     cfg = from_matrices(**matrices).cfg
     if [cfg.n_layers, cfg.n_heads, cfg.d_vocab, cfg.n_ctx] != [2, 1, d_vocab, n_ctx]:
