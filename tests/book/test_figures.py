@@ -44,7 +44,7 @@ def drawn(tmp_path, monkeypatch) -> dict[str, str]:
         "rows": plots.rows(
             {"cut": -0.2, "intact": 0.9}, label="right", title="", errors={"intact": 0.1}, accent=["cut"]
         ),
-        "strips": plots.strips(scores, mark=0.3, title=""),
+        "strips": plots.strips(scores, mark=0.3, title="", label="score"),
         "lines": plots.lines(curves, errors={"one layer": curve / 9, "two layers": curve / 9}, mark=1.5, log=True),
         "head graph": plots.head_graph(np.eye(4) + 1.5, kinds={(1, 2): "induction"}, title=""),
     }

@@ -223,25 +223,30 @@ def head_dots(
     return ax
 
 
-def strips(scores: Mapping[str, ArrayLike], *, mark: Number, title: str, label: str = "") -> Axes:
-    """One row a model, {"two layers": [layer, head]}: a strip of cells a layer, in its color; the number of the highest
-    head if it is at least `mark`, without its leading zero. `label`: what the numbers are."""
+def strips(scores: Mapping[str, ArrayLike], *, mark: Number, title: str, label: str) -> Axes:
+    """One row a model, {"two layers": [layer, head]}: a strip of cells a layer, in its color. At its end is the score of
+    the best head, whose cell is framed if it has at least `mark`. `label`: what the shades and the numbers are."""
     models = {name: np.atleast_2d(np.asarray(values, dtype=float)) for name, values in scores.items()}
     depth, top = max(map(len, models.values())), max(values.max() for values in models.values())
     ax = _axes(title, 0.42 * len(models) + 0.6)
     for row, values in enumerate(models.values()):
+        best = np.unravel_index(values.argmax(), values.shape)
+        reached = values[best] >= mark
         for (layer, head), value in np.ndenumerate(values):
             width = 1 / values.shape[1]
             at = (1.06 * layer + head * width, row - 0.34)
             ax.add_patch(Rectangle(at, width, 0.68, fc="band", ec="page"))
-            shade = 0.75 * float(np.clip(value / top, 0, 1))
-            ax.add_patch(Rectangle(at, width, 0.68, fc=COLOR_OF_LAYER[layer], alpha=shade))
-            if value == values[layer].max() >= mark:
-                number = f"{value:.2f}".removeprefix("0")
-                ax.text(at[0] + width / 2, row, number, ha="center", va="center", weight="bold")
-    ax.set(xlim=(0, 1.06 * depth - 0.06), ylim=(len(models) - 0.5, -0.5), xlabel=label)
-    ax.set_xticks([1.06 * layer + 0.5 for layer in range(depth)], LAYERS[:depth])
+            ax.add_patch(Rectangle(at, width, 0.68, fc=COLOR_OF_LAYER[layer], alpha=float(np.clip(value / top, 0, 1))))
+            if reached and (layer, head) == best:
+                ax.add_patch(Rectangle(at, width, 0.68, fc="none", ec="frame", lw=1.4, zorder=3))
+        ends = {"ha": "center", "va": "center", "weight": "bold" if reached else "normal"}
+        ax.text(1.06 * depth + 0.16, row, f"{values[best]:.2f}", color="ink" if reached else "soft", **ends)
+    ax.set(xlim=(0, 1.06 * depth + 0.36), ylim=(len(models) - 0.5, -0.5))
+    ax.set_xlabel(f"each cell is a head; its shade is its {label}", loc="left")
+    ax.set_xticks([1.06 * layer + 0.5 for layer in range(depth)] + [1.06 * depth + 0.16], [*LAYERS[:depth], "best head"])
     ax.tick_params(length=0, labeltop=True, labelbottom=False)
+    for tick, color in zip(ax.xaxis.get_major_ticks(), COLOR_OF_LAYER[:depth]):
+        tick.label2.set_color(WORD_OF.get(color, color))
     _name_rows([*models], range(len(models)), (), ax)
     ax.spines["bottom"].set_visible(False)
     return ax
