@@ -28,7 +28,7 @@ def melody(melodies: Melodies, row: int, title: str) -> None:
     ax.annotate("", (again + length / 2, KEYS), (first + length / 2, KEYS), arrowprops=arrow)
     words = {"ha": "center", "color": "second", "weight": "bold"}
     ax.text((again + first + length) / 2, KEYS + 14, f"these {length} notes again", **words)
-    ax.set(xlabel="note", ylabel="key", xlim=(-1, len(notes)), ylim=(0, KEYS + 20))
+    ax.set(xlabel="note", ylabel="key", xlim=(-1, len(notes) + 1), ylim=(0, KEYS + 20))
     finding(title, ax)
 
 
