@@ -12,7 +12,7 @@ from transformer_circuits.circuits import matches
 from transformer_circuits.measures import attention
 from transformer_circuits.measures.repeats import after_earlier, last_target, repeated_random_tokens
 from transformer_circuits.measures.weights import match_positivity, positivity
-from transformer_circuits.models.view import View
+from transformer_circuits.models.view import View, without_heads
 
 REPEATED = repeated_random_tokens(20, 30, rows=11, shortest=4)  # more rows than run together
 MODELS = [
@@ -55,6 +55,8 @@ def test_what_a_head_reads_in_parts_gives_the_scores_of_hooks_that_remove(model,
     for sides in ("", "k", "q", "kq"):
         hooks = [(f"blocks.1.attn.{side}.hook_in", lambda x, hook: x - wrote) for side in sides]
         pattern = View(model).patterns(tokens, hooks)[1]
+        gone = without_heads([(0, writer)], [z.mean(dim=(0, 1))])
+        same(View(model).patterns(tokens, [View(model).only_in(side, 1, tokens, gone) for side in sides])[1], pattern)
         mask = torch.ones(len(parts.queries), len(parts.keys))
         mask[1 + writer] = float("q" not in sides)
         mask[:, 1 + writer] *= float("k" not in sides)

@@ -139,8 +139,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise WeightsError(f"{folder} has no {MANIFEST}; export a model into it, or fetch it again")
     try:
         manifest = json.loads(path.read_bytes())
-        ModelConfig(**manifest["config"])
-        _ = manifest["shards"]
+        settings = dataclasses.asdict(ModelConfig(**manifest["config"]))
+        # A part that is missing is not guessed: the default of a setting may be another model's.
+        _ = manifest["name"], dict(manifest["training"]), [manifest["config"][name] for name in settings]
+        _ = [(shard["file"], shard["sha256"]) for shard in manifest["shards"]]
         return manifest
     except (ValueError, KeyError, TypeError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else reason(error)
