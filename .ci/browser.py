@@ -19,14 +19,9 @@ def succeeds(*command: str) -> bool:
         return False
 
 
-def driver_starts() -> bool:
-    """Return whether Playwright runs at all: its Node.js needs libatomic, which a minimal Debian lacks."""
-    return succeeds(*PLAYWRIGHT, "--version")
-
-
 def find() -> str | None:
     """Return a browser that starts, and that Playwright can drive; None if there is none."""
-    if not driver_starts():
+    if not succeeds(*PLAYWRIGHT, "--version"):  # its Node.js needs libatomic, which a minimal Debian lacks
         return None
     for program in filter(None, map(shutil.which, PROGRAMS)):
         if succeeds(program, "--version"):  # Ubuntu's chromium-browser may only say how to get one
@@ -39,25 +34,16 @@ def find() -> str | None:
 def install() -> None:
     """Install a browser, Playwright's or else Debian's, as far as one is to be had."""
     print("There is no Chrome or Chromium that the tests of the pages can use: getting one.", flush=True)
-    if not driver_starts():
-        install_packages("libatomic1")
-    if not find():
-        succeeds(*PLAYWRIGHT, "install", "chromium")
-    if not find():  # it lacks libraries of the system
-        succeeds(*as_root(), *PLAYWRIGHT, "install-deps", "chromium")
-    if not find():
-        install_packages("chromium", "fonts-dejavu-core")
-
-
-def install_packages(*names: str) -> None:
-    succeeds(*as_root(), "apt-get", "update", "-qq")
-    succeeds(*as_root(), "apt-get", "install", "-y", "-qq", "--no-install-recommends", *names)
-
-
-def as_root() -> list[str]:
+    as_root = ["sudo"] if sys.stdin.isatty() else ["sudo", "-n"]  # without a terminal nobody can type a password
     if os.getuid() == 0:
-        return []
-    return ["sudo"] if sys.stdin.isatty() else ["sudo", "-n"]  # without a terminal nobody can type a password
+        as_root = []
+    apt = [*as_root, "apt-get", "-y", "-qq", "--no-install-recommends"]
+    succeeds(*PLAYWRIGHT, "install", "chromium")
+    if not find():  # it lacks libraries of the system
+        succeeds(*as_root, *PLAYWRIGHT, "install-deps", "chromium")
+    if not find():
+        succeeds(*apt, "update")
+        succeeds(*apt, "install", "chromium", "libatomic1", "fonts-dejavu-core")
 
 
 if __name__ == "__main__":
