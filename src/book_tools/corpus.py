@@ -92,11 +92,6 @@ def load_sources(table: str = "sources") -> list[dict]:
     return [known.get(entry["name"], {}) | entry for entry in entries]
 
 
-def has_digest(path: Path, digest: str) -> bool:
-    """Return whether there is a file with this SHA-256."""
-    return path.is_file() and sha256(path.read_bytes()) == digest
-
-
 def read_github(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
     """Return the files of a GitHub repository at one commit, fetched one by one. RuntimeError: not that file."""
     name, folder = source["name"], cache / source["name"]
@@ -105,10 +100,10 @@ def read_github(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
     base = f"https://raw.githubusercontent.com/{source['repository']}/{source['commit']}/"
     for path, digest in tqdm(digests.items(), desc=name, unit="file"):
         kept = folder / digest
-        if not has_digest(kept, digest):
+        if not kept.is_file():
             folder.mkdir(parents=True, exist_ok=True)
             torch.hub.download_url_to_file(base + quote(path), str(kept), digest, progress=False)
-        yield path, kept.read_bytes()
+        yield path, verified(kept, digest)
 
 
 def fetch_package(source: dict, archive: Path) -> None:
@@ -134,8 +129,9 @@ def read_package(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
     """Return the files of a source package at one version, by their paths below its top folder. The archive is read,
     never built or run."""
     archive = cache / source["archive"]
-    if not has_digest(archive, source["sha256"]):
+    if not archive.is_file():
         fetch_package(source, archive)
+    verified(archive, source["sha256"])
     with tarfile.open(archive) as tar:
         for member in filter(tarfile.TarInfo.isfile, tar):
             yield member.name.partition("/")[2], tar.extractfile(member).read()
