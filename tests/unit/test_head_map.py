@@ -8,7 +8,6 @@ from transformer_circuits.circuits import head_map, survey
 from transformer_circuits.measures.ablation import WORKS, AblationEffects, ablate_heads, effects
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import from_matrices, wrap
-from transformer_circuits.models.view import View
 from workbooks.solutions import induction_by_hand
 
 
@@ -64,17 +63,3 @@ def test_an_induction_circuit_that_was_built_by_hand_gets_its_names():
     assert {"induction", "copying"} <= set(found["names"]["1.0"])
     idle = head_map.head_map(model, survey.text(model), AblationEffects(torch.zeros(2, 1), torch.zeros(2, 1)))
     assert idle["names"].tolist() == [[], []], "only working heads have names"
-
-
-@torch.no_grad()
-def test_attention_to_earlier_occurrences_is_what_a_slow_loop_finds():
-    torch.manual_seed(1)
-    model = wrap(Transformer(ModelConfig(2, 24, 3, 8, 12, 16)))
-    rows = torch.randint(1, 12, (5, 16))
-    rows[:, 0] = 0
-    patterns, same = View(model).patterns(rows), []
-    for n, row in enumerate(rows.tolist()):
-        for dest in range(16):  # only destinations whose token has occurred before count
-            if earlier := [src for src in range(dest) if row[src] == row[dest]]:
-                same.append(patterns[:, n, :, dest][..., earlier].sum(dim=-1))
-    torch.testing.assert_close(head_map.duplicate_token_scores(model, rows), torch.stack(same).mean(dim=0))

@@ -15,7 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.circuits import heads, survey
-from transformer_circuits.circuits.heads import Model, head_name
+from transformer_circuits.circuits.heads import head_name
 from transformer_circuits.data import held_out_documents, load_tokenizer
 from transformer_circuits.measures import ablation, attention, weights
 from transformer_circuits.measures.cache import cached
@@ -49,25 +49,13 @@ def windows_of(model: TransformerBridge) -> Int[Tensor, "row pos"]:
 
 
 def rises(model: TransformerBridge, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head row pos-1"]:
-    """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these windows,
-    at least two."""
-    if len(windows) < 2:
-        raise ValueError(f"there must be at least 2 windows, got {len(windows)}; a head's mean is taken over windows")
+    """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these
+    windows."""
 
     def measure() -> list[Tensor]:
         return [ablation.ablate_heads(model, windows)]
 
     return cached(model, measure, windows)[0].cpu()
-
-
-def duplicate_token_scores(model: Model, text: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
-    """Return the mean attention to earlier occurrences of the current token, where there are any."""
-    found, recurring = [], 0
-    for rows in text.split(BATCH):
-        same = torch.tril(rows[:, :, None] == rows[:, None, :], -1)
-        found.append(View.of(model).pattern_scores(rows, lambda A: (A * same[:, None]).sum(dim=(0, 2, 3))))
-        recurring += int(same.any(dim=-1).sum())
-    return torch.stack(found).sum(dim=0) / max(1, recurring)
 
 
 def successors(model: TransformerBridge) -> list[tuple[int, int, list[int]]]:
@@ -92,23 +80,19 @@ def _succeeds(view: View, E: Tensor, U: Tensor) -> Float[Tensor, "layer head"]:
     return torch.stack(hits).float().mean(dim=0) if hits else torch.full(OV.A.shape[:-2], torch.nan)
 
 
-def _written(
-    view: View, text: Int[Tensor, "row pos"], U: Float[Tensor, "d_model d_vocab"]
-) -> tuple[Float[Tensor, "layer head"], list[list[int]]]:
-    """Return the fraction of the variance of each head's z that is between windows, and the five tokens that the head
-    raises most often above all others. `U`: the unembedding, centered."""
+def _raised(view: View, text: Int[Tensor, "row pos"], U: Float[Tensor, "d_model d_vocab"]) -> list[list[int]]:
+    """Return the five tokens that each head raises most often above all others. `U`: the unembedding, centered."""
     names = [get_act_name("z", layer) for layer in range(view.cfg.n_layers)]
     runs = [view.activations(rows, names, read=single) for rows in text.split(BATCH)]
-    between, raised = [], []
+    raised = []
     for name, W_O in zip(names, view.OV.B):
         z = torch.cat([run[name] for run in runs])
         z = z - z.mean(dim=(0, 1))
-        between.append(z.mean(dim=1).square().mean(dim=(0, 2)) / z.square().mean(dim=(0, 1, 3)))
         some = z.flatten(0, 1)[:: max(1, z[..., 0, 0].numel() // SAMPLE)].transpose(0, 1)  # [head, some, d_head]
         for mine, O in zip(some, W_O):
             tokens, times = (mine @ O @ U).argmax(dim=-1).unique(return_counts=True)
             raised.append(tokens[times.argsort(descending=True, stable=True)[:5]].tolist())
-    return torch.stack(between), raised
+    return raised
 
 
 def _names(found: pd.DataFrame, threshold: float) -> list[list[str]]:
@@ -116,12 +100,10 @@ def _names(found: pd.DataFrame, threshold: float) -> list[list[str]]:
     holds = {
         "previous": found["previous"] >= attention.PREVIOUS_TOKEN_HEAD,
         "current": found["current"] >= attention.CURRENT_TOKEN_HEAD,
-        "duplicate": found["same"] >= attention.DUPLICATE_TOKEN_HEAD,
         "induction": found["induction"] >= attention.INDUCTION_HEAD,
         "copying": found["positivity"] > threshold,
         "negative": found["positivity"] < -threshold,
         "successor": found["successor"] >= attention.SUCCESSOR_HEAD,
-        "text kind": found["by window"] >= attention.TEXT_KIND_HEAD,
     }
     named = pd.DataFrame(holds) & found[["works"]].to_numpy()
     return [list(row.index[row]) for _, row in named.iterrows()]
@@ -133,12 +115,12 @@ def head_map(
     ablated: ablation.AblationEffects | None = None,
     induction: Float[Tensor, "layer head"] | None = None,
 ) -> pd.DataFrame:
-    """Return a row for each head, named as in "1.2": cost, error, works; the mean attention to the current,
-    the previous, and the same token; induction, by window, positivity, successor, raises (token ids), names.
+    """Return a row for each head, named as in "1.2": cost, error, works; the mean attention to the current and to
+    the previous token; induction, positivity, successor, raises (token ids), names.
 
     `windows`: `windows_of(model)` if None. `ablated`: the effect of removing each head (`recorded_effects`); measured
     on the first TOKENS tokens of ROWS windows if None. `induction`: their induction scores, measured if None. Raises
-    WeightsError for models that `survey.check` does not accept, ValueError for fewer than two windows.
+    WeightsError for models that `survey.check` does not accept.
     """
     survey.check(model)
     view = View(model)
@@ -149,13 +131,11 @@ def head_map(
     columns = {"cost": ablated.cost, "error": ablated.error, "works": ablated.working}
     columns["current"] = heads.mean_score(view, text, attention.current_token_score)
     columns["previous"] = heads.previous_token_scores(view, text)
-    columns["same"] = duplicate_token_scores(view, text)
     columns["induction"] = heads.measured_induction(model).mean if induction is None else induction
     E, U = weights.centered(view.W_E, view.W_U)
-    columns["by window"], raised = _written(view, text, U)
     columns["positivity"], threshold = weights.copying(view)
     columns["successor"] = _succeeds(view, E, U)
     index = [head_name(head) for head in itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads))]
     found = pd.DataFrame({name: column.flatten().cpu() for name, column in columns.items()}, index)
-    found["raises"], found["names"] = raised, _names(found, threshold)
+    found["raises"], found["names"] = _raised(view, text, U), _names(found, threshold)
     return found

@@ -76,8 +76,6 @@ WHAT_THAT_DOES = {  # to the paper's formulas
     "Positions in the residual stream": "$W_{pos}$ reaches values and logits too, and heads can move it.",
     "Positions of type": "scores depend on the distance, and the QK circuit below leaves it out.",
     "Windows": "some layers attend only to the last tokens. What is farther back counts in the QK circuit and in no score.",
-    "Soft-capped scores": "the QK circuit gives their order, not their size.",
-    "Soft-capped logits": "the OV circuit gives what a head adds before the cap, which keeps their order.",
     "Grouped-query attention": "heads share keys and values, so their circuits are not independent.",
     "Smeared keys": "a key contains the previous token's key, which the QK circuit below leaves out.",
     "Biases": "circuits leave out the biases of queries, keys, values, and outputs.",
@@ -98,8 +96,6 @@ def differences(model: TransformerBridge) -> list[str]:
         "Positions in the residual stream": positions == "standard",
         "Positions of type": positions not in ("standard", "shortformer"),
         "Windows": window,
-        "Soft-capped scores": getattr(config, "attn_logit_softcapping", None),
-        "Soft-capped logits": getattr(config, "final_logit_softcapping", None),
         "Grouped-query attention": shared and shared != cfg.n_heads,
         "Smeared keys": getattr(config, "smeared_keys", False),
         "Biases": any("att" in name and name.endswith("bias") and bool(x.any()) for name, x in named),
@@ -148,14 +144,6 @@ class Attending(NamedTuple):
     chance: dict[str, float]  # both scores of attention that is spread evenly
 
 
-def recorded_effects(name: str) -> ablation.AblationEffects | None:
-    """Return what our trainer recorded of the removal of each head; None for any other model."""
-    try:
-        return ablation.recorded_effects(name)
-    except WeightsError:
-        return None
-
-
 def attending(
     model: Model, windows: Int[Tensor, "row pos"], effects: ablation.AblationEffects | None = None
 ) -> Attending:
@@ -197,7 +185,7 @@ def composing(model: Model, seen: Attending) -> Composing | None:
 
 
 def answers(
-    seen: Attending, copying: tuple[Float[Tensor, "layer head"], float], read: Composing | None = None
+    seen: Attending, copying: tuple[Float[Tensor, "layer head"], float], read: Composing | None
 ) -> list[tuple[str, int | str, int | str]]:
     """Return the chapter's table, a row for each question: question, answer, chance. `copying`: `weights.copying`."""
     scores, chance, (positivity, threshold) = seen.induction.mean, seen.chance, copying

@@ -34,11 +34,14 @@ def effects(costs: Float[Tensor, "layer head window"]) -> AblationEffects:
     return AblationEffects(*estimates.mean(costs.movedim(-1, 0)))
 
 
-def recorded_effects(name: str) -> AblationEffects:
-    """Return the ablation effect of each head, as its trainer measured it. Raises WeightsError if it did not."""
-    recorded = manifest(name)["training"].get("heads")
+def recorded_effects(name: str) -> AblationEffects | None:
+    """Return the ablation effect of each head, as our trainer measured it; None for any other model."""
+    try:
+        recorded = manifest(name)["training"].get("heads")
+    except WeightsError:
+        return None
     if recorded is None:
-        raise WeightsError(f"{name!r} came without the ablation effects of its heads; measure them with `ablate_heads`")
+        return None
     return AblationEffects(torch.tensor(recorded["cost"]), torch.tensor(recorded["error"]))
 
 

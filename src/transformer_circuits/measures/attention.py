@@ -11,9 +11,7 @@ POSITIONAL_HEAD = 0.5  # mean attention to the current and the previous token to
 PATTERN_WINDOWS = 16
 INDUCTION_HEAD = 0.3  # induction score; uniform attention gives about 0.3% at 512 tokens, a perfect head 1
 CURRENT_TOKEN_HEAD = 0.4  # mean attention to the current token; uniform: about 1%
-DUPLICATE_TOKEN_HEAD = 0.2  # mean attention to earlier occurrences of the current token, where there are any
 SUCCESSOR_HEAD = 0.5  # fraction of digits, letters, and number words whose successor a head's OV circuit raises most
-TEXT_KIND_HEAD = 0.25  # fraction of the variance of a head's z that is between windows; 1% if positions are shuffled
 ATTENTION_SINK = 0.95  # mean attention to the start token: the head moves almost nothing
 RECENT_TOKENS_HEAD = 0.5  # mean attention to the five tokens before the current one; uniform: 5%
 # Attention p to its target at which a head's softmax is open or saturated (claim T15): its slope p (1 - p) is at least
