@@ -1,15 +1,12 @@
-"""Melodies: that they are drawn by their rules, that the ideal observer is ideal, and how they look and sound."""
+"""Melodies: that they are drawn by their rules, that the ideal observer is ideal."""
 
 import hashlib
-import io
 import itertools
 import math
-import wave
 
 import numpy as np
 import pytest
 
-from transformer_circuits.figures.piano_roll import RATE, Sound
 from transformer_circuits.training import melodies
 from transformer_circuits.training.melodies import draw, ideal_losses, steps
 
@@ -56,12 +53,3 @@ def test_no_model_can_beat_the_ideal_loss_which_is_summed_over_all_that_may_have
     for row, loss in zip(notes, ideal_losses(notes).sum(axis=1)):
         expected = sum(chance(row, 1, 0, 0, d) for d in (-1, 1)) / 2 / 88
         assert loss == pytest.approx(-math.log(expected), abs=1e-9)
-
-
-def test_a_melody_sounds_the_notes_that_were_played():
-    sound = Sound([49, 61], 'an "octave"')
-    with wave.open(io.BytesIO(sound.data)) as file:
-        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16)
-    for note, pitch in zip(np.split(samples, 2), [440, 880]):
-        spectrum = np.abs(np.fft.rfft(note))
-        assert abs(np.fft.rfftfreq(len(note), 1 / RATE)[spectrum.argmax()] - pitch) <= RATE / len(note)

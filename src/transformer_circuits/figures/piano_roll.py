@@ -1,16 +1,10 @@
-"""A melody as a picture and as a sound, for the chapter on sequences that are not text."""
-
-import html
-from collections.abc import Sequence
+"""A melody as a picture, for the chapter on sequences that are not text."""
 
 import matplotlib.pyplot as plt
 import numpy as np
-from IPython.display import Audio
 
 from transformer_circuits.figures.plots import OTHERS, finding
 from transformer_circuits.training.melodies import KEYS, Melodies
-
-SECONDS, RATE = 0.15, 11_025  # of a note, and numbers per second
 
 
 def melody(melodies: Melodies, row: int, title: str) -> None:
@@ -30,21 +24,3 @@ def melody(melodies: Melodies, row: int, title: str) -> None:
     ax.text((again + first + length) / 2, KEYS + 14, f"these {length} notes again", **words)
     ax.set(xlabel="note", ylabel="key", xlim=(-1, len(notes) + 1), ylim=(0, KEYS + 20))
     finding(title, ax)
-
-
-class Sound(Audio):
-    """Notes as a player in a notebook, with nothing to fetch: pure tones. `label` says what is heard."""
-
-    def __init__(self, notes: Sequence[int] | np.ndarray, label: str) -> None:
-        time = np.arange(int(SECONDS * RATE)) / RATE
-        fade = np.minimum(1, np.minimum(time, time[-1] - time) / 0.01) * np.exp(-4 * time / SECONDS)
-        pitch = 440 * 2 ** ((np.asarray(notes)[:, None] - 49) / 12)  # key 49 is 440 Hz
-        super().__init__((np.sin(2 * np.pi * pitch * time) * fade).ravel(), rate=RATE)
-        self.label = label
-
-    def _repr_html_(self) -> str:
-        start = f'<audio aria-label="{html.escape(self.label)}" style="max-width: 100%"'
-        return super()._repr_html_().replace("<audio", start, 1)
-
-    def __repr__(self) -> str:
-        return f"sound: {self.label}"
