@@ -2,9 +2,8 @@
 
 from safetensors.torch import save_file
 
-from transformer_circuits.circuits.in_context import SHIPPED, key
 from transformer_circuits.data import held_out_windows
-from transformer_circuits.measures.prediction import IN_CONTEXT_WINDOWS, in_context_score
+from transformer_circuits.measures.prediction import IN_CONTEXT_WINDOWS, SHIPPED, in_context_score, key
 from transformer_circuits.models import load_model
 from transformer_circuits.models.view import View
 from transformer_circuits.paths import data_file

@@ -1,5 +1,8 @@
-"""P1 to P3, T1, T2, W9: logits, scores, and readings of the stream as sums over paths; frozen patterns."""
+"""P1 to P3, T1, T2, T11, T12, W9: logits, scores, and readings of the stream as sums over paths; frozen patterns; orders
+without listing paths, and what a constant does in keys and in queries.
+"""
 
+import dataclasses
 import math
 
 import pytest
@@ -7,6 +10,7 @@ import torch
 from random_models import BROKEN, EXACT, PLAIN_CASES, cases, differs, identity, path_sum, random, same
 
 from transformer_circuits.circuits.heads import freeze, relative_error
+from workbooks import solutions
 
 
 @identity(cases())
@@ -81,3 +85,25 @@ def test_p3_fails_with_free_patterns_or_one_free_layer(case):
     hooks = freeze(case.cache)
     assert mixing_error(case, []) > BROKEN
     assert mixing_error(case, hooks[1:]) > BROKEN
+
+
+def nats(logits, targets):
+    return -logits.log_softmax(dim=-1).gather(-1, targets[..., None])[..., 0].mean(dim=-1)
+
+
+@identity(cases().filter(lambda case: case.tokens.shape[1] > 1))
+def test_t11_the_papers_algorithm_is_the_path_sum_at_every_order(case):
+    shorter, targets = dataclasses.replace(case, tokens=case.tokens[:, :-1]), case.tokens[:, 1:]
+    for order, loss in enumerate(solutions.losses_by_order(case.model, case.tokens)):
+        assert abs(loss - nats(path_sum(shorter, lambda path: len(path) <= order), targets)) < EXACT
+    assert order == case.model.cfg.n_layers and abs(loss - nats(shorter.logits, targets)) < EXACT
+
+
+@pytest.mark.parametrize("case", [case for case in PLAIN_CASES if case.model.cfg.n_layers == 2])
+def test_t12_a_constant_in_all_keys_changes_nothing_but_in_queries_it_does(case):
+    """So that leaving an output out of the keys and replacing it by its mean are the same; for queries they are not."""
+    constant = random(case.model.cfg.d_model)
+    for side, least, most in (("k", 0.0, EXACT), ("q", BROKEN, 100.0)):
+        hook = (f"blocks.1.attn.{side}.hook_in", lambda x, hook: x + constant)
+        error = relative_error(case.model.run_with_hooks(case.tokens, fwd_hooks=[hook]), case.logits)
+        assert least <= error < most

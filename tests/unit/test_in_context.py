@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from transformer_circuits.circuits.in_context import in_context_scores
 from transformer_circuits.data import held_out_windows
-from transformer_circuits.measures.prediction import IN_CONTEXT_WINDOWS, in_context_places
+from transformer_circuits.measures.prediction import IN_CONTEXT_WINDOWS, in_context_places, in_context_scores
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import wrap
