@@ -25,7 +25,7 @@ from transformer_circuits.measures import ablation, attention, estimates, repeat
 from transformer_circuits.models import load_model, reading
 from transformer_circuits.models.view import BATCH, View, without_heads
 from transformer_circuits.paths import DATA
-from transformer_circuits.real import public_records
+from transformer_circuits.real import real_models
 
 RECORD = DATA / "matches.json"
 SEARCH_WINDOWS, FIT_WINDOWS, TEST_WINDOWS = 4, 8, 24
@@ -294,7 +294,7 @@ def measure(name: str) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def measure_lengths(names: Sequence[str] = ("attn-only-2l", *public_records.LABELS)) -> dict[str, Any]:
+def measure_lengths(names: Sequence[str] = ("attn-only-2l", *real_models.LABELS)) -> dict[str, Any]:
     """Claim T17 beside W7: of each model's strongest induction head, the attention to what followed at the one earlier
     place where the last one, two, or three of 64 random tokens occur too."""
     found = {}

@@ -2,7 +2,7 @@
 
     python -m book_tools.public [smollm2-135m ...]
 
-`transformer_circuits.real.public_records` says what the files in data/public have, and reads them.
+`transformer_circuits.real.real_models` says what the files in data/public have, and reads them.
 """
 
 import datetime
@@ -24,7 +24,7 @@ from transformer_circuits.models import load_model, public
 from transformer_circuits.models.shards import WeightsError, write_atomically
 from transformer_circuits.models.view import View
 from transformer_circuits.paths import data_file
-from transformer_circuits.real import public_records, real_models
+from transformer_circuits.real import real_models
 
 OURS = "attn-only-2l"
 CONTROL_WINDOWS = 16
@@ -59,7 +59,7 @@ def write(name: str, folder: Path) -> None:
     """Measure a public model, or CONTROL, and write its files."""
     made: dict[str, Any] = {"date": f"{datetime.date.today()}"}
     records = []
-    if name == public_records.CONTROL:
+    if name == real_models.CONTROL:
         numbers, arrays = control()
         made["model"] = OURS
     else:
@@ -74,12 +74,12 @@ def write(name: str, folder: Path) -> None:
     write_atomically(folder / f"{name}.safetensors", save(half, metadata))
     if records:
         measured = f"{', '.join(made['packages'])}, in four bits, {made['date']}"
-        ledger.save_elsewhere(folder / f"{name}.yml", public_records.LABELS[name], measured, records)
+        ledger.save_elsewhere(folder / f"{name}.yml", real_models.LABELS[name], measured, records)
 
 
 def main(names: list[str]) -> None:
     try:
-        for name in names or [public_records.CONTROL, *public_records.LABELS]:
+        for name in names or [real_models.CONTROL, *real_models.LABELS]:
             write(name, data_file(ledger.PUBLIC))
     except WeightsError as error:
         sys.exit(str(error))

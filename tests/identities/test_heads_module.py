@@ -80,7 +80,6 @@ def test_scores_of_a_model_are_those_of_its_patterns(case):
     expected = torch.stack([attention.induction_score(layer, REPEATED) for layer in pattern])
     same(heads.induction_scores(case.model, REPEATED), expected)
     same(heads.previous_token_scores(case.model, tokens), attention.previous_token_score(pattern).mean(1))
-    same(heads.start_token_scores(case.model, tokens), attention.start_token_score(pattern).mean(1))
 
 
 def test_scores_are_measured_anew_for_other_weights_hooks_or_start_tokens(case, tmp_path, monkeypatch):

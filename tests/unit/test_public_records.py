@@ -4,7 +4,7 @@ import pytest
 
 from transformer_circuits.claims import judge
 from transformer_circuits.models import load_model, public
-from transformer_circuits.real import public_records, real_models
+from transformer_circuits.real import real_models
 
 # What version 1 of the measurement gives for a small model
 VERSION, SMALL = 1, "small-2l"
@@ -24,15 +24,15 @@ def test_a_measurement_that_changes_gets_another_version():
 
 
 def test_a_record_of_another_version_is_refused(monkeypatch):
-    public_records.load(public_records.CONTROL)
+    real_models.load(real_models.CONTROL)
     monkeypatch.setattr(real_models, "VERSION", real_models.VERSION + 1)
     with pytest.raises(ValueError, match="was measured by version 1, not 2: run `make public`"):
-        public_records.load(public_records.CONTROL)
+        real_models.load(real_models.CONTROL)
 
 
-@pytest.mark.parametrize("name", public_records.LABELS)
+@pytest.mark.parametrize("name", real_models.LABELS)
 def test_the_records_say_what_was_measured_and_are_judged_by_the_present_criteria(name):
-    recorded = public_records.load(name)
+    recorded = real_models.load(name)
     made = recorded.made
     assert made["sha256"] == public.MODELS[name].sha256 and made["packages"] == [*public.MODELS[name].wheels]
     assert made["date"] and recorded.records

@@ -84,11 +84,6 @@ def previous_token_scores(model: Model, windows: Int[Tensor, "row pos"]) -> Floa
     return mean_score(model, windows, attention.previous_token_score)
 
 
-def start_token_scores(model: Model, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:
-    """Return the mean attention of every head to the start token; from ATTENTION_SINK on it rests."""
-    return mean_score(model, windows, attention.start_token_score)
-
-
 def mean_score(
     model: Model, windows: Int[Tensor, "row pos"], score: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "layer head"]:

@@ -1,14 +1,20 @@
 """What chapter 18 measures on public models, claim by claim: T8, T6, T7, W3, E1, T10, and what W7 compares.
 
 Each takes any model that `survey.check` accepts. `measure` returns numbers, arrays, and verdicts by the ledger's
-criteria; `public_records` stores them. Every head counts as working, since the costs of single heads are not measured.
+criteria. Every head counts as working, since the costs of single heads are not measured.
+
+`make public` writes them into data/public: of a model NAME.yml with the verdicts, and NAME.safetensors with scores of
+all heads and, as metadata, the other numbers, the version of the measurement, and how it was made. CONTROL is what as
+many bits change in the book's own model.
 """
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
+from safetensors import safe_open
 from torch import Tensor
 from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
@@ -17,11 +23,14 @@ from transformer_lens.utilities import get_act_name
 from transformer_circuits.circuits import heads, survey
 from transformer_circuits.circuits.heads import head_name
 from transformer_circuits.circuits.removal import Estimate, groups_of_others, previous_token_heads, remove
-from transformer_circuits.claims import Record, judge
+from transformer_circuits.claims import Record, judge, ledger
 from transformer_circuits.measures import attention, estimates, prediction, repeats, weights
 from transformer_circuits.models import reading
 from transformer_circuits.models.view import BATCH, Head, View, single, without_heads
+from transformer_circuits.paths import data_file
 
+LABELS = {"smollm2-135m": "SmolLM2-135M-Instruct", "gemma3-270m": "Gemma-3-270M"}
+CONTROL = "four_bits"
 VERSION = 1  # of the measurement: raise it when numbers change that this module measures (`make public` measures again)
 SELF_MATCHED = 600  # tokens among which a token must match itself best
 FIRST_PLACE = 10  # destinations from which on attention to the start token counts (T6)
@@ -29,7 +38,7 @@ FIRST_PLACE = 10  # destinations from which on attention to the start token coun
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured on one model, now or before (`public_records`)."""
+    """What was measured on one model, now or before (`load`)."""
 
     numbers: dict[str, float] = field(default_factory=dict)  # with standard errors as NAME_error
     arrays: dict[str, Tensor] = field(default_factory=dict)  # [layer, head]
@@ -47,6 +56,20 @@ class Measured:
     def judge(self, id: str, detail: str = "", **values: Any) -> None:
         """Judge a claim about a public model."""
         self.records.append(judge(id, detail=detail, public=True, **values))
+
+
+def load(name: str) -> Measured:
+    """Return the record of a public model, or of CONTROL. Raises ValueError for that of another version of the
+    measurement."""
+    folder = data_file(ledger.PUBLIC)
+    with safe_open(folder / f"{name}.safetensors", "pt") as file:
+        arrays = {key: file.get_tensor(key).float() for key in file.keys()}
+        numbers, made, version = (json.loads(file.metadata()[key]) for key in ("numbers", "made", "version"))
+    if version != VERSION:
+        raise ValueError(f"{name!r} was measured by version {version}, not {VERSION}: run `make public`")
+    verdicts = folder / f"{name}.yml"
+    records = ledger.load_elsewhere(verdicts).records if verdicts.is_file() else []
+    return Measured(numbers, arrays, records, made)
 
 
 @torch.no_grad()
@@ -105,7 +128,7 @@ def start_token(
     notes: Measured, view: View, tokens: Int[Tensor, "window pos"], induces: Bool[Tensor, "layer head"]
 ) -> None:
     """Measure how much attention goes to the start token, by itself and weighted by the length of values (T6)."""
-    start = heads.start_token_scores(view, tokens).cpu()
+    start = heads.mean_score(view, tokens, attention.start_token_score).cpu()
     notes.note({"start": start.mean()})
     notes.arrays["start"] = start
     if not induces.any():

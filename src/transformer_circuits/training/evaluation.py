@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from transformer_circuits.circuits import heads
-from transformer_circuits.measures import ablation, prediction, repeats, weights
+from transformer_circuits.measures import ablation, attention, prediction, repeats, weights
 from transformer_circuits.models.architecture import Transformer
 from transformer_circuits.models.bridge import wrap
 from transformer_circuits.models.view import View
@@ -63,7 +63,7 @@ class Evaluation:
             return scores
         few = self.rows[: self.few]
         scores["previous_token"] = heads.previous_token_scores(view, few[:, :-1])
-        scores["rest"] = heads.start_token_scores(view, few[:, :-1])
+        scores["rest"] = heads.mean_score(view, few[:, :-1], attention.start_token_score)
         scores["induction"] = heads.induction_scores(view, self.repeated)
         scores["cost"], scores["cost_error"] = ablation_effects_of(model, self.spread)
         nats, right = view.losses_and_guesses(self.repeated.tokens)
