@@ -14,7 +14,6 @@ from tqdm import tqdm
 from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.attested import FILE, LEVELS, Attested, fingerprint
-from transformer_circuits.circuits.bigrams import token_frequency
 from transformer_circuits.circuits.head_dump import head_dump
 from transformer_circuits.circuits.skip_trigrams import Candidates, Ways, combined, paper_list
 from transformer_circuits.data import BigramCounts, bigram_counts, vocabulary
@@ -98,7 +97,7 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, required=True, help="folder that `book_tools.corpus` made")
     args = parser.parse_args()
     model, bigrams = load_model(MODEL), bigram_counts()
-    sources = head_dump(model, token_frequency(bigrams), n_sources=N_SOURCES, k=1)["source"]
+    sources = head_dump(model, bigrams.frequency, n_sources=N_SOURCES, k=1)["source"]
     candidates = Candidates.of(model, torch.tensor(sources.to_numpy()).view(model.cfg.n_heads, -1))
     of_paper = torch.cat([combined(triple) for triple in paper_list(vocabulary()).forms], dim=1)
     tokens = np.load(args.corpus / "train.npy", mmap_mode="r")

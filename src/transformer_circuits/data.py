@@ -79,6 +79,12 @@ class BigramCounts:
     following: Int[Tensor, "pair"]  # token ids, ascending within a row
     count: Int[Tensor, "pair"]
 
+    @property
+    def frequency(self) -> Float[Tensor, " d_vocab"]:
+        """The share of each token in the training text, as the first of a pair."""
+        totals = torch.bincount(self.preceding, self.count.double(), minlength=len(self.row_start) - 1)
+        return (totals / totals.sum()).float()
+
     @functools.cached_property
     def preceding(self) -> Int[Tensor, "pair"]:
         """The first token of every pair, beside `following`."""

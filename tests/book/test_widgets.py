@@ -5,7 +5,7 @@ import torch
 from playwright.sync_api import expect
 
 from transformer_circuits.figures import widgets
-from transformer_circuits.figures.tokens import show_token, token_table
+from transformer_circuits.figures.tokens import TokenTable, show_token
 from transformer_circuits.paths import ROOT
 
 TOKENS = ["<|start|>", " the", "</script>", "<td", "&amp;", "$$x$$", "\\(y\\)", "{{z}}", "<!--", '"', "\\", "\u2028"]
@@ -21,7 +21,7 @@ def page(tmp_path, monkeypatch, watched):
     shown = [
         widgets.explore(TOKENS, torch.stack([back, torch.eye(n)]), ["0.1", "1.2"], label='Its "attention" <b>'),
         widgets.explore([" a", " b"], torch.eye(2).repeat(2, 1, 1), ["0.1", "1.2"], label="opens", opens=(1, 0)),
-        token_table([{"token": t} for t in TOKENS]),
+        TokenTable([{"token": t} for t in TOKENS]),
     ]
     script = f"<script>{(ROOT / 'book' / '_static' / 'attend.js').read_text(encoding='utf-8')}</script>"
     body = "\n".join(w._repr_html_() for w in shown)

@@ -14,7 +14,7 @@ from transformer_circuits.models.view import View
 
 VOCAB, CONTEXT = 80, 48
 CHAPTER = defined_in("09_heads_by_hand", "pointer-arithmetic", "k-composition", by_hand=by_hand, torch=torch)
-STREAM = Stream.of(by_hand.content_vectors(random(VOCAB, 20), 16), CONTEXT, pairs=6)
+STREAM = Stream.of(by_hand.content_vectors(random(VOCAB, 20), 16), CONTEXT)
 REPEATED = repeated_random_tokens(VOCAB, CONTEXT, rows=6, shortest=8)
 
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from book_tools.corpus import count_bigrams
 from transformer_circuits import data
-from transformer_circuits.circuits.bigrams import similarly_frequent, token_frequency
+from transformer_circuits.circuits.words import similarly_frequent
 from transformer_circuits.models.tokenizer import first_tokens, narrow
 
 
@@ -50,7 +50,7 @@ def test_compact_counts_are_the_counts(monkeypatch, tmp_path):
     monkeypatch.setattr(data, "data_file", tmp_path.joinpath)
     counts = data.bigram_counts.__wrapped__()
     assert torch.equal(counts.dense(torch.arange(450)), dense.float())
-    torch.testing.assert_close(token_frequency(counts), dense.sum(1) / dense.sum())
+    torch.testing.assert_close(counts.frequency, dense.sum(1) / dense.sum())
 
 
 def test_a_token_is_exchanged_for_one_of_similar_frequency():

@@ -8,13 +8,12 @@ from typing import Any
 import pandas as pd
 
 from book_build.pages import render
-from transformer_circuits.circuits.bigrams import token_frequency
 from transformer_circuits.circuits.head_dump import head_dump
 from transformer_circuits.circuits.words import variants_of, word_of
 from transformer_circuits.data import bigram_counts, vocabulary
 from transformer_circuits.figures.style import themed
 from transformer_circuits.figures.tiles import SIDE, TALL, Tile, tile
-from transformer_circuits.figures.tokens import Table, as_code
+from transformer_circuits.figures.tokens import TokenTable, as_code
 from transformer_circuits.measures.ablation import AblationEffects, recorded_effects
 from transformer_circuits.models import load_model
 from transformer_circuits.models.view import View
@@ -57,7 +56,7 @@ def head_table(rows: pd.DataFrame, names: Sequence[str], akin: Akin) -> str:
         "OV": rows["out_boosts"].str[0],
     }
     box = {"class": "token-table head-dump tex2jax_ignore mathjax_ignore"}
-    return Table(columns, ["source"], markup=["destinations", "out tokens"], **box)._repr_html_()
+    return TokenTable(columns, ["source"], markup=["destinations", "out tokens"], **box)._repr_html_()
 
 
 def example(dump: pd.DataFrame, names: Sequence[str]) -> pd.Series:
@@ -79,7 +78,7 @@ def overview(model: Any, name: str, dump: pd.DataFrame, effects: AblationEffects
 
 def main(out: Path) -> None:
     """Write the index page to `out`, and into the folder beside it the heads' pages."""
-    names, frequency = vocabulary(), token_frequency(bigram_counts())
+    names, frequency = vocabulary(), bigram_counts().frequency
     akin, overviews, dumps = variants_of(names), [], {}
     for name in MODELS:
         model, effects = load_model(name), recorded_effects(name)

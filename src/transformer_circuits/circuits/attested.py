@@ -14,7 +14,6 @@ its probability is below 3 / n with 95% confidence: a wrong one follows fewer th
 """
 
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -53,9 +52,9 @@ def fingerprint(model: TransformerBridge) -> str:
     return sha256(b"".join(W.tobytes() for W in stored))
 
 
-def load(model: TransformerBridge, file: Path | None = None, working: Bool[Tensor, " head"] | None = None) -> Attested:
+def load(model: TransformerBridge, working: Bool[Tensor, " head"] | None = None) -> Attested:
     """Load the counts for this model, without heads that do not work. Raises ValueError for other weights."""
-    file = file or data_file(FILE)
+    file = data_file(FILE)
     with np.load(file) as stored:
         if str(stored["weights_sha256"]) != fingerprint(model):
             raise ValueError(f"{file} was counted for other weights; run `python -m book_tools.attested` with it")

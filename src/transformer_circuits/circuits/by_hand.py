@@ -18,6 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.models.bridge import from_matrices
 
+PAIRS = 8  # of sine and cosine, by which a stream tells positions apart
 LEAK = 1e-3  # the attention that a head may put elsewhere, whatever the tokens are
 
 
@@ -46,10 +47,7 @@ def rotation(rates: Float[Tensor, "pair"], steps: float | int) -> Float[Tensor, 
 
 
 def sharpness(gap: float, n: int) -> float:
-    """The factor at which softmax puts 1 - LEAK on the best of n sources if all others score `gap` less before it.
-    Raises ValueError without a gap."""
-    if gap <= 0:
-        raise ValueError(f"the best source must be above all others, not {-gap:g} below: no sharpness tells them apart")
+    """The factor at which softmax puts 1 - LEAK on the best of n sources if all others score `gap` less before it."""
     return math.log((n - 1) * (1 - LEAK) / LEAK) / gap
 
 
@@ -82,10 +80,9 @@ class Stream:
     beta_logits: float  # of the match of the out block with every token of the vocabulary
 
     @classmethod
-    def of(cls, tokens: Float[Tensor, "d_vocab components"], n_ctx: int, pairs: int = 8) -> Stream:
-        """Raises ValueError if two tokens or two positions coincide."""
-        turn, components = rates(pairs), tokens.shape[1]
-        widths = [components, 2 * pairs, max(components, 2 * pairs), components]
+    def of(cls, tokens: Float[Tensor, "d_vocab components"], n_ctx: int) -> Stream:
+        turn, components = rates(PAIRS), tokens.shape[1]
+        widths = [components, 2 * PAIRS, max(components, 2 * PAIRS), components]
         blocks = torch.eye(sum(widths), dtype=tokens.dtype, device=tokens.device).split(widths, dim=1)
         match = tokens @ tokens.T
         own = match.diagonal().clone()

@@ -30,11 +30,6 @@ def top_k(matrix: FactoredMatrix, k: int, rows: Ids | None = None) -> tuple[Tens
     return torch.cat(values), torch.cat(columns)
 
 
-def entries(matrix: FactoredMatrix, rows: Ids, columns: Ids) -> Float[Tensor, " n"]:
-    """Return the entries at (rows[i], columns[i])."""
-    return (matrix.A[rows] * matrix.B.T[columns]).sum(dim=-1)
-
-
 def ranks(matrix: FactoredMatrix, rows: Ids, columns: Ids) -> Ids:
     """Return how many entries of row rows[i] exceed the one at (rows[i], columns[i]): 0 for the largest."""
     blocks = row_blocks(matrix, rows)

@@ -46,12 +46,12 @@ def largest(matrix: FactoredMatrix) -> Float[Tensor, " left"]:
 
 
 def head_dump(
-    model: TransformerBridge, frequency: Float[Tensor, " d_vocab"], n_sources: int | None = 300, k: int = 10
+    model: TransformerBridge, frequency: Float[Tensor, " d_vocab"], n_sources: int | None, k: int = 10
 ) -> pd.DataFrame:
     """Return a row for each first-layer head and source, best first: score = max QK * max OV * p(source)^0.1.
 
     `frequency`: share of each token in the training text. `n_sources`: rows to keep of each head (None: all). `k`: how
-    many destinations and outs to list. Columns: layer, head, rank (from 1), source, score, destinations,
+    many destinations and outs to list. Columns: head, rank (from 1), source, score, destinations,
     destination_scores, in_row (whether the source is in the top share of the destination's row too), outs, out_boosts
     (lists, largest first). A source that only repels gets a negative score, one that never occurred gets zero.
     """
@@ -73,6 +73,6 @@ def head_dump(
             "outs": outs,
             "out_boosts": boosts,
         }
-        row = {"layer": 0, "head": head, "rank": range(1, len(sources) + 1)}
+        row = {"head": head, "rank": range(1, len(sources) + 1)}
         heads.append(pd.DataFrame(row | {name: values.tolist() for name, values in lists.items()}))
     return pd.concat(heads, ignore_index=True)

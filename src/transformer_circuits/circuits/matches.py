@@ -145,9 +145,10 @@ def path_circuits(model: Any, head: int) -> tuple[Float[Tensor, "query key"], Fl
     return match, norms / (size[:, None] * size * whole) * len(W_Q)
 
 
-def overlaps(model: Any, tokens: Int[Tensor, "row pos"], reach: int = 64) -> Float[Tensor, "query key"]:
+def overlaps(model: Any, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "query key"]:
     """Return, for each path, the sum over o of a(o) b(o + 1): `a` is the mean attention of the query's head to the
     token o back, `b` that of the key's. The direct path has all of it at 0. The start token is left out."""
+    reach = 64  # tokens back
     total = torch.zeros(model.cfg.n_heads, reach + 1)
     for rows in tokens.split(BATCH):
         A = model.run_with_cache(rows, stop_at_layer=1)[1]["pattern", 0]

@@ -33,9 +33,6 @@ OFTEN = 100  # times that a source token occurs in the training text (claims S1,
 LIFTED = 2.0  # times as likely after a destination as anywhere (claim S1)
 # Shuffles behind every value by chance here: the standard error of the rarest of them is a tenth of it.
 SHUFFLES = 100
-PERMUTATIONS = 200  # of labels (claim S8): the standard error of the 99th percentile is below 0.02
-# every third held-out document (claim S6): the standard error of what bugs cost is below 0.2 nats per 1,000 tokens
-NTH_DOCUMENT = 3
 # A destination is in the top share of its source's QK column, or a source in that of its destination's row.
 Axis = Literal["column", "row"]
 Forms = tuple[Sequence[int], ...]  # of source, destination, out: token ids with and without a leading space

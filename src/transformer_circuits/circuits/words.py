@@ -1,10 +1,15 @@
-"""Which tokens are variants of one another: the same word ignoring case, a leading space, or a plural ending.
+"""Which tokens are variants of one another (the same word ignoring case, a leading space, or a plural ending), and
+which are similarly frequent, which is chance for claims S1, S6, and E6.
 
 Paper: "Copying / Primitive In-Context Learning", whose second pattern, [b] ... [a] -> [b'], is about such pairs.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int, Num
+from torch import Tensor
 
 SHORTEST_WITH_PLURAL = 3  # "as" is not a plural of "a", nor "is" of "I"
 
@@ -36,3 +41,15 @@ def variants_of(names: Sequence[str]) -> list[frozenset[int]]:
         for i in more:
             akin[i] |= same
     return [frozenset(others - {i}) for i, others in enumerate(akin)]
+
+
+def similarly_frequent(
+    frequency: Num[Tensor, " d_vocab"], tokens: Int[Tensor, "*shape"], within: int = 50, seed: int = 0
+) -> Int[Tensor, "*shape"]:
+    """Return for each token a random other one, at most `within` ranks of frequency away (twice that at the ends)."""
+    by_rank = frequency.cpu().argsort(descending=True, stable=True)
+    own = by_rank.argsort()[tokens.cpu()]
+    # The window of 2 * within + 1 ranks stays inside the vocabulary.
+    low = (own - within).clamp(0, len(frequency) - 1 - 2 * within)
+    other = low + torch.randint(2 * within, own.shape, generator=torch.Generator().manual_seed(seed))
+    return by_rank[other + (other >= own).long()].to(tokens.device)  # any but the token itself

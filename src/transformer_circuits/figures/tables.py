@@ -13,7 +13,7 @@ MINUS = "\N{MINUS SIGN}"
 SENTENCE = 30  # characters from which on a cell is a sentence, and is not aligned as numbers are
 
 
-class Table:
+class ResultTable:
     """A DataFrame whose numbers have been formatted; what `table` returns."""
 
     def __init__(self, texts: pd.DataFrame) -> None:
@@ -32,7 +32,7 @@ class Table:
         return self.texts.to_string()
 
 
-def table(frame: pd.DataFrame | pd.Series, formats: str | Mapping[str, str] = FORMAT) -> Table:
+def table(frame: pd.DataFrame | pd.Series, formats: str | Mapping[str, str] = FORMAT) -> ResultTable:
     """Return a table to show as the last value of a cell, or with `display`.
 
     `formats`: a format for all numbers that are not whole (".2f", ".1%"), or one for each column, FORMAT for the
@@ -54,4 +54,4 @@ def table(frame: pd.DataFrame | pd.Series, formats: str | Mapping[str, str] = FO
     of_column = dict.fromkeys(frame, formats if isinstance(formats, str) else FORMAT)
     of_column |= {} if isinstance(formats, str) else formats
     columns = {name: [text(value, of_column[name]) for value in frame[name]] for name in frame}
-    return Table(pd.DataFrame(columns, index=frame.index))
+    return ResultTable(pd.DataFrame(columns, index=frame.index))

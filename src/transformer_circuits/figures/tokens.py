@@ -24,7 +24,7 @@ def show_token(token: str) -> str:
     return "".join(f"<U+{ord(c):04X}>" if c in unseen else c for c in token.translate(VISIBLE))
 
 
-class Table:
+class TokenTable:
     """A table for a notebook, from a DataFrame, rows, or columns: HTML, or plain text. Everything appears literally.
 
     Cells contain strings, numbers, or lists of either; NaN is left blank. `tokens`: columns of tokens (default:
@@ -70,9 +70,6 @@ class Table:
 
     def __repr__(self) -> str:
         return self._shown(str, show_token, "  ").to_string(index=False)
-
-
-token_table = Table  # a table of tokens: the last value of a cell
 
 
 @functools.lru_cache(maxsize=1 << 14)  # lists of a head dump repeat each token a hundred times

@@ -13,9 +13,6 @@ from transformer_circuits.models.architecture import BOS
 SHORTEST = 20  # tokens of the shortest segment
 # Independent draws that every reported induction score averages over, and rows of each; error: at most 0.01.
 DRAWS, ROWS = 4, 16
-PARTS_ROWS = 8  # rows of one draw on which scores and logits are split into parts; target: 1% of the whole
-OTHER_ROWS = 4  # rows of each draw of texts other than uniform tokens; target: an error of 0.07 of first guesses
-MATCHES = 400  # rows in which only a few tokens recur; target: an error of attention of 0.02
 
 
 def row_length(n_ctx: int) -> int:
@@ -92,11 +89,10 @@ def repeated_random_tokens(
         weights[start] = 0
     different = int((weights > 0).sum())
     longest = min((n_ctx - 1) // 2, different)
-    lower = "" if shortest is None else "; lower `shortest`"
     shortest = max(1, min(SHORTEST, longest)) if shortest is None else shortest
     if not 0 < shortest <= longest:
-        got = f"got a context of {n_ctx} and {different} tokens to draw from{lower}"
-        raise ValueError(f"two copies of {shortest} different tokens must fit, {got}")
+        got = f"a context of {n_ctx} and {different} tokens to draw from"
+        raise ValueError(f"two copies of {shortest} different tokens must fit, got {got}")
     generator = torch.Generator().manual_seed(seed)
     # Noise alone at first; the copies follow below.
     tokens = torch.multinomial(weights.expand(rows, -1), n_ctx, replacement=True, generator=generator)
@@ -114,14 +110,9 @@ def repeated_random_tokens(
 
 def repeated_text(text: Int[Tensor, "row pos"], shortest: int = SHORTEST, seed: int = 0) -> Repeated:
     """Write a segment of each row of text twice: `shortest` to (pos - 1) / 2 tokens at a random place. What follows
-    moves on, and the end is cut off.
-
-    Raises ValueError if the rows are too short for two copies.
-    """
+    moves on, and the end is cut off."""
     n_ctx = text.shape[1]
     longest = (n_ctx - 1) // 2
-    if longest < shortest:
-        raise ValueError(f"two copies of {shortest} tokens must fit, got rows of {n_ctx}; lower `shortest`")
     generator = torch.Generator().manual_seed(seed)
     rows, places = [], []
     for row in text:

@@ -17,13 +17,11 @@ from transformer_circuits.models.view import Head, View
 
 COPYING_DEVIATIONS = 5  # of random heads; a normal variable exceeds five of them once in three million
 COMPOSES = 2.0  # composition ratio from which a pair of heads composes; 1 is what random matrices give
-KIND_WINDOWS = 16  # held-out windows behind the kinds of heads that T3 names: their attention is known within 0.02
 NEAR_CHANCE = 1.5  # composition ratio below which a pair is near chance (T14): halfway to COMPOSES
 # Distance from a half of a joint component's part: above, it serves one of the two matrices; below, both (claim O7).
 ONE_SIDED, MIXED = 0.4, 0.25
 # Attention to the current token from which, and positivity up to which, a head deletes or may delete (claim O8).
 DELETES, MAY_DELETE = (0.5, -0.5), (0.25, -0.2)
-DELETES_WINDOWS = 4  # of 256 tokens: mean attention to the current token is known within 0.02
 RANDOM_HEADS = 400  # their standard deviation, and so the threshold for a copying head, is known within 4%
 MATCH = 1.0  # units of attention score by which a token's entry for itself exceeds its row (T10): a factor of e
 MOST = 8 / 12  # of the working heads: "most heads copy" (claim E1)
@@ -121,11 +119,9 @@ def white_circuits(OV: FactoredMatrix, QK: FactoredMatrix, W_E: Embedding) -> tu
 
     There W_E^T W_E, with one row of W_E per token, is the identity. What is written to the stream is multiplied by an
     invertible matrix, and what is read by its inverse. The model computes the same, and `composition_ratios` no longer
-    depend on the coordinates in which it is stored. Raises ValueError if the embeddings do not fill the stream.
+    depend on the coordinates in which it is stored. The embeddings must fill the stream.
     """
     values, vectors = torch.linalg.eigh(W_E.double().mT @ W_E.double())
-    if values[0] <= 1e-10 * values[-1]:
-        raise ValueError("the embeddings must fill the residual stream, or no coordinates make them white")
     writes = (vectors / values.sqrt() @ vectors.mT).to(W_E)
     reads = (vectors * values.sqrt() @ vectors.mT).to(W_E)  # symmetric, like its inverse
     return FactoredMatrix(reads @ OV.A, OV.B @ writes), FactoredMatrix(reads @ QK.A, QK.B @ reads)
