@@ -1,7 +1,5 @@
 """What an induction head computes: the sums are exact, and a part of the record is measured again."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -15,13 +13,6 @@ from transformer_circuits.measures import repeats
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import wrap
-
-NAME = "attn-only-2l"
-
-
-@pytest.fixture(scope="module")
-def record():
-    return json.loads(command.RECORD.read_text())
 
 
 def small(n_layers=2, n_ctx=24):
@@ -88,8 +79,8 @@ def test_a_clamped_head_attends_by_the_given_pattern_alone():
     assert clamped.half_right(np.zeros((50, 2))) == clamped.STEPS
 
 
-def test_a_part_of_the_record_is_measured_again(record):
-    model, first = load_model(NAME), record[NAME]["first"]
+def test_a_part_of_the_record_is_measured_again():
+    model, first = load_model("attn-only-2l"), matches.recorded()["attn-only-2l"]["first"]
     draw = heads.measured_draws(model)[0]
     parts = matches.by_content(model, draw.tokens, first["head"])
     n = len(parts.queries)

@@ -58,25 +58,18 @@ def rises(model: TransformerBridge, windows: Int[Tensor, "row pos"]) -> Float[Te
     return cached(model, measure, windows)[0].cpu()
 
 
-def successors(model: TransformerBridge) -> list[tuple[int, int, list[int]]]:
-    """Return (token, its successor, the other tokens of its sequence) for the single tokens of SEQUENCES."""
-    found = []
-    for words, space in itertools.product(SEQUENCES, ("", " ")) if reading.of(model).reads_text else ():
-        ids = [model.tokenizer.encode(space + word, add_special_tokens=False) for word in words.split()]
+def _succeeds(view: View, E: Tensor, U: Tensor) -> Float[Tensor, "layer head"]:
+    """Return for what fraction of the tokens of SEQUENCES each head's OV circuit raises the successor more than any
+    other token of the sequence but the token itself; NaN for a model that has no such tokens."""
+    hits, OV, tokenizer = [], view.OV, view.model.tokenizer
+    for words, space in itertools.product(SEQUENCES, ("", " ")) if reading.of(view.model).reads_text else ():
+        ids = [tokenizer.encode(space + word, add_special_tokens=False) for word in words.split()]
         whole = {i[0] for i in ids if len(i) == 1}
         for one, two in itertools.pairwise(ids):
             if len(one) == len(two) == 1 and len(whole) > 3:
-                found.append((one[0], two[0], sorted(whole - set(one))))
-    return found
-
-
-def _succeeds(view: View, E: Tensor, U: Tensor) -> Float[Tensor, "layer head"]:
-    """Return the fraction of `successors` that each head's OV circuit raises more than any other token of the sequence
-    but the token itself; NaN without such tokens."""
-    hits, OV = [], view.OV
-    for one, two, others in successors(view.model):
-        boost = (E[[one]] @ OV.A @ OV.B @ U[:, others])[..., 0, :]
-        hits.append(boost.argmax(dim=-1) == others.index(two))
+                others = sorted(whole - set(one))
+                boost = (E[one] @ OV.A @ OV.B @ U[:, others])[..., 0, :]
+                hits.append(boost.argmax(dim=-1) == others.index(two[0]))
     return torch.stack(hits).float().mean(dim=0) if hits else torch.full(OV.A.shape[:-2], torch.nan)
 
 
@@ -119,10 +112,8 @@ def head_map(
     the previous token; induction, positivity, successor, raises (token ids), names.
 
     `windows`: `windows_of(model)` if None. `ablated`: the effect of removing each head (`recorded_effects`); measured
-    on the first TOKENS tokens of ROWS windows if None. `induction`: their induction scores, measured if None. Raises
-    WeightsError for models that `survey.check` does not accept.
+    on the first TOKENS tokens of ROWS windows if None. `induction`: their induction scores, measured if None.
     """
-    survey.check(model)
     view = View(model)
     windows = windows_of(model) if windows is None else windows
     text = windows[:, :-1]
