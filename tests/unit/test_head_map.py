@@ -49,7 +49,7 @@ def test_a_head_works_if_its_cost_is_large_enough_and_certain_enough():
 
 
 def test_heads_copy_or_are_negative_beyond_a_threshold_on_either_side():
-    columns = ["previous", "current", "same", "induction", "successor", "by window"]
+    columns = ["previous", "current", "induction", "successor"]
     found = pd.DataFrame(0.0, range(4), columns).assign(works=True, positivity=[0.4, 0.2, -0.2, -0.4])
     assert head_map._names(found, threshold=0.3) == [["copying"], [], [], ["negative"]]
 

@@ -87,7 +87,8 @@ def differences(model: TransformerBridge) -> list[str]:
     cfg, config, block = model.cfg, _config(model), model.blocks[0]
     named = model.original_model.named_parameters()
     positions, shared = cfg.positional_embedding_type, getattr(cfg, "n_key_value_heads", None)
-    window = window_of_layers(model)
+    window = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
+    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None) or ["local"]
     has = {
         "Normalization": cfg.normalization_type,
         "Normalization after attention": hasattr(block, "ln1_post"),
@@ -95,21 +96,13 @@ def differences(model: TransformerBridge) -> list[str]:
         "MLPs": not cfg.attn_only,
         "Positions in the residual stream": positions == "standard",
         "Positions of type": positions not in ("standard", "shortformer"),
-        "Windows": window,
+        "Windows": window and {"sliding_attention", "local"} & set(kinds[: cfg.n_layers]),
         "Grouped-query attention": shared and shared != cfg.n_heads,
         "Smeared keys": getattr(config, "smeared_keys", False),
         "Biases": any("att" in name and name.endswith("bias") and bool(x.any()) for name, x in named),
     }
     details = {"Positions of type": f" {positions!r}", "Windows": f" of {window} tokens"}
     return [f"{name}{details.get(name, '')}: {WHAT_THAT_DOES[name]}" for name, holds in has.items() if holds]
-
-
-def window_of_layers(model: TransformerBridge) -> int | None:
-    """Return to how many tokens, itself included, a token attends in layers with windows; None without such layers."""
-    config = _config(model)
-    size = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
-    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None) or ["local"]
-    return size if {"sliding_attention", "local"} & set(kinds[: model.cfg.n_layers]) else None
 
 
 def text(model: TransformerBridge, rows: int = ROWS) -> Int[Tensor, "row pos"]:
