@@ -2,16 +2,11 @@
 
     python benchmarks/training_step.py
 
-- attention, forward and backward in bf16: in blocks of queries against only the keys they can see, beside PyTorch's
-  fused kernel
 - an optimizer step of the two-layer model, gradients given: AdamW, torch.optim.Muon for the matrices of whole layers,
   and Muon for each head (both with AdamW for the embeddings)
 
 The ways alternate within one run; medians, and the ratio to the first. On one thread of a machine that other programs
 kept busy, so that all times are several times too long and the ratios are what counts:
-
-    attention, fused kernel                             554.1 ms     1.00
-    attention, blocks of 128 queries                    288.3 ms     0.52
 
     AdamW                                                16.7 ms     1.00
     torch.optim.Muon, matrices of whole layers          422.2 ms    25.33
@@ -25,10 +20,8 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from transformer_circuits.models.architecture import Transformer
-from transformer_circuits.training.kernels import BlockedAttention
 from transformer_circuits.training.muon import optimizers_for
 from transformer_circuits.training.settings import read_config
 
@@ -55,13 +48,6 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")
     _, shape, muon = read_config("attn-only-2l")
     _, _, adamw = read_config("attn-only-2l", ["optimizer=adamw"])
-
-    sizes = muon.batch, shape.n_heads, shape.n_ctx, shape.d_head
-    q, k, v = (torch.randn(sizes).bfloat16().requires_grad_() for _ in range(3))
-    compare({
-        "attention, fused kernel": lambda: scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward(),
-        "attention, blocks of 128 queries": lambda: BlockedAttention.apply(q, k, v).sum().backward(),
-    })  # fmt: skip
 
     model = Transformer(shape)
     for parameter in model.parameters():

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer, causal_attention
+from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
 from transformer_circuits.models.bridge import matrices, wrap
 from transformer_circuits.models.tokenizer import as_pretrained
-from transformer_circuits.training.kernels import BlockedAttention
 
 N_CTX, D_VOCAB = 40, 300
 OPTIONS = [{}, {"normalization": "LN", "d_mlp": 24}, {"smeared_keys": True}, {"standard_positions": True}]
@@ -132,14 +131,3 @@ def test_text_has_one_start_token_and_needs_no_network(two_layers, tiny_tokenize
         expected = torch.cat([expected, model(expected)[:, -1:].argmax(-1)], dim=1)
     options = dict(max_new_tokens=3, do_sample=False, stop_at_eos=False, verbose=False)
     assert torch.equal(bridge.generate(tokens, **options), expected)
-
-
-@pytest.mark.parametrize("n", [1, 127, 128, 129, 300])
-def test_blocked_attention_and_its_gradients_are_those_of_all_scores_at_once(n):
-    torch.manual_seed(n)
-    inputs = [torch.randn(2, 3, n, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    results = BlockedAttention.apply(*inputs), causal_attention(*inputs)
-    close(*results)
-    weight = torch.randn_like(results[0])
-    for blocked, expected in zip(*(torch.autograd.grad((x * weight).sum(), inputs) for x in results)):
-        close(blocked, expected)

@@ -80,7 +80,7 @@ class Attention(nn.Module):
         self.q, self.k, self.v = (nn.Linear(config.d_model, d_heads, bias=False) for _ in "qkv")
         self.o = nn.Linear(d_heads, config.d_model, bias=False)
         self.smear = nn.Parameter(torch.zeros(config.n_heads)) if config.smeared_keys else None
-        self.attend = causal_attention  # the trainer puts a faster one in its place
+        self.attend = causal_attention  # an experiment may put another one in its place
 
     def forward(
         self,

@@ -39,7 +39,6 @@ from transformer_circuits.models.tokenizer import packed, tokenizer_of
 from transformer_circuits.training import film
 from transformer_circuits.training.checkpoints import read_checkpoint, save_checkpoint
 from transformer_circuits.training.evaluation import Evaluation, ablation_effects_of, decimals
-from transformer_circuits.training.kernels import BlockedAttention
 from transformer_circuits.training.muon import optimizers_for
 from transformer_circuits.training.settings import TrainingConfig, described_settings, read_config
 from transformer_circuits.training.windows import Windows
@@ -140,9 +139,6 @@ class Run:
         self.snapshots = snapshot_steps(shape.n_ctx, config, self.steps)
         self.evaluation = Evaluation(held_out, shape.d_vocab, config)
         self.filmed = film.texts(self.tokenizer, held_out.rows([0])[0], shape) if config.film else []
-        if device.type == "cpu":
-            for block in self.model.layers:
-                block.attn.attend = BlockedAttention.apply
         self.parallel, *self.optimizers = self.accelerator.prepare(self.model, *self.optimizers)
         self.loss = torch.compile(next_token_loss) if compiled else next_token_loss
         self.caught: list[int] = []  # signals
