@@ -36,18 +36,19 @@ class Windows:
         planted: float = 0.0,
         device: torch.device | None = None,
     ):
-        make = f"make it with `python -m book_tools.corpus --out {path.parent}`"
         if not path.exists():
-            raise ValueError(f"{path} is missing; {make}")
+            raise ValueError(f"{path} is missing; pass a folder with packed tokens (--data)")
         with open(path, "rb") as file:
             self.digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
             file.seek(0)
             try:
                 tokens = np.load(file, allow_pickle=False)
             except (ValueError, EOFError) as error:
-                raise ValueError(f"{path} is not a readable array of tokens ({error}); {make}") from error
+                raise ValueError(f"{path} is not a readable array of tokens ({error}); make it again") from error
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-            raise ValueError(f"{path} must be a row of token ids, got {tokens.dtype} {list(tokens.shape)}; {make}")
+            raise ValueError(
+                f"{path} must be a row of token ids, got {tokens.dtype} {list(tokens.shape)}; make it again"
+            )
         if len(tokens) < n_ctx:
             raise ValueError(f"{path} must have at least one window of {n_ctx} tokens, got {len(tokens)}; lower n_ctx")
         low, high = int(tokens.min()), int(tokens.max())
