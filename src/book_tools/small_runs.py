@@ -4,7 +4,7 @@ import torch
 from safetensors.torch import save
 
 from transformer_circuits import data
-from transformer_circuits.models.shards import eight_bits
+from transformer_circuits.models.shards import half_precision
 from transformer_circuits.paths import data_file
 from transformer_circuits.training.small_runs import experiments, train
 
@@ -18,7 +18,7 @@ def main() -> None:
         stored[f"{name}/log"] = torch.tensor(train(model, **how), dtype=torch.float16)
         if name in MEASURED:
             weights = {key: weight for key, weight in model.named_parameters() if weight.requires_grad}
-            stored |= eight_bits({f"{name}/{key}": weight.detach() for key, weight in weights.items()})
+            stored |= half_precision({f"{name}/{key}": weight.detach() for key, weight in weights.items()})
     data_file(data.SMALL_RUNS).write_bytes(save(stored))
 
 

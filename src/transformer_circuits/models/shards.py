@@ -23,13 +23,12 @@ from jaxtyping import Float
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from .. import paths
 from .architecture import ModelConfig, Transformer, sinusoids
 
 MANIFEST = "manifest.json"
 SHARDS = "weights-*-of-*.safetensors"
 COMPUTED = "pos.weight"  # the one tensor of a state dict that is not stored
-STEP = ".step"  # of a matrix in 8 bits: what 1 stands for in each row
+STEP = ".step"  # of a matrix in 8 bits, as most shipped models have them
 TOKENIZER = "tokenizer.json"
 FILM = "film.npz"  # what a model's training recorded for the slider of "Follow a name"
 
@@ -52,50 +51,38 @@ def save_model(
 ) -> None:
     """Write `model` in float16 to `folder`. Raises ValueError if a weight is not finite in float16.
 
-    `tokenizer`: the content of its `tokenizer.json`, which is written too, unless it is the repository's. `film`: the
-    content of its `film.npz`. The same weights always give the same bytes. Another process finds in `folder`, even
-    after a kill, the old model, none, or the new one, never a mixture. Other files in there (a training log) stay.
+    `tokenizer`: the content of its `tokenizer.json`, and `film`: of its `film.npz`; both are written too. The same
+    weights always give the same bytes. Another process finds in `folder`, even after a kill, the old model, none, or
+    the new one, never a mixture. Other files in there (a training log) stay.
     """
     folder, tensors = Path(folder), {key: weight for key, weight in model.state_dict().items() if key != COMPUTED}
-    weights = safetensors.torch.save(_half_precision(tensors))
-    manifest = {"name": name, "config": dataclasses.asdict(model.config), "dtype": "float16", "training": training}
-    beside: dict[str, bytes | None] = {TOKENIZER: tokenizer and tokenizer.encode(), FILM: film}
-    if tokenizer is not None:
-        manifest[TOKENIZER] = {"sha256": sha256(tokenizer.encode())}
-    if film is not None:
-        manifest["film"] = {"sha256": sha256(film)}
-    shipped = paths.DATA / TOKENIZER
-    if shipped.is_file() and beside[TOKENIZER] == shipped.read_bytes():
-        beside[TOKENIZER] = None
+    weights = safetensors.torch.save(half_precision(tensors))
     shard = {"file": SHARDS.replace("*", "00001"), "bytes": len(weights), "sha256": sha256(weights)}
-    text = json.dumps(manifest | {"shards": [shard]}, indent=1, allow_nan=False) + "\n"
+    manifest = {"name": name, "config": dataclasses.asdict(model.config), "dtype": "float16", "training": training}
+    manifest["shards"] = [shard]
+    files = {shard["file"]: weights}
+    if tokenizer is not None:
+        files[TOKENIZER] = tokenizer.encode()
+        manifest[TOKENIZER] = {"sha256": sha256(files[TOKENIZER])}
+    if film is not None:
+        files[FILM] = film
+        manifest["film"] = {"sha256": sha256(film)}
+    files[MANIFEST] = (json.dumps(manifest, indent=1, allow_nan=False) + "\n").encode()
     # The manifest leaves first and arrives last, so that no mixture can be loaded.
-    for path in [folder / MANIFEST, *folder.glob(SHARDS), *(folder / file for file in beside)]:
+    for path in [folder / MANIFEST, *folder.glob(SHARDS), folder / TOKENIZER, folder / FILM]:
         path.unlink(missing_ok=True)
-    for file, content in (beside | {shard["file"]: weights, MANIFEST: text.encode()}).items():
-        if content is not None:
-            write_atomically(folder / file, content)
-
-
-def eight_bits(weights: dict[str, Float[Tensor, "..."]]) -> dict[str, Tensor]:
-    """Return matrices in 8 bits: whole numbers from -127 to 127, and as `KEY.step` what 1 stands for in each row.
-    Vectors are in float16."""
-    stored = _half_precision({key: weight for key, weight in weights.items() if weight.ndim == 1})
-    for key, matrix in weights.items():
-        if key in stored:
-            continue
-        step = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
-        stored |= {key: (matrix / step).round().to("cpu", torch.int8), key + STEP: step.cpu()}
-    return stored
+    for file, content in files.items():
+        write_atomically(folder / file, content)
 
 
 def full_precision(stored: dict[str, Tensor]) -> dict[str, Float[Tensor, "..."]]:
-    """Return stored tensors in float32."""
+    """Return stored tensors in float32: a matrix in 8 bits has in `KEY.step` what 1 stands for in each row."""
     tensors = {key: tensor.float() for key, tensor in stored.items() if not key.endswith(STEP)}
     return {key: tensor * stored.get(key + STEP, 1) for key, tensor in tensors.items()}
 
 
-def _half_precision(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def half_precision(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights in float16, on the CPU. Raises ValueError for one that is not finite there."""
     stored = {key: weight.to("cpu", torch.float16).contiguous() for key, weight in weights.items()}
     for key, weight in stored.items():
         if not weight.isfinite().all():
