@@ -1,4 +1,4 @@
-"""The view of a model: normalizations folded, positions by rotation, keys that heads share, and how many rows run together."""
+"""The view of a model: normalizations folded, positions by rotation, and keys that heads share."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from transformer_circuits.circuits.heads import relative_error
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures import weights
 from transformer_circuits.models import load_model
-from transformer_circuits.models.view import BATCH, View, fitting
+from transformer_circuits.models.view import View
 from transformer_circuits.real import real_models
 
 
@@ -85,9 +85,3 @@ def test_a_model_on_a_gpu_has_the_losses_of_the_cpu():
     rows = held_out_windows(7, 512)
     cpu, gpu = (View(load_model("attn-only-2l", device)).losses(rows.to(device)) for device in ("cpu", "cuda"))
     torch.testing.assert_close(gpu.cpu(), cpu, rtol=1e-3, atol=1e-3)
-
-
-def test_rows_run_together_by_the_memory_that_the_first_ones_took():
-    """A row of 512 tokens takes 1 GiB at 262 thousand tokens, and 16 MiB at 4 thousand."""
-    gib = 1 << 30
-    assert [fitting(15 * gib, BATCH * took) for took in (gib, gib >> 6, 40 * gib)] == [12, 768, 1]

@@ -6,7 +6,7 @@ TransformerLens): the trainer, the chapters, the map of heads, "Your own model",
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -25,7 +25,7 @@ Hook = tuple[str, Callable[..., Any]]  # a hook point's name, and what is done t
 
 # rows run together on a CPU: patterns of 12 heads at 512 tokens take 25 MB; the system zeroes larger tensors each time
 BATCH = 2
-FREE = 0.8  # of a GPU's free memory that rows may take together
+LOGITS = 1 << 27  # of rows run together on a GPU: half a gigabyte
 
 
 class View:
@@ -147,8 +147,10 @@ class View:
         nats = torch.zeros(rows[:, 1:].shape, dtype=precision, device=rows.device)
         right = torch.zeros_like(nats, dtype=torch.bool)
         ends = torch.full_like(rows[:, 0], rows.shape[1]) if ends is None else ends
+        order = ends.argsort(descending=True, stable=True)
+        together = max(1, LOGITS // rows.shape[1] // self.cfg.d_vocab) if rows.is_cuda else BATCH
         with self.model.hooks(fwd_hooks=list(hooks)):
-            for part in tqdm(batches(ends), desc="losses", leave=False, delay=2):
+            for part in tqdm(order.split(together), desc="losses", leave=False, delay=2):
                 tokens = rows[part, : ends[part].max()]
                 logits, targets = single(self.model(tokens[:, :-1]).flatten(0, 1)), tokens[:, 1:].flatten()
                 # One row per token: eight times as fast on CPUs as [row, d_vocab, pos].
@@ -192,24 +194,3 @@ def without_heads(heads: Sequence[Head], means: Sequence[Tensor] | dict[int, Ten
 def single(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return a tensor in single precision at least."""
     return x.float() if x.dtype.itemsize == 2 else x
-
-
-def batches(ends: Int[Tensor, " row"]) -> Iterator[Int[Tensor, " part"]]:
-    """Yield which rows to run together, the longest first: BATCH on a CPU. On a GPU, BATCH at first, and then as many
-    as fit by the memory that those took."""
-    order = ends.argsort(descending=True, stable=True)
-    if order.device.type != "cuda":
-        yield from order.split(BATCH)
-        return
-    torch.cuda.reset_peak_memory_stats(order.device)
-    before = torch.cuda.memory_allocated(order.device)
-    yield order[:BATCH]
-    took = torch.cuda.max_memory_allocated(order.device) - before
-    torch.cuda.empty_cache()
-    if len(order) > BATCH:  # else the rest would be one empty part
-        yield from order[BATCH:].split(fitting(torch.cuda.mem_get_info(order.device)[0], took))
-
-
-def fitting(free: int, took: int) -> int:
-    """Return how many rows run together in `free` bytes, if BATCH of them took `took`."""
-    return max(1, int(FREE * free * BATCH / max(1, took)))
