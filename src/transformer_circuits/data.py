@@ -1,7 +1,4 @@
-"""The book's own data: tokenizer, held-out text, bigram counts of the training text, passages, small trainings.
-
-Tokenizer, held-out text, and counts are made by `python -m book_tools.corpus --ship data`.
-"""
+"""The book's own data: tokenizer, held-out text, bigram counts of the training text, passages, small trainings."""
 
 import contextlib
 import dataclasses
@@ -100,7 +97,7 @@ class BigramCounts:
 @functools.cache
 def bigram_counts() -> BigramCounts:
     """Return the complete table of the training text, every pair that occurs."""
-    stored = np.load(data_file("bigrams.npz"))  # made by `book_tools.corpus.count_bigrams`
+    stored = np.load(data_file("bigrams.npz"))
     values = {name: stored[name].astype(np.int64) for name in ("gap", "count")}
     for name, part in values.items():
         part[part == 255] = stored[f"large_{name}"]

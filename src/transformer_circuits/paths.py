@@ -41,12 +41,10 @@ def did_you_mean(path: Path) -> str:
     this name in the book's folder; else nothing."""
     if not path.is_absolute() and (ROOT / path).exists():
         return f": did you mean {os.path.relpath(ROOT / path)}?"
-    rest: tuple[str, ...] = ()
-    while not path.parent.is_dir():
-        path, rest = path.parent, (path.name, *rest)
+    if not path.parent.is_dir():
+        return did_you_mean(path.parent)
     near = difflib.get_close_matches(path.name, [beside.name for beside in path.parent.iterdir()], 1)
-    meant = path.parent.joinpath(*near, *rest)
-    return f": did you mean {meant}?" if near and meant.exists() else ""
+    return f": did you mean {path.parent / near[0]}?" if near else ""
 
 
 CLONE = find_clone()

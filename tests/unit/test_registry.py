@@ -13,6 +13,7 @@ from transformer_circuits import paths
 from transformer_circuits.models import list_models, load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.reading import start_token
+from transformer_circuits.models.registry import training_log
 from transformer_circuits.models.shards import WeightsError, save_model
 
 CONFIG = ModelConfig(2, d_model=32, n_heads=4, d_head=8, d_vocab=300, n_ctx=24)
@@ -71,6 +72,10 @@ def test_a_name_or_a_path_that_is_not_found_says_what_there_is_or_gives_the_righ
     monkeypatch.chdir(repository / "notebooks")
     with pytest.raises(WeightsError, match=f"^{message}$"):
         load_model(name)
+    with pytest.raises(
+        WeightsError, match="there is no .*training.jsonl; training logs are those of shipped-a, shipped-b"
+    ):
+        training_log(name)
 
 
 @pytest.mark.parametrize("file, message", [
@@ -96,7 +101,7 @@ def test_a_gpu_that_is_not_there_is_one_sentence():
 
 def test_a_tokenizer_that_a_model_was_not_trained_with_or_that_is_missing_is_not_used(repository):
     folder, books = repository / "weights" / "shipped-a", repository / "data" / "tokenizer.json"
-    own = books.read_text() + " "  # not the book's, so beside the model
+    own = books.read_text() + " "
     save_model(make(), folder, "shipped-a", {}, tokenizer=own)
     assert len(load_model("shipped-a", "cpu").tokenizer) == 300
     (folder / "tokenizer.json").write_text(own + "\n")
@@ -104,7 +109,8 @@ def test_a_tokenizer_that_a_model_was_not_trained_with_or_that_is_missing_is_not
         load_model("shipped-a", "cpu")
     save_model(make(), folder, "shipped-a", {})
     assert load_model("shipped-a", "cpu").tokenizer is None
-    books.unlink()
+    for file in (books, books.parents[1] / "weights" / "shipped-b" / "tokenizer.json"):
+        file.unlink()
     with pytest.raises(WeightsError, match="tokenizer.json is not a readable tokenizer .*No such file"):
         load_model("shipped-b", "cpu")
 

@@ -78,8 +78,12 @@ def manifest(name: str) -> dict[str, Any]:
 
 
 def training_log(name: str) -> pd.DataFrame:
-    """Return the log of a model's training (`training.evaluation.Evaluation`), by snapshot."""
-    header, *rows = (_folder(name) / "training.jsonl").read_text(encoding="utf8").splitlines()
+    """Return the log of a model's training (`training.evaluation.Evaluation`), by snapshot. Raises WeightsError if
+    there is none."""
+    file = _folder(name) / "training.jsonl"
+    if not file.is_file():
+        raise WeightsError(f"there is no {file}; training logs are those of {', '.join(list_models())}")
+    header, *rows = file.read_text(encoding="utf8").splitlines()
     return pd.DataFrame([json.loads(row) for row in rows])
 
 

@@ -4,7 +4,7 @@ BPE learns its merges one after the other. A merge only joins older tokens, and 
 text in the smaller vocabulary is that in the larger one with later tokens undone.
 """
 
-import functools
+import itertools
 import json
 import os
 from pathlib import Path
@@ -53,20 +53,11 @@ def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
 
 def narrow(tokens: np.ndarray, tokenizer: dict[str, Any], d_vocab: int) -> np.ndarray:
     """Return tokens of `tokenizer` in its first `d_vocab` tokens: each as it is, or as the parts it was made of."""
-    parts = _parts(tokenizer, d_vocab)
-
-    @functools.cache
-    def pieces(token: int) -> list[int]:
-        return [token] if token < d_vocab else [piece for part in parts[token] for piece in pieces(part)]
-
-    table = [pieces(token) for token in range(len(tokenizer["model"]["vocab"]))]
-    nothing = np.iinfo(tokens.dtype).max  # no token; fills the rows of tokens with few pieces
-    rows = np.full((len(table), max(map(len, table))), nothing, tokens.dtype)
-    for row, found in zip(rows, table):
-        row[: len(found)] = found
-    # In blocks: a corpus would fill the memory.
-    blocks = (rows[block] for block in np.split(tokens, range(1_000_000, len(tokens), 1_000_000)))
-    return np.concatenate([block[block != nothing] for block in blocks])
+    parts, pieces = _parts(tokenizer, d_vocab), [[token] for token in range(d_vocab)]
+    for token in range(d_vocab, len(tokenizer["model"]["vocab"])):
+        left, right = parts[token]
+        pieces.append(pieces[left] + pieces[right])
+    return np.fromiter(itertools.chain.from_iterable(pieces[token] for token in tokens), tokens.dtype)
 
 
 def packed(folder: Path, side: str, d_vocab: int) -> Path:
