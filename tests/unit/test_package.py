@@ -39,16 +39,8 @@ def imports(path: Path, everywhere: bool = True) -> set[str]:
     return names
 
 
-# Parts of IPython, of torch, of transformers, and of Jupyter (which only the book's own code imports).
-PARTS = {
-    "matplotlib-inline",
-    "jinja2",
-    "markupsafe",
-    "huggingface-hub",
-    "tokenizers",
-    "ipykernel",
-    "sphinx-external-toc",
-}
+# Parts of IPython, of torch, and of transformers.
+PARTS = {"matplotlib-inline", "jinja2", "markupsafe", "huggingface-hub", "tokenizers"}
 
 
 def undeclared(names: set[str], extras: list[str]) -> list[str]:
