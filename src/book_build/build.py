@@ -54,7 +54,8 @@ TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, 
 WORKERS = 2  # notebooks and pages that are made at the same time: more would need more than 6 GB
 CHECKED = "nbval-check-output"  # tag of cells whose outputs are kept in git, for nbval to compare
 IN_BUILD = {"TRANSFORMER_CIRCUITS_BOOK": "1"}  # environment of notebooks, and of Sphinx, that the build starts
-JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
+# Trees of pages live to the end: to look for garbage among them would take a third of the time.
+JUPYTER_BOOK = "import gc; gc.disable(); from jupyter_book.cli.main import main; main()"
 
 
 def titles(root: Path) -> dict[str, str]:
