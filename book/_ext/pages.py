@@ -92,7 +92,7 @@ def lift_headline(app, doctree) -> None:
             if not figures:
                 logger.warning("this cell is tagged `headline`, but shows no figure", location=node)
             for figure in figures:
-                figure.replace_self(link_to(app, figure))
+                figure.parent.replace(figure, link_to(app, figure))  # its id goes along with it
                 lifted.append(figure)
     if lifted.children:
         page = next(doctree.findall(nodes.section))
@@ -113,11 +113,7 @@ def link_to(app, figure: nodes.figure) -> nodes.paragraph:
     target = {"refdomain": "std", "reftype": "numref", "reftarget": figure["names"][0]}
     target |= {"refexplicit": False, "refwarn": True, "refdoc": app.env.docname}
     text = nodes.inline("", "%s", classes=["std", "std-numref"])
-    parts = [
-        nodes.Text("This cell draws "),
-        addnodes.pending_xref("", text, **target),
-        nodes.Text(", at the top of this page."),
-    ]
+    parts = [addnodes.pending_xref("", text, **target), nodes.Text(" is at the top of this page.")]
     return nodes.paragraph("", "", *parts, classes=["tc-origin"])
 
 

@@ -1,9 +1,8 @@
 // Snapshots of training (book_build/pages/film.py) on the stage: what the model did, at each of them, with one of two
-// texts, and a slider through them. full.js loads this when a reader asks for it.
+// texts, and a slider through them.
 const film = (() => {
   "use strict";
   const { make, svg, percent } = dom, EACH = 500; // milliseconds of a snapshot that plays
-  const still = matchMedia("(prefers-reduced-motion: reduce)");
   const short = (t) => (t >= 1e6 ? `${+(t / 1e6).toPrecision(3)}M` : t >= 1e3 ? `${Math.round(t / 1e3)}K` : `${t}`);
 
   /** Load a film: facts, with the arrays of each text. */
@@ -94,7 +93,77 @@ const film = (() => {
     host.replaceChildren(make("div", { className: "tc-row" }, button, now, ...flags),
       make("p", { className: "tc-row tc-key" }, ...key), make("div", { className: "tc-chart" }, chart, cursor), slider,
       make("div", { className: "tc-ticks", ariaHidden: "true" }, ...ticks));
-    return { show, stop, play: () => still.matches || play() };
+    return { show, stop, play: () => matchMedia("(prefers-reduced-motion: reduce)").matches || play() };
   }
-  return Object.freeze({ load, nearest, pattern, view, timeline, short });
+
+  /** The door of full.js to the films. `state`: what its page shows; `run()` shows it; `known()`: whether its text is a
+   * prepared one. */
+  function door(ui, state, { base, known, run, status }) {
+    const reels = {};
+    let reel = null, line = null; // the film of the model on the stage, and its slider
+    const taken = () => (!reel ? -1 : state.ids ? 1 : reel.texts[0].text === state.text ? 0 : -1);
+    const text = () => reel.texts[taken()], shown = () => Math.min(state.moment, reel.tokens.length - 1);
+    const past = () => taken() >= 0 && state.moment < reel.tokens.length - 1;
+    const pick = (k) => ({ text: reel.texts[k].text, ids: k ? reel.texts[k].ids : null, at: reel.texts[k].place });
+
+    /** Open the slider, or the one of the other model: perhaps at a moment, such as "1.4M", and with text k. */
+    async function open(moment = null, k = 0) {
+      const file = state.layers === 1 ? "film_one.js" : "film.js";
+      try {
+        reel = await (reels[file] ??= load(`play/${file}`, base));
+      } catch (error) {
+        return status(error.message, true);
+      }
+      if (moment) state.moment = nearest(reel, moment);
+      ui.film.hidden = true;
+      if (k || (taken() < 0 && (moment || known()))) Object.assign(state, pick(k));
+      draw();
+    }
+    /** Show the film of the other model, when the stage does. */
+    const follow = async () => reel && reel.n_layers !== state.layers && open();
+
+    function draw() {
+      if (!reel) return;
+      const k = taken(), label = k < 0 ? "Snapshots were kept of two texts, not of yours." : "Text";
+      const choices = heads.choices(label, reel.texts.map((each) => each.label), k, take);
+      line?.stop();
+      line = k < 0 ? null : timeline(ui.time, reel, goTo);
+      ui.time.hidden = k < 0;
+      ui.which.replaceChildren(choices, ...(k < 0 ? [] : [ui.then]));
+      ui.text.value = state.text;
+      moved();
+    }
+    function moved() {
+      line?.show(shown());
+      ui.then.textContent = past() ? "Snapshots show what the model did then; cuts are for the finished model." :
+        "This is the finished model: cut what you like.";
+    }
+    function goTo(moment) {
+      state.moment = moment;
+      moved();
+      run();
+    }
+    function take(k) {
+      Object.assign(state, pick(k));
+      if (!past()) state.moment = nearest(reel, "1M");
+      draw();
+      run();
+    }
+    ui.film.onclick = async () => {
+      await open();
+      if (!reel) return;
+      state.moment = nearest(reel, "1M");
+      moved();
+      await run();
+      line?.play();
+      (line ? ui.time : ui.which).querySelector(line ? "input" : "button").focus({ preventScroll: true });
+    };
+
+    return { past, open, follow, draw, isOpen: () => Boolean(reel), length: () => text().ids.length,
+      moment: () => (taken() < 0 ? "" : short(reel.tokens[shown()])),
+      pattern: (layer, head) => (layer < reel.n_layers ? pattern(reel, text(), state.moment, layer, head) : null),
+      view: () => view(reel, text(), state.moment, { at: Math.min(state.at, text().ids.length - 1),
+        low: Number(state.low.slice(2)), high: Number(state.high.slice(2)) }) };
+  }
+  return Object.freeze({ door });
 })();

@@ -1,10 +1,10 @@
 // The stage on its own page: the models run here (play/engine.js, in a worker), so any text can be taken apart. Until a
-// reader touches it, and where they cannot run, it shows the sentences that the build computed. With film.js, it shows
-// what the model did at moments of its training.
+// reader touches it, and where they cannot run, it shows the sentences that the build computed. film.js shows what the
+// model did at moments of its training, and address.js keeps all of it in a link.
 (() => {
   "use strict";
   const root = document.getElementById("stage"), base = new URL("..", document.currentScript.src);
-  const { make, signed, clamp } = dom, { say, code } = picture, SIDES = { Q: "queries", K: "keys", V: "values" };
+  const { make, signed } = dom, { say, code } = picture, SIDES = { Q: "queries", K: "keys", V: "values" };
   /** @type {Record<string, any>} */
   const ui = Object.fromEntries(Array.from(root.querySelectorAll("[data-ui]"), (element) =>
     [element.dataset.ui, element]));
@@ -68,11 +68,11 @@
   }
 
   const known = () => Object.values(data.sentences).find(({ text }) => text === state.text);
+  const door = film.door(ui, state, { base, known, run, status }), { past } = door;
   const given = () => (Number.isFinite(state.at) ? null : known()?.runs[kind()]);
   function views() {
     if (past()) {
-      const text = reel.texts[taken()], at = Math.min(state.at, text.ids.length - 1);
-      const found = film.view(reel, text, state.moment, { at, low: number(state.low), high: number(state.high) });
+      const found = door.view();
       return { now: found, intact: found, run: state.layers === 1 ? "one" : "intact" };
     }
     const run = kind(), decorate = (v) =>
@@ -84,7 +84,7 @@
   // ---- running: at most one question at a time, and always the latest -----------------------------------------------
   let running = false, again = false, noted;
   async function run() {
-    if (reel && reel.n_layers !== state.layers) await openFilm();
+    await door.follow();
     if (!ask && !past() && !given()) {
       if (!loading) status("Loading the model …"); // a touch loads it silently: a new line would move what is clicked
       await model();
@@ -124,66 +124,6 @@
   function drawn() {
     root.dataset.runs = String(1 + Number(root.dataset.runs ?? 0));
     remember();
-  }
-
-  // ---- moments of training: the slider ------------------------------------------------------------------------------
-  const reels = {};
-  let script = null, reel = null, line = null; // the film of the model on the stage, and its slider
-  const taken = () => (!reel ? -1 : state.ids ? 1 : reel.texts[0].text === state.text ? 0 : -1);
-  const past = () => taken() >= 0 && state.moment < reel.tokens.length - 1;
-  const begins = () => film.nearest(reel, "1M");
-
-  /** Open the slider, or the one of the other model. `moment`: such as "1.4M". */
-  async function openFilm(moment = null) {
-    script ??= new Promise((onload) =>
-      document.head.append(make("script", { src: `${base}follow/film.js`, onload })));
-    await script;
-    const file = state.layers === 1 ? "film_one.js" : "film.js";
-    try {
-      reel = await (reels[file] ??= film.load(`play/${file}`, base));
-    } catch (error) {
-      return status(error.message, true);
-    }
-    if (moment) state.moment = film.nearest(reel, moment);
-    ui.film.hidden = true;
-    if (taken() < 0 && (moment || known())) Object.assign(state, pick(0));
-    drawFilm();
-  }
-  const pick = (k) => ({ text: reel.texts[k].text, ids: k ? reel.texts[k].ids : null, at: reel.texts[k].place });
-  function drawFilm() {
-    const k = taken(), bar = make("div"), label = k < 0 ? "Snapshots were kept of two texts, not of yours." : "Text";
-    const choices = heads.choices(label, reel.texts.map((text) => text.label), k, (n) => take(pick(n)));
-    line?.stop();
-    line = k < 0 ? null : film.timeline(bar, reel, goTo);
-    ui.time.replaceChildren(bar), ui.time.hidden = k < 0;
-    ui.which.replaceChildren(choices, ...(k < 0 ? [] : [ui.then]));
-    ui.text.value = state.text;
-    moved();
-  }
-  function moved() {
-    line?.show(Math.min(state.moment, reel.tokens.length - 1));
-    ui.then.textContent = past() ? "Snapshots show what the model did then; cuts are for the finished model." :
-      "This is the finished model: cut what you like.";
-  }
-  function goTo(moment) {
-    state.moment = moment;
-    moved();
-    run();
-  }
-  function take(change) {
-    Object.assign(state, change);
-    if (!past()) state.moment = begins();
-    drawFilm();
-    run();
-  }
-  async function press() {
-    await openFilm();
-    if (!reel) return;
-    state.moment = begins();
-    moved();
-    await run();
-    line?.play();
-    (line ? ui.time : ui.which).querySelector(line ? "input" : "button").focus({ preventScroll: true });
   }
 
   // ---- a last token that is new: does what was typed occur before, in other tokens? ---------------------------------
@@ -229,7 +169,7 @@
   }
   function set({ text, at = Infinity }) {
     Object.assign(state, { text, at, ids: null });
-    if (reel) drawFilm();
+    door.draw();
     ui.text.value = text;
     run();
   }
@@ -273,16 +213,15 @@
     ui.mean.onchange = () => edit({ mean: ui.mean.checked });
     ui.frozen.onchange = () => edit({ frozen: ui.frozen.checked });
     ui.reset.onclick = () => preset("intact");
-    ui.reset.after(heads.link("Link to this", address));
+    ui.reset.after(heads.link("Link to this", link));
   }
 
   function drawDoor() {
     if (!ui.door.open || !ui.tiles || !(past() || result)) return;
-    const then = past(), text = then && reel.texts[taken()], { patterns, adds } = result ?? {},
-      n = then ? text.ids.length : result.n;
+    const then = past(), { patterns, adds } = result ?? {}, n = then ? door.length() : result.n;
     const ink = (layer) => heads.ink(root, layer ? "--tc-second" : "--tc-first");
     const of = (layer, h) => {
-      if (then) return layer < reel.n_layers ? film.pattern(reel, text, state.moment, layer, h) : null;
+      if (then) return door.pattern(layer, h);
       const values = patterns?.[layer].subarray(h * n * n, (h + 1) * n * n);
       return values && ((i, j) => 255 * values[i * n + j]);
     };
@@ -304,58 +243,23 @@
     ui.mean.checked = state.edits.mean, ui.frozen.checked = state.edits.frozen;
   }
 
-  // ---- one address for text, cuts and moment ------------------------------------------------------------------------
-  function address() {
-    const { text, at, ids, low, high, layers, edits } = state, star = (layer, h) => (h < 0 ? "*" : name(layer, h));
-    const values = ids ? { film: "1" } : { text };
-    if (taken() >= 0) values.t = film.short(reel.tokens[Math.min(state.moment, reel.tokens.length - 1)]);
-    if (Number.isFinite(at)) values.at = String(at);
-    if (low !== data.heads.previous) values.low = low;
-    if (high !== data.heads.induction) values.high = high;
-    if (edits.off.length) values.off = edits.off.join(" ");
-    if (edits.cut.length) values.cut = edits.cut.map(([r, side, w]) => `${star(1, r)}${side}${star(0, w)}`).join(" ");
-    for (const key of ["mean", "frozen"]) if (edits[key]) values[key] = "1";
-    if (layers === 1) values.layers = "1";
-    if (stageOf.now.step) values.step = String(stageOf.now.step);
-    return new URLSearchParams(values);
-  }
+  // ---- from here ----------------------------------------------------------------------------------------------------
+  const link = () => address.write(state, data, { moment: door.moment(), step: stageOf.now.step });
   function remember() {
     clearTimeout(noted); // what the reader did comes back with the page
-    noted = setTimeout(() => history.replaceState(null, "", `#${address()}`), 300);
+    noted = setTimeout(() => history.replaceState(null, "", `#${link()}`), 300);
   }
   async function fromAddress() {
-    const values = new URLSearchParams(location.hash.slice(1)), of = (layer) => new RegExp(`^${layer}\\.\\d{1,2}$`),
-      H = data.n_heads;
-    const head = (text, layer, other) => (of(layer).test(text ?? "") && number(text) < H ? text : other);
-    const every = (key) => (values.get(key) ?? "").split(" ").filter(Boolean);
-    state.low = head(values.get("low"), 0, data.heads.previous), state.high = head(values.get("high"), 1,
-      data.heads.induction);
-    // as links of earlier editions say it
-    state.text = values.get("text") ?? Object.values(data.sentences)[0].text, state.ids = null;
-    state.at = /^\d+$/.test(values.get("at") ?? "") ? Number(values.get("at")) : Infinity;
-    state.layers = values.get("layers") === "1" ? 1 : 2;
-    const off = [...new Set(every("off"))].filter((each) => head(each, each[0] === "0" ? 0 : 1, null));
-    const cut = every("cut").flatMap((each) => {
-      const found = /^(?:1\.(\d{1,2})|\*)([QKV])(?:0\.(\d{1,2})|\*)$/.exec(each), h = (text) =>
-        (text === undefined ? -1 : Number(text));
-      return found && h(found[1]) < H && h(found[3]) < H ? [[h(found[1]), found[2], h(found[3])]] : [];
-    });
-    state.edits = { off, cut, mean: values.has("mean"), frozen: values.has("frozen") };
+    const found = address.read(location.hash, data);
+    Object.assign(state, found.state);
+    if (found.step === 8 && kind() === "intact") state.edits.cut = notes();
+    if (found.film) await door.open(...found.film);
+    if (Number.isFinite(found.state.at)) state.at = found.state.at;
     ui.text.value = state.text;
-    const step = clamp(Math.round(Number(values.get("step"))) || 0, 0, 8);
-    if (step === 8 && kind() === "intact") state.edits.cut = notes();
-    state.moment = Infinity;
-    if (values.has("t")) {
-      const { at } = state;
-      await openFilm(values.get("t"));
-      if (reel && values.get("film") === "1") Object.assign(state, pick(1));
-      if (Number.isFinite(at)) state.at = at;
-    }
-    if (reel) drawFilm();
-    return step;
+    door.draw();
+    return found.step;
   }
 
-  // ---- from here ----------------------------------------------------------------------------------------------------
   async function load(worker, model, file) {
     const { facts: found, bytes } = await dom.load(`play/${file}`, base);
     await worker("load", { name: model, model: found, bytes: new Uint8Array(bytes) });
@@ -374,8 +278,7 @@
     stageOf = stage.start(ui.here, data, { step: await fromAddress(), own });
     const controls = ui.here.querySelector(".tc-controls");
     controls.append(ui.film), controls.after(ui.time, ui.which);
-    ui.film.hidden = Boolean(reel), ui.door.hidden = false;
-    ui.film.onclick = press;
+    ui.film.hidden = door.isOpen(), ui.door.hidden = false;
     ui.text.addEventListener("input", () => set({ text: ui.text.value }));
     ui.door.addEventListener("toggle", () => model().then(drawDoor));
     for (const touch of ["focusin", "pointerdown"]) root.addEventListener(touch, model, { once: true });

@@ -2,7 +2,7 @@
 // few steps at a time, and for the next ones when these are drawn.
 (() => {
   const root = document.getElementById("grow");
-  const { make, svg, percent } = dom, { section } = heads;
+  const { make, svg, clamp, percent } = dom;
   const thresholds = JSON.parse(root.dataset.thresholds);
   const NAMES = Array.from("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+=");
   // numbered as their colors are in grow.css
@@ -28,7 +28,11 @@
   const state = { settings: defaults(), removed: [], running: false, head: 0, follows: true, place: 0 };
   let ask, looks = {}, history = {}; // by run: "chosen", and "one layer" to compare with
   const ui = {};
-  const { app, say } = heads.page(root, () => looks.chosen && draw());
+  const [status, app] = ["status", "app"].map((part) => root.querySelector(`.grow-${part}`));
+  const say = (text, trouble = false) => {
+    status.textContent = text;
+    status.classList.toggle("grow-trouble", trouble);
+  };
 
   const number = (name, settings = state.settings) => Number(settings[name]);
   const asks = ({ cut, positions, repeats, seed } = state.settings) =>
@@ -129,6 +133,74 @@
       removed: looks.chosen.removed.join(" ") });
   }
 
+  // A line as wide as a composition ratio is above chance, colored from a threshold on.
+  function drawLine(line, ratio) {
+    const wide = 5 * (ratio - 1);
+    line.style.strokeWidth = wide > 0.15 ? wide.toFixed(2) : 0;
+    line.classList.toggle("grow-composes", ratio >= thresholds.composes);
+  }
+
+  // The list of tokens, of which one is chosen, by a click or by arrow keys.
+  function strip() {
+    const label = "Tokens: arrow keys choose the one to look from";
+    const list = make("div", { className: "grow-strip", role: "listbox", tabIndex: 0, "aria-label": label },
+      ...ui.tokens);
+    list.addEventListener("click", (event) => {
+      const i = /** @type {any} */ (event.target).closest?.("[data-i]")?.dataset.i;
+      if (i !== undefined) choosePlace(Number(i));
+    });
+    list.addEventListener("keydown", (event) => {
+      const { place } = state, last = FIXED.n_ctx - 1;
+      const i = { ArrowLeft: place - 1, ArrowRight: place + 1, Home: 0, End: last }[event.key];
+      if (i === undefined) return;
+      event.preventDefault();
+      choosePlace(clamp(i, 0, last));
+    });
+    return list;
+  }
+
+  const token = (id, i) => make("span", { className: "grow-token", role: "option", id: `grow-token-${i}`, data: { i } },
+    make("span", {}, NAMES[id]), make("small"));
+
+  // Tokens colored by the attention from the one at i; a dashed frame around the token at `next`.
+  function attend(values, i, next) {
+    ui.tokens.forEach((each, j) => {
+      const a = j <= i ? values[j] : 0;
+      each.style.setProperty("--a", a.toFixed(3));
+      for (const [name, on] of [["ahead", j > i], ["lasttime", j === next]])
+        each.classList.toggle(`grow-${name}`, on);
+      each.setAttribute("aria-selected", j === i);
+    });
+    ui.strip.setAttribute("aria-activedescendant", ui.tokens[i].id);
+  }
+
+  // A pattern, with rings around tokens that followed last time, and a frame around the chosen row.
+  function pattern() {
+    const canvas = make("canvas", { role: "img", "aria-label": "Attention pattern: rows attend to columns" });
+    const n = FIXED.n_ctx, rings = svg("g"), row = svg("rect", { x: 0, height: 1 });
+    const over = svg("svg", { viewBox: `0 0 ${n} ${n}`, preserveAspectRatio: "none", "aria-hidden": "true" }, rings,
+      row);
+    const square = make("div", { className: "grow-square" }, canvas, over);
+    square.addEventListener("click", (event) => {
+      const box = square.getBoundingClientRect();
+      choosePlace(clamp(Math.floor(((event.clientY - box.top) / box.height) * n), 0, n - 1));
+    });
+    function draw(ids, alpha, ink, chosen) {
+      const places = ids.map((_, i) => [i, heads.lastTime(ids, i)]).filter(([, k]) => k >= 0);
+      heads.paint(canvas, n, alpha, ink);
+      rings.replaceChildren(...places.map(([i, k]) => svg("circle", { cx: k + 0.5, cy: i + 0.5, r: 0.7 })));
+      row.setAttribute("y", chosen), row.setAttribute("width", chosen + 1);
+    }
+    return { square, draw };
+  }
+
+  // The bar of buttons stays in view, below the theme's header, if that does.
+  function belowHeader() {
+    const header = document.querySelector(".bd-header-article");
+    if (header && getComputedStyle(header).position === "sticky") root.style.setProperty("--grow-top",
+      `${header.offsetHeight}px`);
+  }
+
   // Means over a few steps, so that a line is read and not a cloud.
   function smoothed(values, n = 10) {
     return values.map((_, i) => {
@@ -161,7 +233,7 @@
       heads.paint(ui.tiles[h], n, (i, j) => 255 * pattern[from + i * n + j],
         heads.ink(root, h < H ? "--tc-first" : "--tc-second"));
     });
-    ui.lines.forEach((line, pair) => heads.width(line, composition[pair], 3, thresholds.composes));
+    ui.lines.forEach((line, pair) => drawLine(line, composition[pair]));
     const { previous, induction } = scores[state.head], off = looks.chosen.removed.includes(state.head),
       name = heads.name(state.head, H), role = roleOf(state.head);
     const reads = state.head < H ? [] : composition.slice((state.head - H) * H, (state.head - H + 1) * H),
@@ -178,7 +250,7 @@
     const of = (row) => pattern.subarray(from + row * n, from + (row + 1) * n);
     const next = heads.lastTime(ids, i), values = of(i);
     const word = (id) => make("code", { className: "grow-word" }, NAMES[id]);
-    heads.attend(ui.tokens, (j) => values[j], i, next);
+    attend(values, i, next);
     ui.tokens.forEach((token, j) => {
       token.lastChild.textContent = j + 1 < n ? NAMES[guesses[j]] : "";
       token.classList.toggle("grow-right", j + 1 < n && guesses[j] === ids[j + 1]);
@@ -270,11 +342,10 @@
     const wide = "A line is as wide as the keys of a head of the second layer read one of the first above chance: " +
       `colored from ${thresholds.composes} times chance on.`;
     const lined = L > 1 ? [make("p", { className: "grow-small" }, wide)] : [];
-    const circuits = section(L > 1 ? "Who reads whom" : "Heads", graph.box, key, ...lined, ui.about, ui.remove);
-    ui.strip = heads.strip(() => state.place, choosePlace);
-    ui.tokens = looks.chosen.ids.map((id, i) => heads.token(i, make("span", {}, NAMES[id]), make("small")));
-    ui.strip.replaceChildren(...ui.tokens);
-    ui.attentionTitle = make("h2"), ui.where = make("p"), ui.pattern = heads.pattern(choosePlace);
+    const circuits = make("section", {}, make("h2", {}, L > 1 ? "Who reads whom" : "Heads"), graph.box, key, ...lined,
+      ui.about, ui.remove);
+    ui.tokens = looks.chosen.ids.map(token), ui.strip = strip();
+    ui.attentionTitle = make("h2"), ui.where = make("p"), ui.pattern = pattern();
     const attention = make("section", { className: "grow-attention" }, ui.attentionTitle, ui.strip,
       make("p", { className: "grow-small" },
         "Below each token: the model's guess of the next one. Underlined: the second copy. Bold and framed: right."),
@@ -285,7 +356,7 @@
       make("summary", {}, "Settings: experiments to try"), settings(), heads.link("Link to these settings", address));
     app.replaceChildren(bar, ui.news, curves, make("div", { className: "grow-panels" }, circuits, attention), door);
     app.querySelector(`[name="${name}"]`)?.focus();
-    heads.belowHeader(root, "--grow-top");
+    belowHeader();
   }
 
   async function open() {
@@ -297,6 +368,7 @@
     const linked = () => inTurn(() => begin(fromAddress()));
     await linked();
     if (!looks.chosen) return; // what went wrong has been said
+    new MutationObserver(draw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
     heads.linked(linked);
     root.dataset.ready = "yes";
     // For tests: loss, gradients and update of given weights; the first-layer head that attends most to the previous
