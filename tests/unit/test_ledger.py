@@ -115,7 +115,7 @@ def test_the_list_of_verdicts_escapes_everything_and_leads_to_the_scoreboard(mon
     lines = BeautifulSoup(shown["text/html"], "html.parser").select("li")
     assert [line.a["href"] for line in lines] == [f"../book/scoreboard.html#claim-{id}" for id in ("O1", "E1")]
     assert " ".join(lines[1].select_one(".tc-result").text.split()) == (
-        "In our main model 9 of 12 do; most do in 3 of 3 such models, and we had asked for all. Paper: 10 of 12 heads"
+        "In our main model 9 of 12 do; most do in 3 of 3 such models, and we had asked for all. Paper: 10 of 12 heads."
     )
     assert "</script>" not in shown["text/html"]
     assert str(show.subscripts("<W_E^T W_QK")) == "&lt;W<sub>E</sub><sup>T</sup> W<sub>QK</sub>"

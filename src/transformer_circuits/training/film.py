@@ -9,10 +9,9 @@ pattern_k           uint8 [S, layer, head, n (n + 1) / 2]: 255 times the attenti
                     the destination
 top_token_k         uint16 [S, n, 5]: the most likely next tokens
 top_probability_k   uint8 [S, n, 5]: 255 times their probability
-composition         float16 [S, 3, reader, writer]: composition ratios of Q, K, V, with two layers only
-previous_token, rest, induction, positivity   float16 [S, layer, head]: scores of the log's row
+previous_token, induction   float16 [S, layer, head]: scores of the log's row
 
-(The page reads patterns, top tokens, `induction`, and `previous_token`. The shipped films have eigenvalues too.)
+(The shipped films have composition, eigenvalues and other scores too, which nothing reads.)
 """
 
 import io
@@ -25,7 +24,6 @@ from jaxtyping import Int
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from transformer_circuits.measures import weights
 from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
 from transformer_circuits.training.evaluation import view_of
 
@@ -34,7 +32,7 @@ LONGEST = 48  # tokens of a text at most
 SEGMENT = 20  # random tokens that occur twice
 TOP = 5
 SHADES = 32  # of attention, which compress to half the size of 256
-SCORES = ("previous_token", "rest", "induction", "positivity")
+SCORES = ("previous_token", "induction")
 
 Frame = dict[str, Tensor]
 
@@ -62,9 +60,6 @@ def frame(model: Transformer, texts: Sequence[np.ndarray], row: dict[str, Any]) 
     for k, text in enumerate(texts):
         arrays |= {f"{name}_{k}": array for name, array in reading(model, text).items()}
     arrays |= {name: torch.tensor(row[name], dtype=torch.float16) for name in SCORES}
-    if model.config.n_layers == 2:
-        view = view_of(model)
-        arrays["composition"] = weights.composition_ratios(view.OV[0], view.QK[1], view.OV[1]).half()
     return arrays
 
 
