@@ -96,8 +96,7 @@ const film = (() => {
     return { show, stop, play: () => matchMedia("(prefers-reduced-motion: reduce)").matches || play() };
   }
 
-  /** The door of full.js to the films. `state`: what its page shows; `run()` shows it; `known()`: whether its text is a
-   * prepared one. */
+  /** The films' side of full.js. `state`: what its page shows; `run()` shows it; `known()`: is its text prepared? */
   function door(ui, state, { base, known, run, status }) {
     const reels = {};
     let reel = null, line = null; // the film of the model on the stage, and its slider

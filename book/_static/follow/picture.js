@@ -239,7 +239,8 @@ const picture = (() => {
         const path = element(high, `high ${at} ${k}`, "path", { d }, opacity), [x, y] = G.place(k, G.start + 4);
         path.style.strokeWidth = `${Math.max(1.2, (G.wide ? 8 : 7) * row[k])}px`;
         const place = G.wide ? { x: x < 50 ? x + 44 : x - 7, y } : { x: x + 12, y: y - 5 };
-        if (row[k] >= 0.08) element(high, `share ${k}`, "text", place).textContent = percent(row[k]);
+        const hidden = G.slot(k) < 36 && Math.max(row[k - 1] ?? 0, row[k + 1] ?? 0) > row[k]; // by a larger neighbor's
+        if (row[k] >= 0.08 && !hidden) element(high, `share ${k}`, "text", place).textContent = percent(row[k]);
       }
       if (step !== 6 || hot === null) return;
       const size = 8 * [...answer].length + 12,
