@@ -39,13 +39,11 @@ def drawn(tmp_path, monkeypatch) -> dict[str, str]:
     axes = {
         "pattern": plots.pattern(attention, tokens, title="A finding", frames=attention > 0.9),
         "heatmap": plots.heatmap(np.diag([1.0, -1]), x=["a", "b"], y=["c", "d"], numbers="{:.1f}"),
-        "head dots": plots.head_dots(scores, label="score", mark=0.3),
+        "head dots": plots.head_dots(scores, label="score", mark=0.3, mark_name="threshold"),
         "head dots of a deep model": plots.head_dots({"": np.eye(30)}, label="score", mark=0.5, names=3),
-        "rows": plots.rows(
-            {"cut": -0.2, "intact": 0.9}, label="right", title="", errors={"intact": 0.1}, accent=["cut"]
-        ),
+        "rows": plots.rows({"cut": -0.2, "intact": 0.9}, label="right", title="", accent=["cut"]),
         "strips": plots.strips(scores, mark=0.3, title="", label="score"),
-        "lines": plots.lines(curves, errors={"one layer": curve / 9, "two layers": curve / 9}, mark=1.5, log=True),
+        "lines": plots.lines(curves, mark=1.5, log=True),
         "head graph": plots.head_graph(np.eye(4) + 1.5, kinds={(1, 2): "induction"}, title=""),
     }
     found = {name: as_svg(ax.figure, tmp_path / "drawn.svg") for name, ax in axes.items()}

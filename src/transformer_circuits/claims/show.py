@@ -57,6 +57,8 @@ def show_values(claim: Claim, values: Mapping[str, float | int]) -> list[tuple[s
 def show_estimate(claim: Claim, name: str, values: Mapping[str, float | int], digits: int = DIGITS) -> str:
     """Write a measured value with its unit, and with its standard error if it has one: "49.6% ± 0.7%"."""
     unit, error = claim.quantities[name].unit, values.get(claim.errors.get(name, ""))
+    if unit == "share" and abs(values[name]) >= 10:
+        unit = "times"  # −205 times says more than −20,487%
     if error is None:
         return show_quantity(values[name], unit, digits)
     of_value = unit if unit == "share" else ""  # 49.6% ± 0.7%, but 3.1 ± 0.2 nats

@@ -187,6 +187,7 @@ def head_dots(
     *,
     label: str,
     mark: Number | None = None,
+    mark_name: str = "",
     name_from: Number | None = None,
     names: int = 99,
     title: str = "",
@@ -194,8 +195,8 @@ def head_dots(
 ) -> Axes:
     """A column of dots for each layer of each model, of any depth: {"two layers": [layer, head]}.
 
-    `mark`: a line to compare with. Heads from `name_from` (default: `mark`) on have their layer's color, and the
-    `names` highest of each model their names.
+    `mark`: a line to compare with, `mark_name`: words above its left end. Heads from `name_from` (default: `mark`) on
+    have their layer's color, and the `names` highest of each model their names.
     """
     ax = ax or _axes(title)
     name_from = mark if name_from is None else name_from
@@ -216,6 +217,9 @@ def head_dots(
                 ax.annotate(f"{layer}.{head}", place, (0, 5), textcoords="offset points", ha="center")
     if mark is not None:
         ax.axhline(mark, **THRESHOLD)
+        look = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "color": "soft"}
+        ax.annotate(mark_name, (0, mark), (4, 4), **look)
+    ax.margins(y=0.1)  # room for the name of the highest
     every = -(-len(ticks) // 12)
     ax.set_xticks(range(0, len(ticks), every), ticks[::every])
     ax.set_xlim(-0.6, len(ticks) - 0.4)
@@ -291,27 +295,23 @@ def rows(
     label: str,
     title: str,
     form: str = "{:.2f}",
-    errors: Mapping[str, Number] | None = None,
     accent: Collection[str] = (),
     color: str = "second",
     limit: Number | None = None,
 ) -> Axes:
     """Bars from left to right on a linear axis, each with its name and its number; negative ones are red.
 
-    `form`: of the numbers. `errors`: standard errors. `accent`: names of the rows that it is about (default: all); the
+    `form`: of the numbers. `accent`: names of the rows that it is about (default: all); the
     others are gray. `limit`: of the axis, such as 1 for fractions.
     """
     sizes = np.array([*values.values()], dtype=float)
     ax = _axes(title, 0.4 * len(sizes) + 0.55)
-    ends = [abs(size) + (errors or {}).get(name, 0.0) for name, size in values.items()]
-    full = limit or max(ends)
+    full = limit or np.abs(sizes).max()
     for row, (name, size) in enumerate(values.items()):
         strong = name in accent or not accent
         ax.barh(row, size, 0.62, color="negative" if size < 0 else color if strong else OTHERS)
-        error = (errors or {}).get(name, 0.0)
-        ax.plot([size - error, size + error], [row, row], color="ink", lw=1.2 * bool(error))
         look = {"va": "center", "weight": "bold" if name in accent else "normal"}
-        ax.text(max(size, 0) + error + 0.03 * full, row, form.format(size).replace("-", "−"), **look)
+        ax.text(max(size, 0) + 0.03 * full, row, form.format(size).replace("-", "−"), **look)
     ax.set(xlim=(min(0, 1.05 * sizes.min()), 1.22 * full), ylim=(len(sizes) - 0.5, -0.5), xticks=[])
     ax.set_xlabel(label, loc="right")
     _name_rows([*values], range(len(sizes)), accent, ax)
@@ -324,7 +324,6 @@ def lines(
     curves: Mapping[str, pd.Series],
     *,
     colors: Mapping[str, str] | None = None,
-    errors: Mapping[str, pd.Series] | None = None,
     mark: Number | None = None,
     log: bool = False,
     label: str = "",
@@ -333,8 +332,7 @@ def lines(
 ) -> Axes:
     """Curves over their index, with their names at their right ends instead of a legend.
 
-    `colors`: by name (default: the cycle). `errors`: standard errors, as bands. `mark`: a line to compare with. `log`:
-    of the index.
+    `colors`: by name (default: the cycle). `mark`: a line to compare with. `log`: of the index.
     """
     ax = ax or _axes(title)
     finding(title, ax)
@@ -342,9 +340,6 @@ def lines(
     for name, curve in curves.items():
         (line,) = ax.plot(curve, color=colors[name] if colors else None)
         ends[name] = float(curve.index[-1]), float(curve.iloc[-1]), line.get_color()
-        if errors:
-            low, high = curve - errors[name], curve + errors[name]
-            ax.fill_between(curve.index, low, high, color=line.get_color(), alpha=0.2, lw=0)
     if mark is not None:
         ax.axhline(mark, **THRESHOLD)
     if log:
