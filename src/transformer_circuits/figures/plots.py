@@ -310,7 +310,7 @@ def rows(
     for row, (name, size) in enumerate(values.items()):
         strong = name in accent or not accent
         ax.barh(row, size, 0.62, color="negative" if size < 0 else color if strong else OTHERS)
-        look = {"va": "center", "weight": "bold" if name in accent else "normal"}
+        look = {"va": "center_baseline", "weight": "bold" if name in accent else "normal"}
         ax.text(max(size, 0) + 0.03 * full, row, form.format(size).replace("-", "−"), **look)
     ax.set(xlim=(min(0, 1.05 * sizes.min()), 1.22 * full), ylim=(len(sizes) - 0.5, -0.5), xticks=[])
     ax.set_xlabel(label, loc="right")
