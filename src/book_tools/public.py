@@ -79,7 +79,7 @@ def write(name: str, folder: Path) -> None:
 
 def main(names: list[str]) -> None:
     try:
-        for name in names or [real_models.CONTROL, *real_models.LABELS]:
+        for name in names or [*real_models.LABELS, real_models.CONTROL]:  # first what may not be had
             write(name, data_file(ledger.PUBLIC))
     except WeightsError as error:
         sys.exit(str(error))

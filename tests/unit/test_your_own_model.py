@@ -43,6 +43,7 @@ def test_a_random_model_of_another_architecture_is_at_chance_in_every_row(make):
     assert 0.5 < read.ratios.min() and read.ratios.max() < weights.COMPOSES
     left = removal.remove(model, read.reader, [read.writer], {})
     assert all(abs(left.kept(name)[0] - 1) < 0.2 for name in left.left)
+    assert not torch.equal(left.left["keys"], left.left["keys, past MLPs"]), "MLPs keep their outputs"
 
 
 @pytest.mark.parametrize("kind, beyond", [
