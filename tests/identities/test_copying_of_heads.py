@@ -37,8 +37,7 @@ def test_e1_centered_circuits_ignore_what_all_sources_and_all_out_tokens_have_in
 
 
 def test_e1_a_heads_copying_ignores_what_all_embeddings_and_all_unembeddings_share():
-    model = SMALL_RANK[0].model
-    W = matrices(model)
+    model, W = SMALL_RANK[0].model, matrices(SMALL_RANK[0].model)
     shared = from_matrices(**W | {"W_E": W["W_E"] + W["W_E"][3], "W_U": W["W_U"] + W["W_U"][:, [3]]})
     same(copying(shared)[0], copying(model)[0], 1e-5)
 

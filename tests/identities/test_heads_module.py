@@ -140,6 +140,7 @@ def test_ratios_between_white_circuits_are_the_same_in_all_coordinates():
     same(weights.white_ratios(rewritten), weights.white_ratios(case.model), 1e-8)
     stored = [weights.composition_ratios(model.OV[0], model.QK[1], model.OV[1]) for model in (rewritten, case.model)]
     differs(*stored)
+    same(weights.ratios_of_reader(case.model, (1, 1))[:, 0], stored[1][:, 1])
 
 
 def test_turning_at_random_is_a_rotation_between_the_two_heads():

@@ -185,8 +185,7 @@ def test_a_package_is_fetched_and_read_by_kind_up_to_its_limit_if_it_is_the_list
     expected = {("a.py", "python", sentences(1)), ("b.rst", "docs", sentences(2))}
     assert {(d.path, d.kind, d.text) for d in read} == expected
     shutil.rmtree(index)
-    limited = entry | {"megabytes": {"docs": 1}}
-    assert [d.path for d in corpus.read_sources([limited], cache, set())] == ["b.rst"]
+    assert [d.path for d in corpus.read_sources([entry | {"megabytes": {"docs": 1}}], cache, set())] == ["b.rst"]
     with pytest.raises(ValueError, match="^thing==1.0, a source of the corpus, could not be fetched; [^@]*$"):
         list(corpus.read_sources([entry], tmp_path / "other", set()))
 

@@ -73,10 +73,7 @@ def test_any_flipped_byte_is_found_before_anything_is_built(saved, monkeypatch):
 @pytest.mark.parametrize("change, message", [
     (lambda m: m["config"].update(n_layers=3), "do not fit its configuration: .*Missing.*layers.2.attn.q.weight"),
     (lambda m: m["config"].update(d_model=10**9, n_ctx=1 << 17), "do not fit its configuration"),
-    (lambda m: m.pop("shards"), "not a readable manifest .it lacks 'shards'"),
-    (lambda m: m.pop("config"), "not a readable manifest .it lacks 'config'"),
-    (lambda m: m.pop("name"), "not a readable manifest .it lacks 'name'"),
-    (lambda m: m.pop("training"), "not a readable manifest .it lacks 'training'"),
+    *((lambda m, part=part: m.pop(part), f"not a readable manifest .it lacks '{part}'") for part in ("name", "config", "shards", "training")),
     (lambda m: m["shards"][0].pop("sha256"), "not a readable manifest .it lacks 'sha256'"),
     (lambda m: m["config"].pop("n_heads"), "not a readable manifest .it lacks 'n_heads'"),
     (lambda m: m["config"].update(n_layers=-1), "not a readable manifest .n_layers must be greater than or equal to 0, got -1"),

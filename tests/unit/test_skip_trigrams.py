@@ -51,7 +51,6 @@ def test_words_that_differ_in_case_space_or_plural_alone_are_akin(first, second)
 def test_what_follows_often_comes_more_than_twice_as_often_as_overall():
     table = sparse.csr_array([[2, 2, 0], [1, 3, 1], [6, 0, 5]])  # [before, token]: token 1 is a quarter of all
     bigrams = BigramCounts(*map(torch.from_numpy, (table.indptr, table.indices, table.data)))
-    alone = torch.eye(3, dtype=torch.bool)
+    alone, akin = torch.eye(3).bool(), torch.tensor([[1, 0, 0], [0, 1, 1], [0, 0, 1]]).bool()
     assert often_followed(bigrams, alone).nonzero().tolist() == [[1, 1]]  # three fifths of what follows; a half is not
-    akin = alone | torch.tensor([[0, 0, 0], [0, 0, 1], [0, 0, 0]], dtype=torch.bool)
     assert not often_followed(bigrams, akin).any()  # with its variant, it is more than half of all
