@@ -99,7 +99,7 @@ def frame(places: Places, ax: Axes) -> None:
     places = np.asarray(places)
     pairs = np.argwhere(places) if places.dtype == bool else places
     boxes = [Rectangle((column - 0.5, row - 0.5), 1, 1) for row, column in pairs]
-    ax.add_collection(PatchCollection(boxes, fc="none", ec="frame", lw=1.4, zorder=3))
+    ax.add_collection(PatchCollection(boxes, fc="none", ec="frame", lw=1.4, zorder=3, clip_on=False))
 
 
 def pattern(
