@@ -228,8 +228,8 @@ def head_dots(
 
 
 def strips(scores: Mapping[str, ArrayLike], *, mark: Number, title: str, label: str) -> Axes:
-    """One row a model, {"two layers": [layer, head]}: a strip of cells a layer, in its color. At its end is the score of
-    the best head, whose cell is framed if it has at least `mark`. `label`: what the shades and the numbers are."""
+    """One row a model, {"two layers": [layer, head]}: a strip of cells a layer, in its color. At its end is the score
+    of the best head, whose cell is framed if it has at least `mark`. `label`: what the shades and the numbers are."""
     models = {name: np.atleast_2d(np.asarray(values, dtype=float)) for name, values in scores.items()}
     depth, top = max(map(len, models.values())), max(values.max() for values in models.values())
     ax = _axes(title, 0.42 * len(models) + 0.6)
@@ -247,7 +247,8 @@ def strips(scores: Mapping[str, ArrayLike], *, mark: Number, title: str, label: 
         ax.text(1.06 * depth + 0.16, row, f"{values[best]:.2f}", color="ink" if reached else "soft", **ends)
     ax.set(xlim=(0, 1.06 * depth + 0.36), ylim=(len(models) - 0.5, -0.5))
     ax.set_xlabel(f"each cell is a head; its shade is its {label}", loc="left")
-    ax.set_xticks([1.06 * layer + 0.5 for layer in range(depth)] + [1.06 * depth + 0.16], [*LAYERS[:depth], "best head"])
+    columns = [1.06 * layer + 0.5 for layer in range(depth)] + [1.06 * depth + 0.16]
+    ax.set_xticks(columns, [*LAYERS[:depth], "best head"])
     ax.tick_params(length=0, labeltop=True, labelbottom=False)
     for tick, color in zip(ax.xaxis.get_major_ticks(), COLOR_OF_LAYER[:depth]):
         tick.label2.set_color(WORD_OF.get(color, color))
