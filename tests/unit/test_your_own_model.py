@@ -47,7 +47,8 @@ def test_a_random_model_of_another_architecture_is_at_chance_in_every_row(make):
 
 
 @pytest.mark.parametrize("kind, beyond", [
-    ("Gemma2", ["Normalization", "Normalization after attention", "MLPs", "Positions of type 'rotary'", "Windows of 16 tokens", "Grouped-query attention"]),
+    ("Gemma2", ["Normalization", "Normalization after attention", "MLPs", "Positions of type 'rotary'", "Windows of 16 tokens", "Soft-capped scores", "Soft-capped logits",
+                "Grouped-query attention"]),
     ("GPT2", ["Normalization", "MLPs", "Positions in the residual stream", "Biases"]),
 ])  # fmt: skip
 def test_models_with_more_are_asked_everything_and_it_is_said_what_that_does(kind, beyond, make):

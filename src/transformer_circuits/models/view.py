@@ -25,7 +25,7 @@ Hook = tuple[str, Callable[..., Any]]  # a hook point's name, and what is done t
 
 # rows run together on a CPU: patterns of 12 heads at 512 tokens take 25 MB; the system zeroes larger tensors each time
 BATCH = 2
-LOGITS = 1 << 27  # of rows run together on a GPU: half a gigabyte
+ENTRIES = 1 << 27  # of the logits, and of one layer's patterns, of rows run together on a GPU: half a gigabyte
 
 
 class View:
@@ -148,7 +148,8 @@ class View:
         right = torch.zeros_like(nats, dtype=torch.bool)
         ends = torch.full_like(rows[:, 0], rows.shape[1]) if ends is None else ends
         order = ends.argsort(descending=True, stable=True)
-        together = max(1, LOGITS // rows.shape[1] // self.cfg.d_vocab) if rows.is_cuda else BATCH
+        of_one = rows.shape[1] * (self.cfg.d_vocab + self.cfg.n_heads * rows.shape[1])
+        together = max(1, ENTRIES // of_one) if rows.is_cuda else BATCH
         with self.model.hooks(fwd_hooks=list(hooks)):
             for part in tqdm(order.split(together), desc="losses", leave=False, delay=2):
                 tokens = rows[part, : ends[part].max()]

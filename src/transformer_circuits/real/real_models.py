@@ -59,9 +59,11 @@ class Measured:
 
 
 def load(name: str) -> Measured:
-    """Return the record of a public model, or of CONTROL. Raises ValueError for that of another version of the
+    """Return the record of a public model, or of CONTROL. Raises ValueError if there is none of this version of the
     measurement."""
     folder = data_file(ledger.PUBLIC)
+    if not (folder / f"{name}.safetensors").is_file():
+        raise ValueError(f"there is no record of {name!r}; there are: {', '.join([*LABELS, CONTROL])} (`make public`)")
     with safe_open(folder / f"{name}.safetensors", "pt") as file:
         arrays = {key: file.get_tensor(key).float() for key in file.keys()}
         numbers, made, version = (json.loads(file.metadata()[key]) for key in ("numbers", "made", "version"))
