@@ -10,6 +10,7 @@ import torch
 from huggingface_hub.utils import filter_repo_objects
 
 from transformer_circuits import paths
+from transformer_circuits.measures.ablation import recorded_effects
 from transformer_circuits.models import list_models, load_model
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.reading import start_token
@@ -76,6 +77,8 @@ def test_a_name_or_a_path_that_is_not_found_says_what_there_is_or_gives_the_righ
         WeightsError, match="there is no .*training.jsonl; training logs are those of shipped-a, shipped-b"
     ):
         training_log(name)
+    with pytest.raises(WeightsError, match=f"'{name}' came without the ablation effects of its heads"):
+        recorded_effects(name)
 
 
 @pytest.mark.parametrize("file, message", [

@@ -1,5 +1,6 @@
 """Ablation effects of heads: by how much the loss rises when the output of a head is replaced by its mean."""
 
+import contextlib
 from typing import NamedTuple
 
 import torch
@@ -34,15 +35,12 @@ def effects(costs: Float[Tensor, "layer head window"]) -> AblationEffects:
     return AblationEffects(*estimates.mean(costs.movedim(-1, 0)))
 
 
-def recorded_effects(name: str) -> AblationEffects | None:
-    """Return the ablation effect of each head, as our trainer measured it; None for any other model."""
-    try:
-        recorded = manifest(name)["training"].get("heads")
-    except WeightsError:
-        return None
-    if recorded is None:
-        return None
-    return AblationEffects(torch.tensor(recorded["cost"]), torch.tensor(recorded["error"]))
+def recorded_effects(name: str) -> AblationEffects:
+    """Return the ablation effect of each head, as our trainer measured it. Raises WeightsError for any other model."""
+    with contextlib.suppress(WeightsError):
+        if recorded := manifest(name)["training"].get("heads"):
+            return AblationEffects(torch.tensor(recorded["cost"]), torch.tensor(recorded["error"]))
+    raise WeightsError(f"{name!r} came without the ablation effects of its heads; measure them with `ablate_heads`")
 
 
 @torch.no_grad()
