@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from transformer_circuits.models import load_model, shards
@@ -268,8 +269,9 @@ def test_what_changed_since_the_checkpoint_is_noticed(data):
         with pytest.raises(ValueError, match=sentence):
             run(data, "out", *settings)
 
-    checkpoint.write_bytes(whole[: len(whole) // 2])
-    rejected("damaged .*; delete it to start over")
+    for other in (whole[: len(whole) // 2], safetensors.torch.save({})):
+        checkpoint.write_bytes(other)
+        rejected("damaged .*; delete it to start over")
     checkpoint.write_bytes(whole)
     rejected("belongs to another configuration", "lr=1e-4")
     np.save(data / "train.npy", np.load(data / "train.npy")[::-1])

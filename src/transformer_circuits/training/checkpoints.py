@@ -33,8 +33,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         with safetensors.safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-            text = file.metadata()["state"]
-    except safetensors.SafetensorError as error:
+            text = (file.metadata() or {})["state"]
+    except (safetensors.SafetensorError, KeyError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it to start over") from error
 
     def restored(value: dict[str, Any]) -> Any:
