@@ -93,7 +93,7 @@ def load_sources(table: str = "sources") -> list[dict]:
 
 
 def read_github(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
-    """Return the files of a GitHub repository at one commit, fetched one by one. RuntimeError: not that file."""
+    """Return the files of a GitHub repository at one commit, fetched one by one. ValueError: one is not had."""
     name, folder = source["name"], cache / source["name"]
     listing = (HERE / "files" / f"{name}.sha256").read_text(encoding="utf8")
     digests = dict(reversed(line.split("  ", 1)) for line in listing.splitlines())
@@ -102,7 +102,10 @@ def read_github(source: dict, cache: Path) -> Iterator[tuple[str, bytes]]:
         kept = folder / digest
         if not kept.is_file():
             folder.mkdir(parents=True, exist_ok=True)
-            torch.hub.download_url_to_file(base + quote(path), str(kept), digest, progress=False)
+            try:
+                torch.hub.download_url_to_file(base + quote(path), str(kept), digest, progress=False)
+            except (OSError, RuntimeError) as error:  # RuntimeError: another file
+                raise ValueError(f"{path} of {name}, a source of the corpus, could not be fetched: {error}") from None
         yield path, verified(kept, digest)
 
 

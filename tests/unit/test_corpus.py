@@ -7,6 +7,7 @@ import os
 import shutil
 import tarfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -170,6 +171,13 @@ def package(tmp_path) -> dict:
     about = {"name": "thing", "package": "thing", "version": "1.0", "archive": archive.name}
     about |= {"sha256": hashlib.sha256(archive.read_bytes()).hexdigest(), "skip": ["*locale/*"]}
     return about | {"megabytes": {"python": 1, "docs": 1}}
+
+
+def test_a_file_that_is_not_had_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus.torch.hub, "download_url_to_file", Mock(side_effect=OSError("no network")))
+    source = next(source for source in corpus.load_sources() if "repository" in source)
+    with pytest.raises(ValueError, match=f" of {source['name']}, a source of the corpus, .* fetched: no network"):
+        list(corpus.read_github(source, tmp_path))
 
 
 def test_a_package_is_fetched_and_read_by_kind_up_to_its_limit_if_it_is_the_listed_one(tmp_path, monkeypatch, server):
