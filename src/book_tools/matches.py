@@ -318,6 +318,8 @@ OTHER = {"competition": competition.measure, "clamped": clamped.measure, "public
 
 
 def main(names: Sequence[str]) -> None:
+    if not names:
+        sys.exit(__doc__)
     for name in names:
         found = OTHER[name]() if name in OTHER else measure(name)
         record = json.loads(RECORD.read_text()) if RECORD.is_file() else {}

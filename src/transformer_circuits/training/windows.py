@@ -37,7 +37,7 @@ class Windows:
         device: torch.device | None = None,
     ):
         if not path.exists():
-            raise ValueError(f"{path} is missing; pass a folder with packed tokens (--data)")
+            raise ValueError(f"{path} is missing; pass a folder that `make corpus` made (--data)")
         with open(path, "rb") as file:
             self.digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
             file.seek(0)
