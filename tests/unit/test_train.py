@@ -244,7 +244,7 @@ def test_files_that_cannot_be_used_are_named(data, tiny_tokenizer_file):
     np.save(data / "train.npy", np.ones(1_000))
     rejected("out", r"train.npy must be a row of token ids, got float64 \[1000\]; make it again")
     (data / "train.npy").unlink()
-    rejected("out", "train.npy is missing; pass a folder with packed tokens")
+    rejected("out", "train.npy is missing; pass a folder that `make corpus` made")
     shutil.copy(tiny_tokenizer_file, data)
     rejected("out", "is not a whole corpus .no report.json.; make it again")
 
