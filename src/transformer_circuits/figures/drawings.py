@@ -34,6 +34,7 @@ def residual_stream(n_heads: int, title: str) -> None:
         for y, action in ((low, "heads read"), (low + 1.1, "heads add")):
             ax.plot([0, 4.2], [y, y], color=color, lw=1.5)
             ax.text(-0.3, y, action, ha="right", va="center")
+        _arrow(ax, (1.2, low + 1.1), (0, low + 1.1), color, lw=1.5)  # into the stream
         words = {"weight": "bold", "color": WORD_OF.get(color, color)}
         ax.text(-0.3, low + 0.55, layer, ha="right", va="center", **words)
         ax.text(2.6, low + 0.55, "…", **MIDDLE)
