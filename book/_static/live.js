@@ -25,8 +25,9 @@
     const at = (/** @type {number[]} */ [x, y]) => [center + unit * x, center - unit * y];
     function axes(picture, across, up) {
       picture.append(svg("path", { d: `M0 ${center}H${size}M${center} 0V${size}`, stroke: "var(--live-faint)" }),
-        svg("text", { x: size - 4, y: center + 16, "text-anchor": "end" }, across),
-          svg("text", { x: center + 5, y: 12 }, up));
+        svg("text", { x: size, y: 170, "text-anchor": "end" }, across), svg("text", { x: center + 5, y: 12 }, up),
+        ...[-3, -1, 1, 3].flatMap((x) => [[center + unit * x, center + 21], [center - 11, center + 4 - unit * x]].map(
+          (place) => svg("text", { x: place[0], y: place[1], class: "tc-live-tick" }, text(x, 0)))));
     }
     axes(plane, "raises token A", "raises token B");
     axes(complex, "real part", "imaginary part");
@@ -60,8 +61,8 @@
         real ? "" : "The two eigenvalues are complex: the head turns one token into the other.");
     }
     function moving(end, i) {
-      end.addEventListener("pointerdown", (event) => { event.preventDefault(); end.setPointerCapture(event.pointerId);
-      end.focus(); });
+      end.addEventListener("pointerdown", (event) => {
+        event.preventDefault(), end.setPointerCapture(event.pointerId), end.focus(); });
       end.addEventListener("pointermove", (event) => {
         if (!end.hasPointerCapture(event.pointerId)) return;
         const box = plane.getBoundingClientRect(), scale = size / box.width;

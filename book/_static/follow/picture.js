@@ -238,7 +238,7 @@ const picture = (() => {
         const d = arc(G, at, k, depth(at, k)), opacity = k === hot || (hot === null && row[k] > 0.3) ? 1 : 0.5;
         const path = element(high, `high ${at} ${k}`, "path", { d }, opacity), [x, y] = G.place(k, G.start + 4);
         path.style.strokeWidth = `${Math.max(1.2, (G.wide ? 8 : 7) * row[k])}px`;
-        const place = G.wide ? { x: x < 50 ? x + 44 : x - 7, y } : { x: x + 12, y: y - 5 };
+        const place = G.wide ? { x: x < 50 ? x + 44 : x - 6 - 4 * row[k], y } : { x: x + 12, y: y - 5 - 3 * row[k] };
         const hidden = G.slot(k) < 36 && Math.max(row[k - 1] ?? 0, row[k + 1] ?? 0) > row[k]; // by a larger neighbor's
         if (row[k] >= 0.08 && !hidden) element(high, `share ${k}`, "text", place).textContent = percent(row[k]);
       }
@@ -256,10 +256,9 @@ const picture = (() => {
       const tops = keys.map((k) => G.place(k, G.start + 0.75 * (depth(at, k) - G.start))[1]), middle = (i, k) =>
         (G.place(i, 0)[0] + G.place(k, 0)[0]) / 2;
       const places = {
-        high: step === 4 ? [G.width, 0] :
-          [middle(at, hot ?? 0), Math.max(0, Math.min(...tops) - 27)],
+        high: step === 4 ? [G.width, 0] : [middle(at, hot ?? 0), Math.max(0, Math.min(...tops) - 27)],
         low: [hot === null ? G.width / 2 : middle(hot, Math.max(0, hot - 1)), step === 3 || step === 8 ? 276 :
-          step > 3 ? 260 : 246], };
+          step > 3 ? 260 : 236], };
       const into = G.wide ? labels : make("div", { className: "tc-label-phone" });
       labels.replaceChildren(...(G.wide ? [] : [into]));
       for (const what of ["high", "low"].filter((each) => words[each])) {
