@@ -46,19 +46,20 @@ def residual_stream(n_heads: int, title: str) -> None:
 
 def skip_trigram(source: str, destination: str, out: str, title: str) -> Axes:
     """Draw the two tables of a head in one prediction: a destination attends to a source, which raises an out token."""
-    ax = _canvas(2.6, (-0.6, 5.4), (-1.1, 2.5), title)
+    ax = _canvas(2.6, (-0.9, 5.7), (-1.1, 2.5), title)
     token = {"family": MONO, "fontsize": WORDS, "bbox": BOX, **MIDDLE}
-    ax.text(0.4, 0.4, label_of(source), **token)
-    ax.text(4, 0.4, label_of(destination), **token)
-    ax.text(4, 2.1, label_of(out), **token | {"color": "first_text", "weight": "bold"})
+    source, destination, out = map(label_of, (source, destination, out))
+    ax.text(0.6, 0.4, source, **token)
+    ax.text(3.9, 0.4, destination, **token)
+    ax.text(3.9, 2.1, out, **token | {"color": "first_text", "weight": "bold"})
     ax.text(2.2, 0.4, "…", **MIDDLE)
-    for x, name in ((0.4, "source"), (4, "destination")):
-        ax.text(x, -0.2, name, ha="center", va="top", color="soft")
-    ax.text(4.5, 2.1, "out token", ha="left", va="center", color="soft")
-    _arrow(ax, (3.8, 0.1), (0.7, 0.1), "other", connectionstyle="arc3,rad=-0.25", shrinkA=4, shrinkB=4)
-    ax.text(2.2, -0.65, "QK: where to look", ha="center", va="top", color="soft")
-    _arrow(ax, (0.6, 0.75), (3.5, 2.0), "first", connectionstyle="arc3,rad=-0.15", shrinkA=4, shrinkB=4)
-    ax.text(1.5, 1.95, "OV: what it does", ha="center", va="bottom", color="first_text")
+    ax.text(0.1, 0.4, "source", ha="right", va="center", color="soft")
+    for y, name in ((0.4, "destination"), (2.1, "out token")):
+        ax.text(4.4, y, name, va="center", color="soft")
+    _arrow(ax, (3.7, 0.1), (0.8, 0.1), "other", connectionstyle="arc3,rad=-0.25", shrinkA=4, shrinkB=4)
+    ax.text(2.2, -0.65, f"QK table: {destination} looks for {source}", ha="center", va="top", color="soft")
+    _arrow(ax, (0.7, 0.75), (3.4, 2.0), "first", connectionstyle="arc3,rad=-0.15", shrinkA=4, shrinkB=4)
+    ax.text(1.4, 2.1, f"OV table: {source} raises {out}", ha="center", va="bottom", color="first_text")
     return ax
 
 
