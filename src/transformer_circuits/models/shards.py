@@ -159,7 +159,7 @@ def verified(path: Path, expected: str) -> bytes:
     """Return the bytes of a file with this SHA-256. Raises WeightsError if it is missing, or another one."""
     content = path.read_bytes() if path.is_file() else b""
     if sha256(content) != expected:
-        raise WeightsError(f"{path} is missing or damaged (its SHA-256 must be {expected}); remove it, and fetch it again")
+        raise WeightsError(f"{path} is missing or damaged (SHA-256 must be {expected}); remove it, and fetch it again")
     return content
 
 
