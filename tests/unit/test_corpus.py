@@ -186,7 +186,7 @@ def test_a_package_is_fetched_and_read_by_kind_up_to_its_limit_if_it_is_the_list
     (index / "index.html").write_text(f'<a href="{entry["archive"]}">{entry["archive"]}</a>')
     (tmp_path / entry["archive"]).rename(index / entry["archive"])
     monkeypatch.setenv("PIP_INDEX_URL", f"{server.address.replace('//', '//me:secret@')}/simple/")
-    with pytest.raises(WeightsError, match="thing-1.0.tar.gz is missing or damaged .its SHA-256 must be 0000"):
+    with pytest.raises(WeightsError, match="thing-1.0.tar.gz is missing or damaged .SHA-256 must be 0000"):
         list(corpus.read_sources([entry | {"sha256": "0" * 64}], cache, set()))
     assert not any(cache.iterdir())
     read = corpus.read_sources([entry], cache, set())
