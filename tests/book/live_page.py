@@ -39,6 +39,11 @@ def opened(page: Page, address: str) -> Page:
     return page
 
 
+def percent(share: float) -> str:
+    """Return a share as dom.js writes it."""
+    return "<0.1%" if share < 0.001 else f"{share:.1%}" if share > 0.99 or share < 0.0995 else f"{share:.0%}"
+
+
 def forbidding_workers(site: Path) -> Path:
     """Return the page as a server sends it whose content policy forbids workers."""
     policy = '<meta http-equiv="Content-Security-Policy" content="worker-src \'none\'">'

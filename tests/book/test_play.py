@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from jaxtyping import Float
-from live_page import LivePage, follow, forbidding_workers, make_site, opened
+from live_page import LivePage, follow, forbidding_workers, make_site, opened, percent
 from playwright.sync_api import expect
 from torch import Tensor
 
@@ -159,14 +159,10 @@ def test_the_model_says_of_the_prepared_sentences_what_the_build_says(page):
             page.get_by_role("button", name=button).click()
             view = sentence["runs"][run]
             expect(page.locator(".tc-next .answer")).to_contain_text(
-                f"{view['answer']}{share(dict(view['next'])[view['answer']])}"
+                f"{view['answer']}{percent(dict(view['next'])[view['answer']])}"
             )
-            expect(page.locator(".tc-say")).to_contain_text(share(view["row"][view["followed"]]))
+            expect(page.locator(".tc-say")).to_contain_text(percent(view["row"][view["followed"]]))
         page.get_by_role("button", name="Intact").click()
-
-
-def share(p):
-    return "<0.1%" if p < 0.001 else f"{p:.1%}" if p > 0.99 or p < 0.0995 else f"{p:.0%}"
 
 
 def type_in(page, text):
@@ -176,10 +172,11 @@ def type_in(page, text):
 
 
 def test_what_is_typed_is_shown_literally_and_predicted(page, two):
-    text = "Zorb </script><b>x</b> $y$ Zorb"
+    text = "Zorb </script><i>x</i> $y$ Zorb"
     type_in(page, text)
     names = page.locator(".tc-tokens text").all_text_contents()
     assert "".join(names[1:]).replace("·", " ") == text
+    expect(page.locator(".tc-say code").nth(1)).to_have_text("·</")
     logits = two(two.to_tokens(text))[0, -1].softmax(-1)
     best = two.tokenizer.decode([int(logits.argmax())]).replace(" ", "·").replace("\n", "↵")
     expect(page.locator(".tc-next li").first).to_contain_text(best)
@@ -266,7 +263,7 @@ def test_the_slider_shows_the_note_then_the_match_then_the_prediction(page, two)
     expect(say).to_contain_text("the token whose note says")  # the finished model, run here
     tokens = torch.from_numpy(recorded["text_0"].astype(np.int64))[None]
     chance = two(tokens)[0, place].softmax(-1)
-    expect(page.locator(".tc-next .answer")).to_contain_text(share(float(chance.max())))
+    expect(page.locator(".tc-next .answer")).to_contain_text(percent(float(chance.max())))
     page.get_by_role("button", name="Cut the notes").click()
     expect(say).to_contain_text("All keys hold the same average note")
 

@@ -1,5 +1,8 @@
-"""A1, A3, A4, A5: convolution as attention, layer normalization folded into the weights, biases as a dimension that is always one, and
-paths into an MLP. The functions are those that the appendices write out. (A2, the residual connection as a head: in test_paths each layer of a path has this head too.)"""
+"""A3, A4, A5: layer normalization folded into the weights, biases as a dimension that is always one, paths into an MLP.
+
+The functions are those that the appendices write out. (A2, the residual connection as a head: in test_paths each layer
+of a path has this head too.)
+"""
 
 import copy
 
@@ -12,27 +15,8 @@ from transformer_lens.utilities import get_act_name
 from transformer_circuits.models.bridge import from_matrices, matrices
 
 BIASES = defined_in("a3_convolution_identity_biases", "with-one", "collect-biases", torch=torch)
-FOLDS = defined_in(
-    "a4_layer_normalization",
-    "readers-writers",
-    "fold-model",
-    "mlp-paths",
-    torch=torch,
-    copy=copy,
-    get_act_name=get_act_name,
-)
-
-
-@identity(cases())
-def test_a1_heads_at_fixed_offsets_are_a_convolution(case):
-    """The first layer with head k looking k places back is PyTorch's causal convolution with these heads' W_OV."""
-    n, taps = case.tokens.shape[1], case.model.cfg.n_heads
-    fixed = torch.stack([torch.eye(n, dtype=torch.float64).roll(k, 0).tril(-k) for k in range(taps)])
-    with case.model.hooks(fwd_hooks=[("blocks.0.attn.hook_pattern", lambda p, hook: fixed[None])]):
-        _, cache = case.model.run_with_cache(case.tokens)
-    W = case.model.OV[0].AB.flip(0).permute(2, 1, 0)  # [out, in, tap], the present position last
-    padded = nn.functional.pad(cache["embed"].mT, (taps - 1, 0))
-    same(cache["blocks.0.attn.hook_out"], nn.functional.conv1d(padded, W).mT)
+IMPORTED = dict(torch=torch, copy=copy, get_act_name=get_act_name)
+FOLDS = defined_in("a4_layer_normalization", "readers-writers", "fold-model", "mlp-paths", **IMPORTED)
 
 
 @identity(st.sampled_from([0, 1, 3]), st.sampled_from([{}, {"d_mlp": 5}, {"smeared_keys": True}]), st.integers(0, 1))

@@ -1,10 +1,8 @@
-"""E1 to E6: measures of copying through thin factors, against the matrix over the whole vocabulary, and on known matrices."""
+"""E1, E3, E4, E6: measures of copying through thin factors, against the matrix over the whole vocabulary, and on known matrices."""
 
 import pytest
 import torch
-from hypothesis import strategies as st
-from random_models import EXACT, build, cases, differs, identity, random, same
-from scipy.optimize import linear_sum_assignment
+from random_models import EXACT, build, cases, differs, identity, same
 from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits.copying import leading_eigenvectors, self_boost
@@ -40,15 +38,6 @@ def test_e1_a_heads_copying_ignores_what_all_embeddings_and_all_unembeddings_sha
     model, W = SMALL_RANK[0].model, matrices(SMALL_RANK[0].model)
     shared = from_matrices(**W | {"W_E": W["W_E"] + W["W_E"][3], "W_U": W["W_U"] + W["W_U"][:, [3]]})
     same(copying(shared)[0], copying(model)[0], 1e-5)
-
-
-@identity(st.integers(6, 20), st.integers(1, 5), st.integers(0, 2**32 - 1))
-def test_e5_nonzero_eigenvalues_of_ab_are_those_of_ba(left, inner, seed):
-    matrix = FactoredMatrix(random(left, inner, seed=seed), random(inner, left, seed=seed + 1))
-    dense = torch.linalg.eigvals(matrix.AB)
-    dense = dense[dense.abs().argsort(descending=True)[:inner]]
-    distance = (matrix.eigenvalues[:, None] - dense).abs()
-    assert distance[linear_sum_assignment(distance)].max() < EXACT * dense.abs().max()
 
 
 @identity(cases())

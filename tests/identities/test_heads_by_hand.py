@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from hypothesis import strategies as st
-from random_models import EXACT, defined_in, identity, random, same
+from random_models import EXACT, defined_in, random, same
 
 from transformer_circuits.circuits import by_hand
 from transformer_circuits.circuits.by_hand import Head, Stream
@@ -16,13 +15,6 @@ VOCAB, CONTEXT = 80, 48
 CHAPTER = defined_in("09_heads_by_hand", "pointer-arithmetic", "k-composition", by_hand=by_hand, torch=torch)
 STREAM = Stream.of(by_hand.content_vectors(random(VOCAB, 20), 16), CONTEXT)
 REPEATED = repeated_random_tokens(VOCAB, CONTEXT, rows=6, shortest=8)
-
-
-@identity(st.integers(1, 12), st.integers(-30, 30), st.integers(0, 400))
-def test_turning_by_steps_is_moving_by_steps(pairs, steps, n):
-    turn = by_hand.rates(pairs)
-    here, there = (torch.cat([(at * turn).sin(), (at * turn).cos()]) for at in (n, n + steps))
-    assert (here @ by_hand.rotation(turn, steps) - there).abs().max() < EXACT
 
 
 def test_a_head_scores_and_moves_just_what_is_written():

@@ -7,9 +7,8 @@ from random_models import build, differs, same
 from transformer_lens import FactoredMatrix
 
 from transformer_circuits.circuits import heads
-from transformer_circuits.measures import attention, cache, estimates, weights
+from transformer_circuits.measures import attention, estimates, weights
 from transformer_circuits.measures.repeats import repeated_random_tokens, repeated_text
-from transformer_circuits.models import reading
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import from_matrices, matrices
 from transformer_circuits.models.view import View, without_heads
@@ -82,22 +81,6 @@ def test_scores_of_a_model_are_those_of_its_patterns(case):
     same(heads.previous_token_scores(case.model, tokens), attention.previous_token_score(pattern).mean(1))
 
 
-def test_scores_are_measured_anew_for_other_weights_hooks_or_start_tokens(case, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "FOLDER", tmp_path)
-    made, score = [], heads.induction_scores
-    monkeypatch.setattr(heads, "induction_scores", lambda *given: made.append(1) or score(*given))
-    W = {name: weight.float() for name, weight in matrices(case.model).items()}
-    model, other = from_matrices(**W), from_matrices(**W | {"W_K": W["W_K"] + 1e-3})
-    first = torch.stack(heads.measured_induction(model))
-    once = len(made)
-    assert torch.equal(torch.stack(heads.measured_induction(from_matrices(**W))), first) and len(made) == once
-    differs(torch.stack(heads.measured_induction(other)), first)
-    with model.hooks(fwd_hooks=without_heads([(0, 1)])):
-        differs(torch.stack(heads.measured_induction(model)), first)
-    reading.choose(model, start=7)
-    differs(torch.stack(heads.measured_induction(model)), first)
-
-
 def test_losses_and_first_guesses_are_the_plain_modules(case):
     tokens = REPEATED.tokens
     expected = F.cross_entropy(case.plain(tokens[:, :-1]).mT, tokens[:, 1:], reduction="none")
@@ -125,22 +108,6 @@ def test_removing_heads_is_a_model_without_their_output(case):
         same(measure(view, data, gone), measure(other, data))
         differs(measure(view, data, gone), before)
         assert torch.equal(measure(view, data), before)  # the hooks are gone
-
-
-def test_ratios_between_white_circuits_are_the_same_in_all_coordinates():
-    case = build(n_layers=2, d_vocab=90, seed=5)
-    W = matrices(case.model)
-
-    M = torch.randn(case.model.cfg.d_model, case.model.cfg.d_model, generator=torch.Generator().manual_seed(0)).double()
-    rewritten = from_matrices(
-        **{name: W[name] @ M for name in ("W_E", "W_pos", "W_O")},
-        **{name: torch.linalg.solve(M, W[name]) for name in ("W_Q", "W_K", "W_V", "W_U")},
-    )
-    same(rewritten(case.tokens), case.model(case.tokens), 1e-8)
-    same(weights.white_ratios(rewritten), weights.white_ratios(case.model), 1e-8)
-    stored = [weights.composition_ratios(model.OV[0], model.QK[1], model.OV[1]) for model in (rewritten, case.model)]
-    differs(*stored)
-    same(weights.ratios_of_reader(case.model, (1, 1))[:, 0], stored[1][:, 1])
 
 
 def test_turning_at_random_is_a_rotation_between_the_two_heads():

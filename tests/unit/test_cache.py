@@ -3,9 +3,12 @@
 import pytest
 import torch
 
+from transformer_circuits.circuits import heads
 from transformer_circuits.measures import cache
 from transformer_circuits.measures.weights import random_positivities
+from transformer_circuits.models import reading
 from transformer_circuits.models.bridge import wrap
+from transformer_circuits.models.view import without_heads
 from transformer_circuits.training import small_runs
 
 INPUTS = {"x": torch.arange(3.0)}
@@ -38,13 +41,21 @@ def attends_to_the_start(model):
     return model
 
 
-@pytest.mark.parametrize("change", [lambda model: small_runs.cut(model, "k"), attends_to_the_start])
-def test_a_changed_model_does_not_get_the_scores_of_the_intact_one(change, folder):
-    intact, changed = wrap(small_runs.new_model()), wrap(change(small_runs.new_model()))
-    assert not cache.changed(intact) and cache.changed(changed)
-    tokens = torch.arange(20)[None]
-    logits = [cache.cached(model, lambda: [model(tokens)], tokens)[0] for model in (intact, changed)]
-    assert not torch.equal(*logits) and len(list(folder.iterdir())) == 1
+def test_scores_are_measured_anew_for_another_model_with_hooks_and_for_another_start_token(folder):
+    def scores(model):
+        return torch.stack(heads.measured_induction(model))
+
+    model = wrap(small_runs.new_model())
+    first = scores(model)
+    assert torch.equal(scores(wrap(small_runs.new_model())), first) and len(list(folder.iterdir())) == 1
+    found = [scores(wrap(other)) for other in (small_runs.new_model(1), small_runs.cut(small_runs.new_model(), "k"))]
+    with model.hooks(fwd_hooks=without_heads([(0, 1)])):
+        found.append(scores(model))
+    reading.choose(model, start=7)
+    found.append(scores(model))
+    assert not any(torch.equal(other, first) for other in found)
+    assert len(list(folder.iterdir())) == 3, "what hooks change is not stored"
+    assert cache.changed(wrap(attends_to_the_start(small_runs.new_model())))
 
 
 @pytest.mark.parametrize("changed", [*cache.LIBRARIES, "the code"])
