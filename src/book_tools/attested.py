@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy import sparse
 from tqdm import tqdm
 from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.attested import FILE, LEVELS, Attested, fingerprint
 from transformer_circuits.circuits.head_dump import head_dump
 from transformer_circuits.circuits.skip_trigrams import Candidates, Ways, combined, paper_list
-from transformer_circuits.data import BigramCounts, bigram_counts, vocabulary
+from transformer_circuits.data import bigram_counts, frequencies, vocabulary
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.paths import DATA
@@ -30,11 +31,11 @@ AT_A_TIME = 1_000_000  # positions counted together
 class Text:
     """A packed corpus with an index of the positions of every token. Raises ValueError for bigrams of another text."""
 
-    def __init__(self, tokens: np.ndarray, bigrams: BigramCounts, n_ctx: int) -> None:
-        if (pairs := int(bigrams.count.sum())) != len(tokens) - 1:
+    def __init__(self, tokens: np.ndarray, bigrams: sparse.csr_array, n_ctx: int) -> None:
+        if (pairs := int(bigrams.sum())) != len(tokens) - 1:
             raise ValueError(f"the bigram counts must have {len(tokens) - 1} pairs, got {pairs}; ship both together")
         self.tokens, self.bigrams, self.n_ctx = tokens, bigrams, n_ctx
-        self.d_vocab = len(bigrams.row_start) - 1
+        self.d_vocab = bigrams.shape[0]
         self.places = np.argsort(tokens, kind="stable").astype(np.int32)  # all positions, ordered by token
         self.first = np.concatenate([[0], np.cumsum(np.bincount(tokens, minlength=self.d_vocab))])
         self.document_end = np.append(np.flatnonzero(tokens == BOS)[1:], len(tokens))
@@ -60,7 +61,7 @@ class Text:
             o = column[self.tokens[places[at] + 1]]
             seen += np.bincount(d[at] * (len(outs) + 1) + o, minlength=seen.size).reshape(seen.shape)
         occasions, seen = seen.sum(axis=1), seen[:, :-1]
-        after = self.bigrams.dense(torch.from_numpy(destinations)).double().numpy()  # [d, token]
+        after = self.bigrams[destinations].toarray()  # [d, token]
         # n(s, d, o) / n(s, d) > n(d, o) / n(d), without a division by zero
         likelier = seen * after.sum(axis=1, keepdims=True) > after[:, outs] * occasions[:, None]
         return occasions, seen, (seen >= LEAST_SEEN) & likelier
@@ -97,7 +98,7 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, required=True, help="folder that `book_tools.corpus` made")
     args = parser.parse_args()
     model, bigrams = load_model(MODEL), bigram_counts()
-    sources = head_dump(model, bigrams.frequency, n_sources=N_SOURCES, k=1)["source"]
+    sources = head_dump(model, frequencies(), n_sources=N_SOURCES, k=1)["source"]
     candidates = Candidates.of(model, torch.tensor(sources.to_numpy()).view(model.cfg.n_heads, -1))
     of_paper = torch.cat([combined(triple) for triple in paper_list(vocabulary()).forms], dim=1)
     tokens = np.load(args.corpus / "train.npy", mmap_mode="r")

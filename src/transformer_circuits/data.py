@@ -1,7 +1,6 @@
 """The book's own data: tokenizer, held-out text, bigram counts of the training text, passages, small trainings."""
 
 import contextlib
-import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -41,8 +40,6 @@ def vocabulary() -> tuple[str, ...]:
 def held_out_tokens(d_vocab: int = D_VOCAB) -> np.ndarray:
     """Return all held-out documents, one after another, each with the start token first."""
     tokens = np.load(data_file("held_out.npz"))["tokens"]
-    if d_vocab == D_VOCAB:
-        return tokens
     tokenizer = json.loads(data_file("tokenizer.json").read_text(encoding="utf8"))
     return narrow(tokens, tokenizer, d_vocab)
 
@@ -68,42 +65,23 @@ def held_out_documents() -> list[tuple[dict[str, str | int], Int[Tensor, "pos"]]
     return [(row, torch.from_numpy(part.astype(np.int64))) for row, part in zip(listing, parts, strict=True)]
 
 
-@dataclasses.dataclass(frozen=True)
-class BigramCounts:
-    """How often each token followed each other one in the training text, as a sparse table in rows."""
-
-    row_start: Int[Tensor, " start"]
-    following: Int[Tensor, "pair"]  # token ids, ascending within a row
-    count: Int[Tensor, "pair"]
-
-    @property
-    def frequency(self) -> Float[Tensor, " d_vocab"]:
-        """The share of each token in the training text, as the first of a pair."""
-        totals = torch.bincount(self.preceding, self.count.double(), minlength=len(self.row_start) - 1)
-        return (totals / totals.sum()).float()
-
-    @functools.cached_property
-    def preceding(self) -> Int[Tensor, "pair"]:
-        """The first token of every pair, beside `following`."""
-        return torch.repeat_interleave(torch.arange(len(self.row_start) - 1), self.row_start.diff())
-
-    def dense(self, tokens: Int[Tensor, "row"]) -> Float[Tensor, "row d_vocab"]:
-        """Return the counts of all successors for some tokens."""
-        d_vocab = len(self.row_start) - 1
-        table = sparse.csr_array((self.count, self.following, self.row_start), shape=(d_vocab, d_vocab))
-        return torch.from_numpy(table[tokens.tolist()].toarray()).float()
-
-
 @functools.cache
-def bigram_counts() -> BigramCounts:
-    """Return the complete table of the training text, every pair that occurs."""
+def bigram_counts() -> sparse.csr_array:
+    """Return how often each token (a row) is followed by each other one (a column) in the training text."""
     stored = np.load(data_file("bigrams.npz"))
     values = {name: stored[name].astype(np.int64) for name in ("gap", "count")}
     for name, part in values.items():
         part[part == 255] = stored[f"large_{name}"]
     row_start = np.concatenate([[0], np.cumsum(stored["successors"], dtype=np.int64)])
     following = np.concatenate([np.cumsum(row) for row in np.split(values["gap"], row_start[1:-1])])
-    return BigramCounts(*map(torch.from_numpy, (row_start, following, values["count"])))
+    d_vocab = len(stored["successors"])
+    return sparse.csr_array((values["count"], following, row_start), shape=(d_vocab, d_vocab))
+
+
+def frequencies() -> Float[Tensor, " d_vocab"]:
+    """Return the share of each token in the training text, as the first of a pair."""
+    totals = torch.from_numpy(bigram_counts().sum(axis=1)).double()
+    return (totals / totals.sum()).float()
 
 
 def small_run(name: str) -> tuple[np.ndarray, dict[str, Tensor]]:
@@ -132,11 +110,3 @@ def own_text(place: str | Path) -> str:
         trouble = f"{place} has {characters:,} characters of UTF-8 text"
         raise ValueError(f"{trouble}; take a text of at least {SHORTEST_TEXT:,}")
     return "\n".join(texts)
-
-
-def passage(name: str) -> str:
-    """Return a short held-out text, by name. Raises ValueError that lists the names."""
-    passages = {path.stem: path for path in sorted(data_file("passages").glob("*.txt"))}
-    if name not in passages:
-        raise ValueError(f"there is no passage {name!r}; there are: {', '.join(passages)}")
-    return passages[name].read_text(encoding="utf8").rstrip("\n")

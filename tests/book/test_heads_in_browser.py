@@ -7,7 +7,7 @@ from small_book import soup
 from book_build.pages.dump_pages import MODELS, N_SOURCES, K
 from book_build.pages.every_head import MODEL as TWO_LAYERS
 from transformer_circuits.circuits.head_dump import head_dump
-from transformer_circuits.data import bigram_counts, vocabulary
+from transformer_circuits.data import frequencies, vocabulary
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.models import load_model
 
@@ -17,7 +17,7 @@ MODEL, HEAD = MODELS[0], 4
 @pytest.fixture(scope="module")
 def sources():
     """What the page of a head lists, with the strings of its tokens."""
-    dump, names = head_dump(load_model(MODEL), bigram_counts().frequency, N_SOURCES, K), vocabulary()
+    dump, names = head_dump(load_model(MODEL), frequencies(), N_SOURCES, K), vocabulary()
     strings = {"source_token": dump["source"].map(lambda i: names[i])}
     for kind in ("destination", "out"):
         strings[f"{kind}_tokens"] = dump[f"{kind}s"].map(lambda ids: [names[i] for i in ids])

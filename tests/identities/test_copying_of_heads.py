@@ -2,14 +2,15 @@
 
 import pytest
 import torch
-from random_models import EXACT, build, cases, differs, identity, same
+from random_models import EXACT, build, cases, defined_in, differs, identity, same
 from transformer_lens import FactoredMatrix
 
-from transformer_circuits.circuits.copying import leading_eigenvectors, self_boost
+from transformer_circuits.circuits.copying import self_boost
 from transformer_circuits.measures.weights import centered, copying, copying_eigenvalues, positivity
 from transformer_circuits.models.bridge import from_matrices, matrices
 
 # d_head is 3, so that rank is not full.
+leading_eigenvectors = defined_in("05_copying", "eigenvectors", torch=torch).leading_eigenvectors
 SMALL_RANK = [build(n_layers=2, d_vocab=13, seed=seed) for seed in range(4)]
 
 

@@ -13,7 +13,7 @@ from transformer_circuits.models.view import View
 
 VOCAB, CONTEXT = 80, 48
 CHAPTER = defined_in("09_heads_by_hand", "pointer-arithmetic", "k-composition", by_hand=by_hand, torch=torch)
-STREAM = Stream.of(by_hand.content_vectors(random(VOCAB, 20), 16), CONTEXT)
+STREAM = Stream.of(torch.nn.functional.normalize(random(VOCAB, 16), dim=1), CONTEXT)
 REPEATED = repeated_random_tokens(VOCAB, CONTEXT, rows=6, shortest=8)
 
 

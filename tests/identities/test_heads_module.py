@@ -3,12 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from random_models import build, differs, same
+from random_models import build, defined_in, differs, same
 from transformer_lens import FactoredMatrix
 
+from transformer_circuits import data
 from transformer_circuits.circuits import heads
-from transformer_circuits.measures import attention, estimates, weights
-from transformer_circuits.measures.repeats import repeated_random_tokens, repeated_text
+from transformer_circuits.measures import attention, estimates, repeats, weights
+from transformer_circuits.measures.repeats import repeated_random_tokens
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import from_matrices, matrices
 from transformer_circuits.models.view import View, without_heads
@@ -34,11 +35,12 @@ def test_two_copies_must_fit(options):
 
 
 def test_a_segment_of_text_is_written_twice_and_the_text_goes_on():
-    text = torch.arange(60).expand(30, -1)
-    found = repeated_text(text, shortest=6)
+    text, sizes = torch.arange(60).expand(30, -1), {"n_ctx": 60, "d_vocab": 4096, "device": "cpu"}
+    given = {"torch": torch, "data": data, "repeats": repeats, "text": text} | sizes
+    found = defined_in("07_induction_heads", "written-twice", **given).written_twice(text, seed=0)
     for row, start, length in zip(found.tokens, found.start.tolist(), found.length.tolist()):
         assert torch.equal(row, torch.cat([text[0, : start + length], text[0, start : 60 - length]]))
-        assert 6 <= length <= 29 and 1 <= start and start + 2 * length <= 60
+        assert 20 <= length <= 29 and 1 <= start and start + 2 * length <= 60
     assert len(set(found.length.tolist())) > 5 and len(set(found.start.tolist())) > 5
 
 

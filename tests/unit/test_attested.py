@@ -8,7 +8,6 @@ from scipy import sparse
 from book_tools import attested as command
 from transformer_circuits.circuits import attested, head_dump
 from transformer_circuits.circuits.skip_trigrams import Candidates
-from transformer_circuits.data import BigramCounts
 from transformer_circuits.models.bridge import from_matrices
 
 D_VOCAB = 9
@@ -40,9 +39,8 @@ def by_hand(tokens: np.ndarray, n_ctx: int) -> tuple[np.ndarray, np.ndarray]:
     return occasions, seen
 
 
-def counts_of(tokens: np.ndarray) -> BigramCounts:
-    table = sparse.csr_array((np.ones(len(tokens) - 1, int), (tokens[:-1], tokens[1:])), shape=[D_VOCAB] * 2)
-    return BigramCounts(*(torch.from_numpy(x.astype(int)) for x in (table.indptr, table.indices, table.data)))
+def counts_of(tokens: np.ndarray) -> sparse.csr_array:
+    return sparse.csr_array((np.ones(len(tokens) - 1, int), (tokens[:-1], tokens[1:])), shape=[D_VOCAB] * 2)
 
 
 def random_model(seed: int, d_vocab: int = D_VOCAB):
@@ -57,7 +55,7 @@ def test_right_and_wrong_against_a_count_by_hand(text, n_ctx):
     candidates = Candidates.of(random_model(0), torch.tensor([[1, 2], [2, 5]]))
     listed = torch.cartesian_prod(*[torch.arange(1, 5)] * 3).T
     found = command.attest(command.Text(text, counts_of(text), n_ctx), candidates, listed)
-    (occasions, seen), table = by_hand(text, n_ctx), counts_of(text).dense(torch.arange(D_VOCAB))
+    (occasions, seen), table = by_hand(text, n_ctx), counts_of(text).toarray()
     wrong = {least: found.wrong(least) for least in attested.LEVELS}
     sources, destinations, outs, _ = (part.tolist() for part in candidates)
 

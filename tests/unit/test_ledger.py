@@ -100,6 +100,7 @@ def test_an_identity_is_judged_by_its_largest_error_and_a_note_not_at_all():
     ("O5", {"largest_ratio": 2.0, "spread": 1.0}, "is missing spread_random"),
     ("Z2", {"self_largest": 0.1, "own": 1.0}, "has no value own"),
     ("O1", "small", "O1 needs numbers, or pairs of a number and its standard error, got {'error': 'small'}"),
+    ("O1", None, "O1 is missing error"),
     ("Z2", {"self_largest": None}, "Z2 needs numbers"),
     ("Z2", (0.1, 0.2, 0.3), "Z2 needs numbers"),
 ])  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from transformer_circuits.models import list_models
 from transformer_circuits.models.architecture import ModelConfig
-from transformer_circuits.models.recipes import differing_settings, recipe
+from transformer_circuits.models.registry import differing_settings, recipe
 from transformer_circuits.models.shards import read_manifest, read_model
 from transformer_circuits.paths import DATA, WEIGHTS
 from transformer_circuits.training.settings import CONFIGS, read_config

@@ -7,7 +7,6 @@ from scipy import sparse
 from transformer_circuits.circuits import head_dump
 from transformer_circuits.circuits.skip_trigrams import often_followed
 from transformer_circuits.circuits.words import variants_of
-from transformer_circuits.data import BigramCounts
 from transformer_circuits.models.bridge import from_matrices
 
 
@@ -49,8 +48,7 @@ def test_words_that_differ_in_case_space_or_plural_alone_are_akin(first, second)
 
 
 def test_what_follows_often_comes_more_than_twice_as_often_as_overall():
-    table = sparse.csr_array([[2, 2, 0], [1, 3, 1], [6, 0, 5]])  # [before, token]: token 1 is a quarter of all
-    bigrams = BigramCounts(*map(torch.from_numpy, (table.indptr, table.indices, table.data)))
+    bigrams = sparse.csr_array([[2, 2, 0], [1, 3, 1], [6, 0, 5]])  # [before, token]: token 1 is a quarter of all
     alone, akin = torch.eye(3).bool(), torch.tensor([[1, 0, 0], [0, 1, 1], [0, 0, 1]]).bool()
     assert often_followed(bigrams, alone).nonzero().tolist() == [[1, 1]]  # three fifths of what follows; a half is not
     assert not often_followed(bigrams, akin).any()  # with its variant, it is more than half of all

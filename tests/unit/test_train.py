@@ -182,7 +182,7 @@ def test_a_smaller_vocabulary_reads_the_text_cut_finer_and_the_model_gets_its_to
     train.main([*command(data, "small", "d_vocab=270", "betas=[0.8,0.9]", "tokens=2_000"), "--name", "finer"])
     header, *_ = rows(data, "small")
     assert header["name"] == "finer" and header["training"]["betas"] == [0.8, 0.9]
-    assert np.load(data / "train-270.npy").max() == 269
+    assert Windows(data / "train.npy", 48, 270, seed=0).text.max() == 269
     bridge = load_model(data / "small" / "model", device="cpu")
     assert len(bridge.tokenizer) == 270
     assert bridge.tokenizer.decode(bridge.to_tokens("the cat sat")[0, 1:]) == "the cat sat"
@@ -242,7 +242,7 @@ def test_files_that_cannot_be_used_are_named(data, tiny_tokenizer_file):
 
     rejected("tiny.toml/out", "error: .*tiny.toml")  # not a folder
     np.save(data / "train.npy", np.ones(1_000))
-    rejected("out", r"train.npy must be a row of token ids, got float64 \[1000\]; make it again")
+    rejected("out", r"train.npy is not a readable row of token ids .got float64 \[1000\].; make it again")
     (data / "train.npy").unlink()
     rejected("out", "train.npy is missing; pass a folder that `make corpus` made")
     shutil.copy(tiny_tokenizer_file, data)

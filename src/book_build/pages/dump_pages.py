@@ -10,7 +10,7 @@ import pandas as pd
 from book_build.pages import render
 from transformer_circuits.circuits.head_dump import head_dump
 from transformer_circuits.circuits.words import variants_of, word_of
-from transformer_circuits.data import bigram_counts, vocabulary
+from transformer_circuits.data import frequencies, vocabulary
 from transformer_circuits.figures.style import themed
 from transformer_circuits.figures.tiles import SIDE, TALL, Tile, tile
 from transformer_circuits.figures.tokens import TokenTable, as_code
@@ -78,7 +78,7 @@ def overview(model: Any, name: str, dump: pd.DataFrame, effects: AblationEffects
 
 def main(out: Path) -> None:
     """Write the index page to `out`, and into the folder beside it the heads' pages."""
-    names, frequency = vocabulary(), bigram_counts().frequency
+    names, frequency = vocabulary(), frequencies()
     akin, overviews, dumps = variants_of(names), [], {}
     for name in MODELS:
         model, effects = load_model(name), recorded_effects(name)

@@ -11,15 +11,17 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from book_build.pages import as_script
 from transformer_circuits.circuits.head_map import head_map
-from transformer_circuits.data import held_out_windows, passage, vocabulary
+from transformer_circuits.data import held_out_windows, vocabulary
 from transformer_circuits.measures import ablation
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import matrices
 from transformer_circuits.models.view import View
+from transformer_circuits.paths import data_file
 
 MODELS = {"attn-only-2l": "model.js", "attn-only-1l": "one.js"}  # the second is loaded when a reader asks for it
-CODE = ("tree_broadcast_center", 14)  # a held-out passage, and how many lines of it
+PASSAGES = ("candide.txt", "tree_broadcast_center.txt")  # held out
+LINES = 14  # of the second one
 SEGMENT = 7  # random tokens; they come again, but for the last two
 
 
@@ -53,11 +55,12 @@ def texts(model: TransformerBridge) -> list[dict[str, Any]]:
         for i, name in enumerate(vocabulary())
         if re.fullmatch(" [a-z]{4,}", name) and model.tokenizer.encode(name, add_special_tokens=False) == [i]
     ]
-    sentence = passage("candide").split(". ")[0]  # it ends within a name that it has named before
+    candide, code = (data_file(f"passages/{name}").read_text(encoding="utf8") for name in PASSAGES)
+    sentence = candide.split(". ")[0]  # it ends within a name that it has named before
     return [
         {"label": "Random tokens, twice", "words": words, "length": SEGMENT},
         {"label": "A sentence of Candide", "text": sentence[: sentence.rindex("Candide") + len("Cand")]},
-        {"label": "Python", "text": "\n".join(passage(CODE[0]).splitlines()[: CODE[1]]).rstrip()},
+        {"label": "Python", "text": "\n".join(code.splitlines()[:LINES]).rstrip()},
     ]
 
 

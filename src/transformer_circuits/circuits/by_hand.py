@@ -22,13 +22,6 @@ PAIRS = 8  # of sine and cosine, by which a stream tells positions apart
 LEAK = 1e-3  # the attention that a head may put elsewhere, whatever the tokens are
 
 
-def content_vectors(W_E: Float[Tensor, "d_vocab d_model"], components: int) -> Float[Tensor, "d_vocab components"]:
-    """Each token by the leading principal components of an embedding, at length one: each matches itself best."""
-    centered = W_E.double() - W_E.double().mean(dim=0)
-    directions = torch.linalg.eigh(centered.T @ centered).eigenvectors[:, -components:]  # ascending
-    return F.normalize(centered @ directions, dim=1).to(W_E.dtype)
-
-
 def rates(pairs: int) -> Float[Tensor, "pair"]:
     """Radians that each pair of sine and cosine turns per token: the fastest of a table of 64 dimensions."""
     return 10_000.0 ** (-torch.arange(pairs, dtype=torch.float64) / 32)

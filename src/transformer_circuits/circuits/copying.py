@@ -27,22 +27,6 @@ def self_boost(circuit: FactoredMatrix, k: int = 10) -> SelfBoost:
     return SelfBoost(*(found.float().mean().item() for found in (own > 0, larger < k, larger == 0)))
 
 
-def leading_eigenvectors(circuit: FactoredMatrix, n: int = 10) -> tuple[Tensor, Float[Tensor, "vector token"]]:
-    """Return the (at most) n largest positive real eigenvalues and their unit vectors, u M = lambda u (claim E6).
-
-    u is a mixture of source tokens that raises the logits of that same mixture: an eigenvector of the paper's W_U W_OV
-    W_E, which is M transposed. With M = A B it is u = w B, w (B A) = lambda w: a small problem, solved in double
-    precision. The sign, which means nothing, makes the entry with the largest absolute value positive.
-    """
-    values, vectors = torch.linalg.eig((circuit.B.double() @ circuit.A.double()).cpu().T)
-    real = ((values.imag == 0) & (values.real > 0)).nonzero().flatten()  # LAPACK: exactly zero
-    real = real[values.real[real].argsort(descending=True)][:n]
-    lifted = vectors.real.T[real].to(circuit.B.device) @ circuit.B.double()
-    largest = lifted.gather(1, lifted.abs().argmax(1, keepdim=True))
-    lifted = lifted / largest.sign() / lifted.norm(dim=1, keepdim=True)
-    return values.real[real].to(lifted.device), lifted
-
-
 def boost_within(circuit: FactoredMatrix, sets: Int[Tensor, "set k"]) -> Float[Tensor, " set"]:
     """Return for each set the mean entry between different tokens, in standard deviations of all entries (claim E6)."""
     k, n = sets.shape[-1], circuit.ldim * circuit.rdim

@@ -7,7 +7,7 @@ tokens alike, so both are subtracted.
 
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
@@ -35,16 +35,6 @@ def top_share(n: int) -> int:
     return max(1, int(SHARE * n))
 
 
-def attracting(columns: FactoredMatrix) -> Int[Tensor, "destination source"]:
-    """Return the sources with the top share of each destination's scores. `columns`: QK [source, destination]."""
-    return top_k(columns.T, top_share(columns.ldim))[1]
-
-
-def largest(matrix: FactoredMatrix) -> Float[Tensor, " left"]:
-    """Return the largest entry of each row: all that most rows are asked for, and quicker than `top_k`."""
-    return torch.cat([block.amax(dim=1) for _, block in row_blocks(matrix)])
-
-
 def head_dump(
     model: TransformerBridge, frequency: Float[Tensor, " d_vocab"], n_sources: int | None, k: int = 10
 ) -> pd.DataFrame:
@@ -59,7 +49,9 @@ def head_dump(
     heads = []
     for head in range(model.cfg.n_heads):
         QK, OV = columns[head], rows[head]
-        best = largest(QK) * largest(OV) * frequency.to(QK.A) ** EXPONENT
+        # The largest entry is all that most rows are asked for, and quicker than `top_k`.
+        max_QK, max_OV = (torch.cat([block.amax(dim=1) for _, block in row_blocks(M)]) for M in (QK, OV))
+        best = max_QK * max_OV * frequency.to(QK.A) ** EXPONENT
         sources = best.argsort(descending=True, stable=True)[:n_sources]
         matches, destinations = top_k(QK, k, sources)
         boosts, outs = top_k(OV, k, sources)

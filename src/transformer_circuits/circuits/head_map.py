@@ -118,7 +118,7 @@ def head_map(
     windows = windows_of(model) if windows is None else windows
     text = windows[:, :-1]
     if ablated is None:
-        ablated = ablation.effects(rises(model, windows[:ROWS, : TOKENS + 1]).mean(dim=-1))
+        ablated = ablation.effects(rises(model, windows[:ROWS, : TOKENS + 1]))
     columns = {"cost": ablated.cost, "error": ablated.error, "works": ablated.working}
     columns["current"] = heads.mean_score(view, text, attention.current_token_score)
     columns["previous"] = heads.previous_token_scores(view, text)

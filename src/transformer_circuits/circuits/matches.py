@@ -163,16 +163,11 @@ def overlaps(model: Any, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "query
 def match_lengths(tokens: Int[Tensor, "row pos"]) -> Int[Tensor, "row dest src"]:
     """Return how many tokens up to the one before a source equal the last ones up to the destination: 0 to LONGEST.
     START marks the start token, which matches nothing."""
-    same = tokens[:, :, None] == tokens[:, None, :]
-    same[:, :, 0] = False
-    run, longer = same.long(), same
+    longer = one = repeats.after_earlier(tokens)
+    one[:, :, 1] = False  # after the start token
+    lengths = one.long()
     for _ in range(LONGEST - 1):
-        before = torch.zeros_like(longer)
-        before[:, 1:, 1:] = longer[:, :-1, :-1]
-        longer = same & before
-        run = run + longer
-    lengths = torch.zeros_like(run)
-    lengths[:, :, 1:] = run[:, :, :-1]
-    lengths = lengths.tril()
+        longer = one & torch.nn.functional.pad(longer[:, :-1, :-1], (1, 0, 1, 0))
+        lengths = lengths + longer
     lengths[:, :, 0] = START
     return lengths

@@ -24,9 +24,8 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.factored import Ids, ranks, top_k
-from transformer_circuits.circuits.head_dump import attracting, by_source, top_share
+from transformer_circuits.circuits.head_dump import by_source, top_share
 from transformer_circuits.circuits.words import variants_of, word_of
-from transformer_circuits.data import BigramCounts
 from transformer_circuits.measures import estimates
 
 OFTEN = 100  # times that a source token occurs in the training text (claims S1, S2): rarer ones cannot be learned
@@ -76,7 +75,8 @@ class Hits(NamedTuple):
         every_token = torch.arange(model.cfg.d_vocab).expand(model.cfg.n_heads, -1)
         counted = torch.ones(model.cfg.n_heads, dtype=torch.bool) if working is None else working
         columns, rows = circuits(model)
-        of_rows = torch.stack([attracting(columns[head]) for head in range(model.cfg.n_heads)])
+        count = top_share(model.cfg.d_vocab)
+        of_rows = torch.stack([top_k(columns[head].T, count)[1] for head in range(model.cfg.n_heads)])
         return cls(columns, rows, Candidates.of(model, every_token), of_rows, counted)
 
     def attended(self, sources: Ids, destinations: Ids, axis: Axis = "column") -> Bool[Tensor, "head n"]:
@@ -119,9 +119,9 @@ def families(names: Sequence[str]) -> Bool[Tensor, "d_vocab d_vocab"]:
     return family
 
 
-def often_followed(bigrams: BigramCounts, family: Bool[Tensor, "source d_vocab"]) -> Bool[Tensor, "source d_vocab"]:
-    """Return after which tokens a source or a variant comes more than LIFTED times as often as overall (claim S1)."""
-    follows = sparse.csr_array((bigrams.count, bigrams.following, bigrams.row_start))
+def often_followed(follows: sparse.csr_array, family: Bool[Tensor, "source d_vocab"]) -> Bool[Tensor, "source d_vocab"]:
+    """Return after which tokens a source or a variant comes more than LIFTED times as often as overall (claim S1).
+    `follows`: `data.bigram_counts`."""
     after = (follows @ sparse.csr_array(family.numpy().astype(np.int64).T)).toarray()  # [token before, source]
     total = follows.sum(axis=1)[:, None]
     return torch.from_numpy(after * total.sum() > LIFTED * total * after.sum(axis=0)).T
@@ -302,11 +302,3 @@ def find_boosts(tokens: Int[Tensor, " position"], patterns: Float[Tensor, "head 
     triples = head[pair], source[pair], d[pair]
     amount = attention[pair, position, None] * grid.boosts[triples[:2]].clamp(min=0)
     return position[:, None], grid.outs[triples[:2]], amount, triples
-
-
-def without(
-    logits: Float[Tensor, "position d_vocab"], boosts: Boosts, chosen: Bool[Tensor, "head source d o"]
-) -> Float[Tensor, "position d_vocab"]:
-    """Return the logits minus what the chosen triples add to them, attention patterns unchanged."""
-    position, out, amount, triples = boosts
-    return logits.index_put((position, out), -amount * chosen[triples], accumulate=True)

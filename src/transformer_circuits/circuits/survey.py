@@ -1,24 +1,19 @@
-"""The paper's questions, put to any model that TransformerLens bridges (chapters 18 and 19), each with what chance gives."""
-
-from typing import Any, NamedTuple
+"""Can the paper's questions be put to a model that TransformerLens bridges (chapters 18 and 19), what its formulas leave
+out, and the text that it reads."""
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import get_act_name
 
-from transformer_circuits.circuits import heads
-from transformer_circuits.circuits.heads import Model
 from transformer_circuits.data import held_out_windows, load_tokenizer
-from transformer_circuits.measures import ablation, attention, weights
 from transformer_circuits.measures.repeats import row_length
 from transformer_circuits.models import reading
 from transformer_circuits.models.shards import WeightsError
-from transformer_circuits.models.view import Head, View
+from transformer_circuits.models.view import View
 
 ROWS = 16  # windows of text
-DRAWN = 8  # rows of random tokens over whose targets chance is averaged
 
 
 def check(model: TransformerBridge) -> None:
@@ -31,7 +26,7 @@ def check(model: TransformerBridge) -> None:
     direction = getattr(cfg, "attention_dir", None) or "causal"
     attending = sum(get_act_name("pattern", layer) in model.hook_dict for layer in range(cfg.n_layers))
     unfit = {
-        "an encoder and a decoder": getattr(_config(model), "is_encoder_decoder", False),
+        "an encoder and a decoder": getattr(getattr(model.original_model, "config", None), "is_encoder_decoder", False),
         f"{direction} attention, as in an encoder": direction != "causal",
         f"attention in {attending} of its {cfg.n_layers} layers": attending < max(1, cfg.n_layers),
     }
@@ -46,23 +41,12 @@ def check(model: TransformerBridge) -> None:
     if (width := model.W_E.shape[1]) != cfg.d_model:
         between = f"embeddings of {width} dimensions and a projection to the {cfg.d_model} of the residual stream"
         raise WeightsError(f"{cfg.model_name!r} has {between}; choose a model that embeds into the stream itself")
-    if not _normalizes_before(model, torch.full((1, 2), first, device=model.W_E.device)):
+    names = ["blocks.0.hook_in", "blocks.0.ln1.hook_in"]
+    tokens = torch.full((1, 2), first, device=model.W_E.device)
+    # What the first layer's normalization, if there is one, reads must be the stream that the layer is given.
+    if set(names) <= model.hook_dict.keys() and not torch.equal(*View(model).activations(tokens, names).values()):
         todo = "heads then read no sum of what was written; choose a model with normalization before attention"
         raise WeightsError(f"{cfg.model_name!r} normalizes the residual stream after attention; {todo}")
-
-
-def _normalizes_before(model: TransformerBridge, tokens: Int[Tensor, "row pos"]) -> bool:
-    """Return whether the first layer's normalization, if there is one, reads the stream that the layer is given."""
-    names = ["blocks.0.hook_in", "blocks.0.ln1.hook_in"]
-    if not set(names) <= model.hook_dict.keys():
-        return True
-    given, read = View(model).activations(tokens, names).values()
-    return torch.equal(given, read)
-
-
-def _config(model: TransformerBridge) -> Any:
-    """Return the configuration of the bridged model, as the library that made it wrote it."""
-    return getattr(model.original_model, "config", None)
 
 
 WHAT_THAT_DOES = {  # to the paper's formulas
@@ -86,7 +70,7 @@ WHAT_THAT_DOES = {  # to the paper's formulas
 
 def differences(model: TransformerBridge) -> list[str]:
     """Return what the model has beyond the paper's, and what that does to the paper's formulas: a sentence for each."""
-    cfg, config, block = model.cfg, _config(model), model.blocks[0]
+    cfg, config, block = model.cfg, getattr(model.original_model, "config", None), model.blocks[0]
     named = model.original_model.named_parameters()
     positions, shared = cfg.positional_embedding_type, getattr(cfg, "n_key_value_heads", None)
     window = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
@@ -130,75 +114,3 @@ def text(model: TransformerBridge, rows: int = ROWS) -> Int[Tensor, "row pos"]:
         length = min(n_ctx, *(len(ids) for ids in encoded))
         tokens = torch.tensor([ids[:length] for ids in encoded])
     return torch.nn.functional.pad(tokens, (1, 0), value=start).to(device)
-
-
-class Attending(NamedTuple):
-    """Where the heads attend, and which of them work."""
-
-    previous: Float[Tensor, "layer head"]  # previous-token scores on text
-    induction: heads.Scores
-    working: Bool[Tensor, "layer head"]
-    chance: dict[str, float]  # both scores of attention that is spread evenly
-
-
-def attending(
-    model: Model, windows: Int[Tensor, "row pos"], effects: ablation.AblationEffects | None = None
-) -> Attending:
-    """Return where the heads attend. `effects`: of removing each head; all heads count as working if None."""
-    previous = heads.previous_token_scores(model, windows[:, :-1]).cpu()
-    working = torch.ones_like(previous, dtype=torch.bool) if effects is None else effects.working
-    rows = heads.measured_draws(model)[0].select(torch.arange(DRAWN))
-    places = {"previous": torch.arange(2, windows.shape[1] - 1), "induction": rows.destinations}
-    chance = {name: (1 / (place + 1)).mean().item() for name, place in places.items()}
-    return Attending(previous, heads.measured_induction(model), working, chance)
-
-
-class Composing(NamedTuple):
-    """What the best induction head reads."""
-
-    reader: Head  # with the highest induction score, after the first layer
-    writer: Head  # the working head that its keys read most
-    ratios: Float[Tensor, "side=3 layer head"]
-    chance: Float[Tensor, "side=3 layer head"]  # with a random rotation between the two heads
-    match: float  # positivity of the K-composition circuit of reader and writer
-    random_match: float  # standard deviation of that of random heads
-
-
-def composing(model: Model, seen: Attending) -> Composing | None:
-    """Return what the best induction head reads; None if no working head comes before it."""
-    view, n_heads = View.of(model), seen.previous.shape[1]
-    if len(seen.previous) < 2:
-        return None
-    layer, head = divmod(n_heads + int(seen.induction.mean[1:].argmax()), n_heads)
-    if not seen.working[:layer].any():
-        return None
-    reader = layer, head
-    ratios = weights.ratios_of_reader(view, reader).cpu()
-    chance = weights.ratios_of_reader(view, reader, weights.turned).cpu()
-    writer = divmod(int(ratios[1].where(seen.working[:layer], 0).argmax()), n_heads)
-    match = weights.match_positivity(view, reader, writer).item()
-    random = weights.random_match_positivities(view.W_E, view.OV.A.shape[-1]).std().item()
-    return Composing(reader, writer, ratios, chance, match, random)
-
-
-def answers(
-    seen: Attending, copying: tuple[Float[Tensor, "layer head"], float], read: Composing | None
-) -> list[tuple[str, int | str, int | str]]:
-    """Return the chapter's table, a row for each question: question, answer, chance. `copying`: `weights.copying`."""
-    scores, chance, (positivity, threshold) = seen.induction.mean, seen.chance, copying
-    rows = [
-        ("previous-token heads", int((seen.previous >= attention.PREVIOUS_TOKEN_HEAD).sum()), 0),
-        ("highest previous-token score", f"{seen.previous.max():.2f}", f"{chance['previous']:.2f}"),
-        ("induction heads", int((scores >= attention.INDUCTION_HEAD).sum()), 0),
-        ("highest induction score", f"{scores.max():.2f}", f"{chance['induction']:.3f}"),
-        ("heads without effect", int((~seen.working).sum()), ""),
-        ("copying heads among working ones", int(((positivity > threshold) & seen.working).sum()), 0),
-    ]
-    if read is None:
-        return rows
-    reader, writer = heads.head_name(read.reader), heads.head_name(read.writer)
-    for side, ratio, random in zip(weights.SIDES, read.ratios, read.chance):
-        most = ratio.where(seen.working[: len(ratio)], 0).max()
-        rows.append((f"{side}-composition of {reader}, weights as stored", f"{most:.1f}", f"{random.max():.1f}"))
-    rows.append((f"match of {reader} with {writer}, positivity", f"{read.match:z.2f}", f"0 ± {read.random_match:.2f}"))
-    return rows

@@ -277,10 +277,10 @@ def measured(claim: Claim, given: Mapping[str, object]) -> dict[str, float]:
     except (TypeError, ValueError):
         pairs = "pairs of a number and its standard error"
         raise LedgerError(f"{claim.id} needs numbers, or {pairs}, got {given}") from None
-    if claim.kind == "identity":
+    if claim.kind == "identity" and numbers:
         return numbers
     known = [*claim.quantities, *claim.errors.values()]
-    needed = [*claim.values, *(error for name, error in claim.errors.items() if name in numbers)]
+    needed = [*(claim.values or ["error"]), *(error for name, error in claim.errors.items() if name in numbers)]
     if missing := [name for name in needed if name not in numbers]:
         raise LedgerError(f"{claim.id} is missing {', '.join(missing)}; an estimate comes with its standard error")
     if unknown := [name for name in numbers if name not in known]:

@@ -103,16 +103,13 @@ def our_result(record: Record) -> str:
     words = defaultdict(lambda: unmeasured)
     for name, quantity in claim.quantities.items():
         if name in values:
-            value = to_its_error(values[name], values.get(claim.errors.get(name, "")))
+            value, error = values[name], values.get(claim.errors.get(name, ""))
+            if error and abs(value) < error:  # to the digit of its error: 0 for 0.009 ± 0.2
+                value = round(value, -math.floor(math.log10(error)))
             digits = DIGITS if 0.95 < abs(value) < 1 else 2  # 0.998 is not 1
             words[name], words[f"n_{name}"] = show_quantity(value, quantity.unit, digits), show_number(value, digits)
     parts = [part.format_map(words) for part in claim.ours.split("; ")]
     return "; ".join(part for part in parts if unmeasured not in part)
-
-
-def to_its_error(value: float | int, error: float | None) -> float | int:
-    """Return a value that is smaller than its standard error to the digit of the error: 0 for 0.009 ± 0.2."""
-    return round(value, -math.floor(math.log10(error))) if error and abs(value) < error else value
 
 
 def subscripts(text: str) -> markupsafe.Markup:
@@ -156,11 +153,6 @@ def html(template: jinja2.Template, **variables: object) -> str:
     return "\n".join(line for line in text.replace("`", "&#96;").splitlines() if line.strip())
 
 
-def scoreboard() -> str:
-    """Return where the cards are, seen from a notebook: on the book's page, or in the file that the build wrote."""
-    return f"../book/scoreboard.{'html' if 'TRANSFORMER_CIRCUITS_BOOK' in os.environ else 'md'}"
-
-
 MIME = "application/vnd.transformer-circuits.claims+json"
 
 
@@ -174,9 +166,11 @@ class Verdicts:
         return "\n".join(map(line_text, self.records))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
+        # Where the cards are, seen from a notebook: on the book's page, or in the file that the build wrote
+        cards = f"../book/scoreboard.{'html' if 'TRANSFORMER_CIRCUITS_BOOK' in os.environ else 'md'}"
         return {
             "text/plain": repr(self),
-            "text/html": html(TEMPLATES.get_template("list.html"), records=self.records, scoreboard=scoreboard()),
+            "text/html": html(TEMPLATES.get_template("list.html"), records=self.records, scoreboard=cards),
             MIME: [record.model_dump(mode="json") for record in self.records],
         }
 

@@ -30,9 +30,9 @@ class AblationEffects(NamedTuple):
         return (self.cost >= WORKS) & (self.cost > 2 * self.error)
 
 
-def effects(costs: Float[Tensor, "layer head window"]) -> AblationEffects:
+def effects(costs: Float[Tensor, "layer head window predicted"]) -> AblationEffects:
     """Return the mean of `ablate_heads` of two or more windows, with its standard error."""
-    return AblationEffects(*estimates.mean(costs.movedim(-1, 0)))
+    return AblationEffects(*estimates.mean(costs.mean(dim=-1).movedim(-1, 0)))
 
 
 def recorded_effects(name: str) -> AblationEffects:

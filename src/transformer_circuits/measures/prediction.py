@@ -10,7 +10,7 @@ from transformer_circuits.models.shards import sha256
 from transformer_circuits.models.view import View
 from transformer_circuits.paths import data_file
 
-SHIPPED = "in_context_scores.safetensors"
+RECORDED_SCORES = "in_context_scores.safetensors"
 HELPS = 0.2  # nats by which the in-context scores of one and two layers differ (claim W1)
 IN_CONTEXT_WINDOWS = 1768  # all there are: 0.03 nats for an in-context score (W1), 0.02 for that of two models
 
@@ -34,11 +34,11 @@ def in_context_score(losses: Float[Tensor, "row pos"]) -> Float[Tensor, " row"]:
 def in_context_scores(model: TransformerBridge, windows: Int[Tensor, "window pos"]) -> Float[Tensor, " window"]:
     """Return the in-context score of each window, in nats (claim W1).
     Those of the chapters take some minutes, so the repository has them (`make in-context`)."""
-    shipped = load_file(data_file(SHIPPED)).get(key(model, windows))
+    shipped = load_file(data_file(RECORDED_SCORES)).get(digest_of(model, windows))
     return in_context_score(View(model).losses(windows)) if shipped is None else shipped.to(windows.device)
 
 
-def key(model: TransformerBridge, windows: Int[Tensor, "window pos"]) -> str:
+def digest_of(model: TransformerBridge, windows: Int[Tensor, "window pos"]) -> str:
     """Return a digest of the weights and the windows."""
     tensors = (windows, *model.original_model.parameters())
     return sha256(b"".join(tensor.numpy(force=True).tobytes() for tensor in tensors))

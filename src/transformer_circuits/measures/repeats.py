@@ -108,21 +108,6 @@ def repeated_random_tokens(
     return Repeated(tokens, *torch.tensor(places).T)
 
 
-def repeated_text(text: Int[Tensor, "row pos"], shortest: int = SHORTEST, seed: int = 0) -> Repeated:
-    """Write a segment of each row of text twice: `shortest` to (pos - 1) / 2 tokens at a random place. What follows
-    moves on, and the end is cut off."""
-    n_ctx = text.shape[1]
-    longest = (n_ctx - 1) // 2
-    generator = torch.Generator().manual_seed(seed)
-    rows, places = [], []
-    for row in text:
-        length = int(torch.randint(shortest, longest + 1, (), generator=generator))
-        start = 1 + int(torch.randint(n_ctx - 2 * length, (), generator=generator))
-        rows.append(torch.cat([row[: start + length], row[start : n_ctx - length]]))
-        places.append((start, length))
-    return Repeated(torch.stack(rows), *torch.tensor(places).T).to(text.device)
-
-
 def after_earlier(tokens: Int[Tensor, "*row pos"]) -> Bool[Tensor, "*row dest src"]:
     """Return whether each source comes right after an earlier occurrence of the destination's token (claims T6, T7)."""
     same = tokens[..., :, None] == tokens[..., None, :]

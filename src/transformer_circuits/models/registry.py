@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from .. import paths
 from . import booted, public
+from .architecture import BEYOND
 from .bridge import wrap
 from .shards import FILM, MANIFEST, SHARDS, TOKENIZER, WeightsError, read_manifest, read_model, sha256, verified
 from .tokenizer import as_pretrained
@@ -31,6 +32,11 @@ INSTEAD = {
     "c_proj and c_fc transposed, and load the folder that its save_pretrained writes",
     "*.gguf": "has a GGUF file; load it by its path",
 }
+
+# What a comparison may be about.
+SHAPE = ("n_layers", *BEYOND)
+# What is measured and recorded during training changes no model; precision changes one no more than noise does.
+MEASURED = ("snapshots", "evaluate_windows", "few_windows", "repeats", "checkpoint_minutes", "film")
 
 
 def list_models() -> list[str]:
@@ -68,13 +74,31 @@ def load_model(
     elif name.startswith(TL_LEGACY_PREFIXES):
         return booted.boot_old(name, device, dtype)
     else:
-        raise WeightsError(f"{name} {_instead_of_a_model(folder)}")
+        known = (todo for pattern, todo in INSTEAD.items() if any(folder.glob(pattern)))
+        none = f"has no model (a {MANIFEST} with its shards, or a config.json with its model_type)"
+        raise WeightsError(f"{name} {next(known, none)}")
     return wrap(model.to(device=device, dtype=dtype).eval().requires_grad_(False), tokenizer, name)
 
 
 def manifest(name: str) -> dict[str, Any]:
     """Return the manifest of a model in our own format (`shards`). Raises WeightsError if there is none."""
     return read_manifest(_folder(name))
+
+
+def recipe(name: str) -> dict[str, Any]:
+    """Return the settings with which a shipped model was trained: without seed, shape, and measures."""
+    run = manifest(name)["training"]["run"]
+    # Models from before the trainer had a choice were trained with AdamW alone.
+    settings = {**run["model"], "optimizer": "adamw", **run["training"], "corpus": run.get("corpus")}
+    return {key: value for key, value in settings.items() if key not in ("seed", "precision", *SHAPE, *MEASURED)}
+
+
+def differing_settings(*names: str) -> dict[str, tuple[Any, ...]]:
+    """Return each setting in which these models' recipes differ, with its value (or None) for each model."""
+    recipes = [recipe(name) for name in names]
+    keys = dict.fromkeys(key for settings in recipes for key in settings)
+    values = {key: tuple(settings.get(key) for settings in recipes) for key in keys}
+    return {key: found for key, found in values.items() if any(value != found[0] for value in found)}
 
 
 def training_log(name: str) -> pd.DataFrame:
@@ -123,12 +147,6 @@ def _fetched(name: str, *patterns: str) -> Path:
         meant = f": did you mean {near[0]}?" if near else known
         clone = "" if paths.CLONE else " (the book's own: set TRANSFORMER_CIRCUITS_ROOT to a clone of its repository)"
         raise WeightsError(f"there is no model {name!r} here, and {hub}{meant}{clone}") from None
-
-
-def _instead_of_a_model(folder: Path) -> str:
-    """Return what a folder has in place of a model, and what to do."""
-    known = (todo for pattern, todo in INSTEAD.items() if any(folder.glob(pattern)))
-    return next(known, f"has no model (a {MANIFEST} with its shards, or a config.json with its model_type)")
 
 
 def _tokenizer(folder: Path, about: dict[str, Any]) -> PreTrainedTokenizerFast | None:

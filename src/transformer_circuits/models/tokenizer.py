@@ -6,7 +6,6 @@ text in the smaller vocabulary is that in the larger one with later tokens undon
 
 import itertools
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -53,25 +52,13 @@ def first_tokens(tokenizer: dict[str, Any], d_vocab: int) -> dict[str, Any]:
 
 def narrow(tokens: np.ndarray, tokenizer: dict[str, Any], d_vocab: int) -> np.ndarray:
     """Return tokens of `tokenizer` in its first `d_vocab` tokens: each as it is, or as the parts it was made of."""
+    if len(tokenizer["model"]["vocab"]) <= d_vocab:
+        return tokens
     parts, pieces = _parts(tokenizer, d_vocab), [[token] for token in range(d_vocab)]
     for token in range(d_vocab, len(tokenizer["model"]["vocab"])):
         left, right = parts[token]
         pieces.append(pieces[left] + pieces[right])
     return np.fromiter(itertools.chain.from_iterable(pieces[token] for token in tokens), tokens.dtype)
-
-
-def packed(folder: Path, side: str, d_vocab: int) -> Path:
-    """Return the file of a corpus folder with the tokens of one `side`, "train" or "held_out", for a model of `d_vocab`
-    tokens; made from that of the folder's tokenizer, where this has more tokens, and kept until that is newer."""
-    whole, tokenizer = folder / f"{side}.npy", _read(folder)
-    if tokenizer is None or len(tokenizer["model"]["vocab"]) <= d_vocab or not whole.exists():
-        return whole
-    path = folder / f"{side}-{d_vocab}.npy"
-    if not path.exists() or path.stat().st_mtime_ns < whole.stat().st_mtime_ns:
-        partial = path.with_name(f"{os.getpid()}.{path.name}")  # of this process: two trainers may share a corpus
-        np.save(partial, narrow(np.load(whole, mmap_mode="r"), tokenizer, d_vocab))
-        partial.replace(path)
-    return path
 
 
 def compact(tokenizer: dict[str, Any]) -> str:
@@ -81,14 +68,14 @@ def compact(tokenizer: dict[str, Any]) -> str:
 
 def tokenizer_of(folder: Path, d_vocab: int) -> str | None:
     """Return the `tokenizer.json` of a model of `d_vocab` tokens; None if its corpus folder has none."""
-    if (tokenizer := _read(folder)) is None:
+    if (tokenizer := of_corpus(folder)) is None:
         return None
     if len(tokenizer["model"]["vocab"]) > d_vocab:
         tokenizer = first_tokens(tokenizer, d_vocab)
     return compact(tokenizer)
 
 
-def _read(folder: Path) -> dict[str, Any] | None:
+def of_corpus(folder: Path) -> dict[str, Any] | None:
     """Return the content of a corpus folder's `tokenizer.json`; None if it has none. Raises ValueError if the folder
     is not whole."""
     if not (path := folder / TOKENIZER).exists():

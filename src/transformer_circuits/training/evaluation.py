@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from transformer_circuits.circuits import heads
@@ -26,11 +26,6 @@ def decimals(values: Any, digits: int = 4) -> Any:
     """Return tensors as lists, in numbers of a few decimals, anywhere in what JSON can write otherwise."""
     text = json.dumps(values, default=lambda t: t.float().tolist())
     return json.loads(text, parse_float=lambda x: round(float(x), digits))
-
-
-def ablation_effects_of(model: Transformer, rows: Int[Tensor, "row pos"]) -> ablation.AblationEffects:
-    """Return what removing each head costs on these windows."""
-    return ablation.effects(ablation.ablate_heads(view_of(model), rows).mean(dim=-1))
 
 
 class Evaluation:
@@ -65,7 +60,7 @@ class Evaluation:
         scores["previous_token"] = heads.previous_token_scores(view, few[:, :-1])
         scores["rest"] = heads.mean_score(view, few[:, :-1], attention.start_token_score)
         scores["induction"] = heads.induction_scores(view, self.repeated)
-        scores["cost"], scores["cost_error"] = ablation_effects_of(model, self.spread)
+        scores["cost"], scores["cost_error"] = ablation.effects(ablation.ablate_heads(view, self.spread))
         nats, right = view.losses_and_guesses(self.repeated.tokens)
         scores["copies"] = self.repeated.by_copy(nats)
         scores["first_guess"] = float(self.repeated.by_copy(right.float())[1])

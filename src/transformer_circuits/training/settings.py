@@ -1,12 +1,13 @@
 """The settings of a training: a TOML file, in `configs/` or the user's, and what `--set` replaces in it."""
 
+import contextlib
 import json
 import math
 import textwrap
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pydantic
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -78,14 +79,6 @@ def described_settings() -> str:
     return "\n".join(lines)
 
 
-def value_of(text: str) -> Any:
-    """Return a value that is written as in TOML, or text without its quotes."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
 def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfig, TrainingConfig]:
     """Return (name, model, training) from a TOML file, or from a configuration in `configs/` by its name.
 
@@ -111,7 +104,9 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
             raise ValueError(f"a setting must be name=value, such as lr=1e-3, got {change!r}")
         if key not in section_of:
             raise ValueError(f"unknown setting {key!r}; there are: {', '.join(section_of)}")
-        sections[section_of[key]][key] = value_of(value)
+        with contextlib.suppress(tomllib.TOMLDecodeError):  # text needs no quotes
+            value = tomllib.loads(f"value = {value}")["value"]
+        sections[section_of[key]][key] = value
     try:
         return path.stem, ModelConfig(**sections["model"]), TrainingConfig(**sections["training"])
     except pydantic.ValidationError as error:

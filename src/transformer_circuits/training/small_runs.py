@@ -107,30 +107,19 @@ def cut(model: Transformer, side: str) -> Transformer:
     """Let the "q", "k" or "v" of the second layer read what the first layer's reads."""
     first, second = (getattr(block.attn, side) for block in model.layers)
     seen = {}
-
-    def keep(module, inputs):
-        seen["first"] = inputs
-
-    def swap(module, inputs):
-        return seen["first"]
-
-    first.register_forward_pre_hook(keep)
-    second.register_forward_pre_hook(swap)
-    return model
-
-
-def without_positions(model: Transformer) -> Transformer:
-    """Set the positions of a model to zero."""
-    model.pos.weight.data.zero_()
+    first.register_forward_pre_hook(lambda module, inputs: seen.update(first=inputs))
+    second.register_forward_pre_hook(lambda module, inputs: seen["first"])
     return model
 
 
 def experiments() -> dict[str, tuple[Transformer, dict[str, Any]]]:
     """Return a new model for each experiment, and how it is trained."""
+    no_positions = new_model()
+    no_positions.pos.weight.data.zero_()
     runs = {
         "keys cut": (cut(new_model(), "k"), {}),
         "queries cut": (cut(new_model(), "q"), {}),
-        "no positions": (without_positions(new_model()), {}),
+        "no positions": (no_positions, {}),
         "smeared keys, one layer": (new_model(n_layers=1, smeared_keys=True), {}),
         "always 16 apart": (new_model(), {"distance": 16}),
         "half the rows": (new_model(), {"share": 0.5}),

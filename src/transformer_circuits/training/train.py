@@ -26,19 +26,21 @@ from typing import Any
 
 import filelock
 import numpy as np
+import safetensors
 import torch
 from accelerate import Accelerator
 from jaxtyping import Float, Int
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
+from transformer_circuits.measures import ablation
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.shards import save_model, write_atomically
-from transformer_circuits.models.tokenizer import packed, tokenizer_of
+from transformer_circuits.models.tokenizer import tokenizer_of
 from transformer_circuits.training import film
-from transformer_circuits.training.checkpoints import read_checkpoint, save_checkpoint
-from transformer_circuits.training.evaluation import Evaluation, ablation_effects_of, decimals
+from transformer_circuits.training.evaluation import Evaluation, decimals, view_of
 from transformer_circuits.training.muon import optimizers_for
 from transformer_circuits.training.settings import TrainingConfig, described_settings, read_config
 from transformer_circuits.training.windows import Windows
@@ -92,6 +94,39 @@ def snapshot_steps(n_ctx: int, config: TrainingConfig, steps: int) -> set[int]:
     return {int(round(step)) for step in np.concatenate(spaced)}
 
 
+def save_checkpoint(path: Path, **state: Any) -> None:
+    """Write tensors, state dicts, and plain values by name: tensors by number, and all else as JSON beside them."""
+    tensors: dict[str, Tensor] = {}
+
+    def numbered(tensor: Tensor) -> dict[str, str]:
+        name = str(len(tensors))
+        tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return {"tensor": name}
+
+    text = json.dumps(state, default=numbered)
+    write_atomically(path, save(tensors, {"state": text}))
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Return what was saved, on the CPU; nothing if there is no file. Raises ValueError if it is damaged."""
+    if not path.exists():
+        return {}
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            text = (file.metadata() or {})["state"]
+    except (safetensors.SafetensorError, KeyError) as error:
+        raise ValueError(f"{path} is damaged ({error}); delete it to start over") from error
+
+    def restored(value: dict[str, Any]) -> Any:
+        if "tensor" in value:
+            return tensors[value["tensor"]]
+        # Optimizers name parameters by whole numbers, which JSON writes as text.
+        return {int(key) if key.isdigit() else key: item for key, item in value.items()}
+
+    return json.loads(text, object_hook=restored)
+
+
 class Run:
     """One run from its last checkpoint on (`out/checkpoint.safetensors`): `step` steps are done, and `train_loss` is
     the last loss that was read. Raises ValueError for settings, tokens or a checkpoint that cannot be used."""
@@ -110,8 +145,7 @@ class Run:
         if left_over:
             raise ValueError(f"batch must be a multiple of the {processes} processes, got {config.batch}")
 
-        with self.accelerator.main_process_first():
-            files = [packed(data, side, shape.d_vocab) for side in ("train", "held_out")]
+        files = data / "train.npy", data / "held_out.npy"
         self.tokenizer = tokenizer_of(data, shape.d_vocab)  # now: another corpus may take the place of this one
         sides = shape.n_ctx, shape.d_vocab, config.seed
         self.windows = Windows(files[0], *sides, config.without_start, config.planted, device)
@@ -254,7 +288,7 @@ class Run:
         last = self.rows[-1]
         training = {"run": self.header, "result": last}
         if self.model.config.n_layers:
-            heads = ablation_effects_of(self.model, self.evaluation.rows)
+            heads = ablation.effects(ablation.ablate_heads(view_of(self.model), self.evaluation.rows))
             training["heads"] = decimals(heads._asdict(), digits=6)
         frames = film.joined(self.filmed, self.frames) if self.filmed else None
         model = self.out / "model"

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from transformer_circuits.models.architecture import BOS
+from transformer_circuits.models.tokenizer import narrow, of_corpus
 
 PASSAGE = (8, 256)  # tokens of a planted passage, at most half of the window
 
@@ -22,8 +23,8 @@ class Windows:
     A row is the start token and `n_ctx` tokens of text. In `batch`, a share `without_start` of the rows begin with the
     text's previous token instead, and a share `planted` have a passage copied to a later place. Which rows these are
     depends on the seed and on the row's number in the stream alone. The whole text is read at once, to `device`;
-    `digest` identifies it. Raises ValueError for a file that is missing, unreadable, too short, or of a larger
-    vocabulary.
+    `digest` identifies it. Where the tokenizer beside it has more tokens than `d_vocab`, the text is cut finer. Raises
+    ValueError for a file that is missing, unreadable, too short, or of a larger vocabulary.
     """
 
     def __init__(
@@ -43,12 +44,12 @@ class Windows:
             file.seek(0)
             try:
                 tokens = np.load(file, allow_pickle=False)
+                if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+                    raise ValueError(f"got {tokens.dtype} {list(tokens.shape)}")
             except (ValueError, EOFError) as error:
-                raise ValueError(f"{path} is not a readable array of tokens ({error}); make it again") from error
-        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-            raise ValueError(
-                f"{path} must be a row of token ids, got {tokens.dtype} {list(tokens.shape)}; make it again"
-            )
+                raise ValueError(f"{path} is not a readable row of token ids ({error}); make it again") from error
+        if tokenizer := of_corpus(path.parent):
+            tokens = narrow(tokens, tokenizer, d_vocab)
         if len(tokens) < n_ctx:
             raise ValueError(f"{path} must have at least one window of {n_ctx} tokens, got {len(tokens)}; lower n_ctx")
         low, high = int(tokens.min()), int(tokens.max())
