@@ -27,7 +27,7 @@ def failure(of, name):
         return str(error)
 
 model = models.load_model(sys.argv[1], "cpu")
-said = [failure(models.load_model, "small-1l"), failure(data.passage, "code")]
+said = [failure(models.load_model, "small-1l"), failure(data.held_out_tokens, 4096)]
 print(json.dumps([*said, model.tokenizer("of")["input_ids"], model(torch.arange(20)[None])[0, -1, :5].tolist()]))
 """
 
