@@ -1,12 +1,13 @@
 """circuits.heads and measures: by patterns made by hand and against the plain module."""
 
+from unittest import mock
+
 import pytest
 import torch
 import torch.nn.functional as F
 from random_models import build, defined_in, differs, same
 from transformer_lens import FactoredMatrix
 
-from transformer_circuits import data
 from transformer_circuits.circuits import heads
 from transformer_circuits.measures import attention, estimates, repeats, weights
 from transformer_circuits.measures.repeats import repeated_random_tokens
@@ -36,6 +37,8 @@ def test_two_copies_must_fit(options):
 
 def test_a_segment_of_text_is_written_twice_and_the_text_goes_on():
     text, sizes = torch.arange(60).expand(30, -1), {"n_ctx": 60, "d_vocab": 4096, "device": "cpu"}
+    data = mock.MagicMock()  # how frequent tokens are is another thing
+    data.held_out_windows().flatten().bincount.return_value = torch.ones(4096)
     given = {"torch": torch, "data": data, "repeats": repeats, "text": text} | sizes
     found = defined_in("07_induction_heads", "written-twice", **given).written_twice(text, seed=0)
     for row, start, length in zip(found.tokens, found.start.tolist(), found.length.tolist()):
