@@ -81,8 +81,8 @@
     marks.forEach(({ end }, i) => moving(end, i));
     host.replaceChildren(make("div", { className: "tc-live-two" }, make("figure", {}, plane, make("figcaption", {},
         "Drag the ends, or use the arrow keys: what tokens A and B raise when they are attended to.")),
-      make("figure", {}, complex, make("figcaption", {}, "The two eigenvalues of this matrix, in the complex plane."))),
-        said);
+      make("figure", {}, complex, make("figcaption", {}, "The two eigenvalues of this matrix, in the complex plane. ",
+        "Right: copied. Left, in red: turned around."))), said);
     update();
   }
 
@@ -100,10 +100,10 @@
             `${source} … ${to} → ${out}: ${words}`));
         })));
       box.replaceChildren(make("div", { className: "tc-live-two" },
-        make("div", {}, make("h4", {}, `QK: from where is ${source} attended to?`),
+        make("div", {}, make("h4", {}, `QK: who looks for ${source}? (attention score)`),
           bars(destinations.map(([name, x]) => [code(name), x]), most(destinations))),
-        make("div", {}, make("h4", {}, `OV: what does it raise?`), bars(outs.map(([name, x]) => [code(name), x]),
-          most(outs)))),
+        make("div", {}, make("h4", {}, "OV: what does it raise? (logit)"),
+          bars(outs.map(([name, x]) => [code(name), x]), most(outs)))),
       make("p", {}, "The head cannot choose pairs: every destination on the left gets every output on the right. ",
         "✓ marks right skip-trigrams: seen at least five times, and the source makes the output more likely. ✗ ",
         "marks bugs: never seen where they could be, and forced by two right ones. A dot is neither."),

@@ -8,7 +8,7 @@ from transformer_circuits.figures import drawings, plots
 from transformer_circuits.figures.tokens import show_token
 
 SEEN = ["日本", "e\u0301", "¶", "😀", "—", "�", "ﬁ", "±½", "<td", "é", ""]
-SHOWN = {" the": "·the", "\n": "↵", "\t\t": "⇥⇥", "\r\n": "␍↵", "\x00": "␀", "\x7f": "␡"}
+SHOWN = {" the": "·the", "\n": "↵", "\t\t": "⇥⇥", "\r\n": "⇤↵", "\x00": "␀", "\x7f": "␡"}
 # C1 control, soft hyphen, zero width, em space, separator, right-to-left, filler, private use, variation selector.
 UNSEEN = [0x85, 0xAD, 0x200B, 0x200D, 0x2003, 0x2028, 0x202E, 0x3164, 0xE000, 0xFE0F, 0xFEFF, 0xE0101]
 

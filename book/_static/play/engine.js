@@ -80,7 +80,7 @@ function playTokenizer({ vocabulary, merges, start }) {
   }
 
   // The bytes of a token as text in which everything can be seen; a piece of a character as its bytes.
-  const visible = { " ": "·", "\n": "↵", "\t": "⇥", "\r": "␍", "\xa0": "⍽", "\x7f": "␡" };
+  const visible = { " ": "·", "\n": "↵", "\t": "⇥", "\r": "⇤", "\xa0": "⍽", "\x7f": "␡" };
   function show(id) {
     if (id === 0) return start;
     const bytes = Uint8Array.from(vocabulary[id], (letter) => byteOf.get(letter));

@@ -28,8 +28,9 @@ def residual_stream(n_heads: int, title: str) -> None:
     it."""
     ax = _canvas(3.5, (-2.4, 4.6), (-0.6, 5.0), title)
     _arrow(ax, (0, 0), (0, 4.6), "other", lw=5, arrowstyle="-|>,head_width=0.6,head_length=0.9")
-    ax.text(0, -0.2, "$W_E$: token embedding", bbox=BOX, **MIDDLE)
-    ax.text(0, 4.8, "$W_U$: logits", bbox=BOX, **MIDDLE)
+    ax.text(0, -0.2, "token embedding", bbox=BOX, **MIDDLE)
+    ax.text(0.3, 4.1, "residual stream", color="soft", va="center")
+    ax.text(0, 4.8, "logits", bbox=BOX, **MIDDLE)
     for low, layer, color in zip((0.7, 2.3), LAYERS, COLOR_OF_LAYER):
         for y, action in ((low, "heads read"), (low + 1.1, "heads add")):
             ax.plot([0, 4.2], [y, y], color=color, lw=1.5)

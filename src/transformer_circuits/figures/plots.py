@@ -67,12 +67,13 @@ def _axes(title: str, height: Number = 3.2) -> Axes:
 
 
 def _name_rows(names: Sequence[str], places: Sequence[Number], bold: Collection[str], ax: Axes) -> None:
-    """Name rows, in lines that leave room for them, and take away the axis."""
-    ax.set_yticks(places, [textwrap.fill(label_of(name), 24, break_long_words=False) for name in names], color="ink")
+    """Name rows, in lines that leave room for them, and take away the axes."""
+    look = {"break_long_words": False, "break_on_hyphens": False}
+    ax.set_yticks(places, [textwrap.fill(label_of(name), 24, **look) for name in names], color="ink")
     for name, text in zip(names, ax.get_yticklabels()):
         text.set_weight("bold" if name in bold else "normal")
     ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
+    ax.spines[["left", "bottom"]].set_visible(False)
 
 
 # ---- matrices --------------------------------------------------------------------------------------------------------
@@ -253,7 +254,6 @@ def strips(scores: Mapping[str, ArrayLike], *, mark: Number, title: str, label: 
     for tick, color in zip(ax.xaxis.get_major_ticks(), COLOR_OF_LAYER[:depth]):
         tick.label2.set_color(WORD_OF.get(color, color))
     _name_rows([*models], range(len(models)), (), ax)
-    ax.spines["bottom"].set_visible(False)
     return ax
 
 
@@ -316,7 +316,6 @@ def rows(
     ax.set(xlim=(min(0, 1.05 * sizes.min()), 1.22 * full), ylim=(len(sizes) - 0.5, -0.5), xticks=[])
     ax.set_xlabel(label, loc="right")
     _name_rows([*values], range(len(sizes)), accent, ax)
-    ax.spines["bottom"].set_visible(False)
     ax.axvline(0, color="other", lw=1)
     return ax
 

@@ -9,7 +9,7 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 PICTURES = {chr(code): chr(0x2400 + code) for code in range(32)}  # of control characters
-VISIBLE = str.maketrans(PICTURES | {" ": "·", "\n": "↵", "\t": "⇥", "\xa0": "⍽", "\x7f": "␡"})
+VISIBLE = str.maketrans(PICTURES | {" ": "·", "\n": "↵", "\t": "⇥", "\r": "⇤", "\xa0": "⍽", "\x7f": "␡"})
 # Printable to Python, but blank: joiners, fillers, the empty braille cell, variation selectors.
 SELECTORS = frozenset(map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]))
 BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | SELECTORS
