@@ -100,7 +100,7 @@
             `${source} … ${to} → ${out}: ${words}`));
         })));
       box.replaceChildren(make("div", { className: "tc-live-two" },
-        make("div", {}, make("h4", {}, `QK: who looks for ${source}? (attention score)`),
+        make("div", {}, make("h4", {}, `QK: who looks for ${source}? (score)`),
           bars(destinations.map(([name, x]) => [code(name), x]), most(destinations))),
         make("div", {}, make("h4", {}, "OV: what does it raise? (logit)"),
           bars(outs.map(([name, x]) => [code(name), x]), most(outs)))),
