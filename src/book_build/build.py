@@ -211,7 +211,10 @@ def store_outputs(root: Path) -> None:
 
 def records(executed: Mapping[Path, NotebookNode]) -> dict[str, list[Record]]:
     """Return the records of claims by notebook. Raises BuildError if a claim is recorded twice."""
-    found = {path.stem: list(show.records_in(notebook)) for path, notebook in executed.items()}
+    found = {}
+    for path, notebook in executed.items():
+        outputs = [output.get("data", {}) for cell in notebook["cells"] for output in cell.get("outputs", [])]
+        found[path.stem] = [Record.model_validate(record) for data in outputs for record in data.get(show.MIME, [])]
     owner: dict[str, str] = {}
     for notebook, listed in found.items():
         for record in listed:

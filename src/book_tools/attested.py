@@ -2,7 +2,7 @@
 
     python -m book_tools.attested --corpus DIR
 
-`DIR` is what `python -m book_tools.corpus` made. `transformer_circuits.circuits.attested` says what is counted.
+`DIR` is what `python -m book_tools.corpus` made. `circuits.skip_trigrams.Attested` says what is counted.
 """
 
 import argparse
@@ -14,9 +14,17 @@ from scipy import sparse
 from tqdm import tqdm
 from transformer_lens.model_bridge import TransformerBridge
 
-from transformer_circuits.circuits.attested import FILE, LEVELS, Attested, fingerprint
 from transformer_circuits.circuits.head_dump import head_dump
-from transformer_circuits.circuits.skip_trigrams import Candidates, Ways, combined, paper_list
+from transformer_circuits.circuits.skip_trigrams import (
+    FILE,
+    LEVELS,
+    Attested,
+    Candidates,
+    Ways,
+    combined,
+    fingerprint,
+    paper_list,
+)
 from transformer_circuits.data import bigram_counts, frequencies, vocabulary
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import BOS

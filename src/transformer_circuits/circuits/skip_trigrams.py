@@ -1,4 +1,5 @@
-"""Skip-trigrams: source ... destination -> out token, read from the QK and OV circuits of the first layer's heads.
+"""Skip-trigrams: source ... destination -> out token, read from the QK and OV circuits of the first layer's heads; and
+which of them, and of the paper's, occur in the training text.
 
 Paper: "Interpretation as Skip-Trigrams" and the sections after it (claims S1 to S4, S6, S8). Both circuits are read by
 source (`head_dump.by_source`): which destinations attend to it, and which out tokens that raises. Positions are left
@@ -8,6 +9,7 @@ out, although they can keep a head from attending where its tokens match. All ar
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -27,6 +29,9 @@ from transformer_circuits.circuits.factored import Ids, ranks, top_k
 from transformer_circuits.circuits.head_dump import by_source, top_share
 from transformer_circuits.circuits.words import variants_of, word_of
 from transformer_circuits.measures import estimates
+from transformer_circuits.models.bridge import matrices
+from transformer_circuits.models.shards import sha256
+from transformer_circuits.paths import data_file
 
 OFTEN = 100  # times that a source token occurs in the training text (claims S1, S2): rarer ones cannot be learned
 LIFTED = 2.0  # times as likely after a destination as anywhere (claim S1)
@@ -277,6 +282,60 @@ def hit_share(hits: Hits, in_text: pd.DataFrame, axis: Axis) -> tuple[tuple[floa
         counts.append(sum(hits(*combined(triple), axis).any().item() for triple in exchanged))
     chance = estimates.mean(torch.tensor(counts, dtype=torch.float) / len(in_text))
     return tuple(map(float, share)), tuple(map(float, chance))
+
+
+FILE = "attested_skip_trigrams.npz"
+LEVELS = (30, 100, 300, 1000, 3000)  # minimum numbers of occasions that Attested.wrong accepts
+OCCASIONS = 300  # of a wrong triple
+
+
+class Attested(NamedTuple):
+    """How often every candidate triple occurs in the training text, on the CPU (claims S4, S6).
+
+    `python -m book_tools.attested` counts: for each first-layer head the 300 sources that come first in the head dump,
+    with all their hits (`Candidates`). Definitions, fixed before any cost was known:
+
+        occasions   n(s, d)     positions with destination d and a source s before it, in its document and the context
+        seen        n(s, d, o)  those of them where out token o comes next
+        right       n(s, d, o) >= 5, and n(s, d, o) / n(s, d) > n(d, o) / n(d): s makes o more likely than d alone
+        never       n(s, d, o) = 0, on 30 occasions or more
+        wrong       never, on 300 occasions or more (`Attested.wrong` accepts the other numbers of LEVELS)
+
+    The paper's skip-trigrams are counted too, in every form that the vocabulary has. After n occasions without a
+    triple, its probability is below 3 / n with 95% confidence: a wrong one follows fewer than 1% of them.
+    """
+
+    candidates: Candidates
+    level: Int[Tensor, "head source d"]  # how many of LEVELS the occasions reach
+    right: Bool[Tensor, "head source d o"]
+    never: Bool[Tensor, "head source d o"]  # on at least as many occasions as the first of LEVELS
+    paper: Ways  # those forms of the paper's skip-trigrams that are right: ids of source, destination, and out token
+
+    def wrong(self, least_occasions: int = OCCASIONS) -> Bool[Tensor, "head source d o"]:
+        """Return which triples never occur in that many occasions. Raises ValueError for a number outside LEVELS."""
+        return self.never & (self.level > LEVELS.index(least_occasions))[..., None]
+
+
+def fingerprint(model: TransformerBridge) -> str:
+    """Return the SHA-256 of the model's weights in half precision, as stored on disk."""
+    stored = [W.to("cpu", torch.float16).numpy() for name, W in matrices(model).items() if name != "W_pos"]
+    return sha256(b"".join(W.tobytes() for W in stored))
+
+
+def load_attested(model: TransformerBridge, working: Bool[Tensor, " head"] | None = None) -> Attested:
+    """Load the counts for this model, without heads that do not work. Raises ValueError for other weights."""
+    file = data_file(FILE)
+    with np.load(file) as stored:
+        if str(stored["weights_sha256"]) != fingerprint(model):
+            raise ValueError(f"{file} was counted for other weights; run `python -m book_tools.attested` with it")
+        candidates = Candidates.of(model, torch.from_numpy(stored["sources"].astype(np.int64)))
+        shape = (*candidates.destinations.shape, candidates.outs.shape[-1])
+        bits = (np.unpackbits(stored[key], count=math.prod(shape)) for key in ("right", "never"))
+        right, never = (part.reshape(shape).astype(bool) for part in bits)
+        if working is not None:
+            right[~working.numpy()] = never[~working.numpy()] = False
+        paper = torch.from_numpy(stored["paper"].astype(np.int64))
+        return Attested(candidates, *map(torch.from_numpy, (stored["level"], right, never)), paper)
 
 
 # Of each place of a destination and each head and source before it: position [place, 1], out tokens [place, o], what is

@@ -1,7 +1,10 @@
-"""Can the paper's questions be put to a model that TransformerLens bridges (chapters 18 and 19), what its formulas leave
-out, and the text that it reads."""
+"""Can the paper's questions be put to a model that TransformerLens bridges (chapters 18 and 19), what do its formulas
+leave out, and what text does it read?"""
+
+from pathlib import Path
 
 import torch
+import yaml
 from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
@@ -49,25 +52,6 @@ def check(model: TransformerBridge) -> None:
         raise WeightsError(f"{cfg.model_name!r} normalizes the residual stream after attention; {todo}")
 
 
-WHAT_THAT_DOES = {  # to the paper's formulas
-    "Normalization": "gains are folded into the matrices. The division by the length of the stream remains, so the "
-    "logits are no exact sum over paths.",
-    "Normalization after attention": "gains are folded into the OV circuits. The division by the length of what all "
-    "heads of a layer write remains, so OV circuits have the right direction and no fixed size.",
-    "Normalization of queries and keys": "gains are folded into the QK circuits. A score is an entry of the QK circuit "
-    "times a positive number of each of the two tokens.",
-    "MLPs": "they also read what heads write, so the direct path to the logits is only a part of a head's effect.",
-    "Positions in the residual stream": "$W_{pos}$ reaches values and logits too, and heads can move it.",
-    "Positions of type": "scores depend on the distance, and the QK circuit below leaves it out.",
-    "Windows": "some layers attend only to the last tokens. What is farther back counts in the QK circuit and in no score.",
-    "Soft-capped scores": "the QK circuit gives their order, not their size.",
-    "Soft-capped logits": "the OV circuit gives what a head adds before the cap, which keeps their order.",
-    "Grouped-query attention": "heads share keys and values, so their circuits are not independent.",
-    "Smeared keys": "a key contains the previous token's key, which the QK circuit below leaves out.",
-    "Biases": "circuits leave out the biases of queries, keys, values, and outputs.",
-}
-
-
 def differences(model: TransformerBridge) -> list[str]:
     """Return what the model has beyond the paper's, and what that does to the paper's formulas: a sentence for each."""
     cfg, config, block = model.cfg, getattr(model.original_model, "config", None), model.blocks[0]
@@ -89,8 +73,9 @@ def differences(model: TransformerBridge) -> list[str]:
         "Smeared keys": getattr(config, "smeared_keys", False),
         "Biases": any("att" in name and name.endswith("bias") and bool(x.any()) for name, x in named),
     }
+    does = yaml.safe_load(Path(__file__).with_name("differences.yml").read_text(encoding="utf8"))
     details = {"Positions of type": f" {positions!r}", "Windows": f" of {window} tokens"}
-    return [f"{name}{details.get(name, '')}: {WHAT_THAT_DOES[name]}" for name, holds in has.items() if holds]
+    return [f"{name}{details.get(name, '')}: {does[name]}" for name, holds in has.items() if holds]
 
 
 def text(model: TransformerBridge, rows: int = ROWS) -> Int[Tensor, "row pos"]:

@@ -10,7 +10,7 @@ the build reads a book's records. The criteria are in claims.yml; nothing here d
 import ast
 import enum
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -214,23 +214,8 @@ def held_out_seed(data: Path = DATA) -> Elsewhere:
     return load_elsewhere(data / HELD_OUT)
 
 
-def public_models(data: Path = DATA) -> list[Elsewhere]:
-    """Return what public models show, in the order of their files' names."""
-    return [load_elsewhere(path) for path in sorted((data / PUBLIC).glob("*.yml"))]
-
-
 def load_elsewhere(path: Path) -> Elsewhere:
     return Elsewhere.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-
-
-def save_elsewhere(path: Path, model: str, measured: str, records: Iterable[Record]) -> None:
-    """Write a file of records, claims in the order of claims.yml, with the verdicts on a model that was unseen."""
-    order, judged = list(load_claims()), []
-    for record in sorted(records, key=lambda record: order.index(record.id)):
-        verdict = verdict_on(record.claim.on_unseen, record.values)
-        judged.append(record.model_copy(update={"verdict": verdict}).model_dump(mode="json"))
-    content = {"model": model, "measured": measured, "records": judged}
-    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
 
 
 def names_in(expression: ast.AST) -> set[str]:

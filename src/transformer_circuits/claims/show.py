@@ -5,7 +5,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import jinja2
 import markupsafe
@@ -176,10 +176,3 @@ class Verdicts:
 
 
 verdicts = Verdicts  # shows what `judge` found for a chapter's claims: the last value of a cell near its end
-
-
-def records_in(notebook: Mapping) -> Iterator[Record]:
-    """Yield the records that the outputs of an executed notebook carry. Raises ValueError for malformed ones."""
-    for cell in notebook["cells"]:
-        for output in cell.get("outputs", []):
-            yield from map(Record.model_validate, output.get("data", {}).get(MIME, []))

@@ -38,15 +38,6 @@ def use_style() -> None:
         set_matplotlib_formats("svg")
 
 
-def css() -> str:
-    """Return the palette as CSS variables: `--tc-first` and so on, in the light theme and in the dark one."""
-    themes = []
-    for place, theme in enumerate((":root", 'html[data-theme="dark"]')):
-        values = "".join(f"--tc-{name.replace('_', '-')}: {PALETTE['colors'][name][place]}; " for name in COLORS)
-        themes.append(f"{theme} {{ {values}}}\n")
-    return f"/* Made from figures/palette.toml. */\n{themes[0]}@media screen {{ {themes[1].strip()} }}\n"
-
-
 def variable(color: str) -> str:
     """Return a color of a figure, "#0072b2", as the variable of a page, or itself elsewhere. A gray is the nearest
     neutral of the palette; a color that the palette does not have stays."""

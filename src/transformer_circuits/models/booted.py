@@ -1,5 +1,5 @@
-"""Models that TransformerLens boots: old checkpoints of its own, and models of the transformers library, which are
-loaded as a whole, and computed as that library computes them, or not at all."""
+"""Models of the transformers library, which TransformerLens boots: loaded as a whole, and computed as that library
+computes them, or not at all."""
 
 import contextlib
 import re
@@ -62,12 +62,6 @@ def boot(name: str, device: torch.device, dtype: torch.dtype) -> TransformerBrid
         if expected is not None:
             check_against(expected, model, tokens)
     return model
-
-
-def boot_old(name: str, device: torch.device, dtype: torch.dtype) -> TransformerBridge:
-    """Return an old checkpoint of TransformerLens from the hub. Raises WeightsError if it cannot be loaded."""
-    with one_sentence(name):
-        return TransformerBridge.boot_tl_legacy(name, device=device, dtype=dtype).eval().requires_grad_(False)
 
 
 @contextlib.contextmanager

