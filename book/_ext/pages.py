@@ -1,9 +1,11 @@
 """Bring what Sphinx reads up to date, and add to the page of a notebook what its text lacks: an anchor at each cell, a
-name for each folded one, the pictures themselves. The headline figure moves below the first paragraph. Chapters are
-numbered by their files. Thebe is left out: it would come from a public server; MathJax, where a page has no maths."""
+name for each folded one, the pictures themselves. Folds in a row become one. The headline figure moves below the first
+paragraph. Chapters are numbered by their files. Thebe is left out: it would come from a public server; MathJax, where a
+page has no maths."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -72,11 +74,21 @@ def name_folded_cells(app, doctree) -> None:
     """Show what a folded cell contains, also when it is open: the comment in its first line, or the title in its
     metadata."""
     for node, cell in notebook_cells(app, doctree):
-        first = "".join(cell["source"]).partition("\n")[0]
+        first = "".join(cell["source"]).partition("\n")[0].replace("# Plot", "# Code of the figure")
         if node.get("hide_mode") in ("input", "all") and first.startswith("# "):
             node["prompt_show"] = node["prompt_hide"] = first[2:].strip()
         elif title := cell["metadata"].get("mystnb", {}).get("code_prompt_show"):
             node["prompt_hide"] = title
+
+
+def gather_folds(app, doctree) -> None:
+    """Put folded cells in a row, from three on, into one fold."""
+    for section in doctree.findall(nodes.section):
+        for folded, row in itertools.groupby(list(section), key=lambda node: node.get("hide_mode") == "all"):
+            if folded and len(cells := list(row)) > 2:
+                start = f'<details class="hide"><summary>{len(cells)} more computations</summary>'
+                section.insert(section.index(cells[0]), nodes.raw("", start, format="html"))
+                section.insert(section.index(cells[-1]) + 1, nodes.raw("", "</details>", format="html"))
 
 
 def lift_headline(app, doctree) -> None:
@@ -158,7 +170,7 @@ def setup(app) -> dict[str, bool]:
     app.connect("config-inited", make_sources, priority=1)  # before the table of contents looks for pages
     app.connect("source-read", with_outputs)
     app.connect("doctree-read", draw_pictures, priority=100)  # before Sphinx collects images
-    for change in (add_anchors, name_folded_cells, lift_headline):
+    for change in (add_anchors, name_folded_cells, gather_folds, lift_headline):
         app.connect("doctree-read", change)
     app.connect("env-check-consistency", number_by_file)
     app.connect("env-check-consistency", write_in_two_processes)

@@ -281,7 +281,7 @@ const picture = (() => {
       const best = [...guesses].sort((a, b) => b[1] - a[1]).slice(0, 3).map(([name, p]) => `${name} ${percent(p)}`);
       const finds = `From the last token, head ${head} puts ${percent(row[followed])} of its attention on ${answer}`;
       const found = followed < 0 ? "" : `${finds}, which followed ${names[at]} before. `;
-      return `The tokens ${names.slice(1).join(" ")}. ${found}The model's next token: ${best.join(", ")}.`;
+      return `The tokens ${names.slice(1).join(" ")}. ${found}The model’s next token: ${best.join(", ")}.`;
     }
 
     function resized() {

@@ -260,7 +260,7 @@
     ui.where.replaceChildren(make("b", {}, "From "), word(ids[i]), ": ",
       ...(next < 0 ? ["this token is new in the row. "] : [`${percent(values[next])} on `, word(ids[next]),
         ", which followed last time. "]),
-      ...(i + 1 < n ? ["The model's guess is ", word(guesses[i]), "; next comes ", word(ids[i + 1]),
+      ...(i + 1 < n ? ["The model’s guess is ", word(guesses[i]), "; next comes ", word(ids[i + 1]),
         `, to which it gives ${percent(chance[i])}.`] : ["The row ends here."]));
     ui.pattern.draw(ids, (row, j) => 255 * of(row)[j], heads.ink(root, "--grow-ink"), i);
   }
@@ -348,7 +348,7 @@
     ui.attentionTitle = make("h2"), ui.where = make("p"), ui.pattern = pattern();
     const attention = make("section", { className: "grow-attention" }, ui.attentionTitle, ui.strip,
       make("p", { className: "grow-small" },
-        "Below each token: the model's guess of the next one. Underlined: the second copy. Bold and framed: right."),
+        "Below each token: the model’s guess of the next one. Underlined: the second copy. Bold and framed: right."),
       ui.where, ui.pattern.square, make("p", { className: "grow-small" },
         "Rows attend to columns. Rings: the token that followed last time."));
     const name = document.activeElement.getAttribute("name"); // the focus stays on the successor of what had it

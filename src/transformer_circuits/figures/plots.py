@@ -274,15 +274,14 @@ def head_graph(ratios: ArrayLike, *, kinds: Mapping[tuple[int, int], str], title
         for head in range(heads):
             named = (layer, head) in kinds
             ax.plot(head, layer, "o", color=COLOR_OF_LAYER[layer] if named else OTHERS, ms=9 if named else 6, zorder=3)
-            look = {"ha": "center", "va": ("top", "bottom")[layer], "weight": "bold" if named else "normal"}
+            look = {"ha": "center", "va": ("top", "bottom")[layer]}
             offset = (0, 18 * layer - 9)
-            ax.annotate(f"{layer}.{head}", (head, layer), offset, textcoords="offset points", **look)
+            words = [f"{layer}.{head}", kinds.get((layer, head), "")][:: 1 - 2 * layer]
+            ax.annotate("\n".join(words).strip(), (head, layer), offset, textcoords="offset points", **look)
     ax.set(xlim=(-0.5, max(ratios.shape) - 0.5), ylim=(-0.3, 1.25))
     ax.axis("off")
-    told = []
-    for kind in dict.fromkeys(kinds.values()):
-        told.append(", ".join(f"{layer}.{head}" for (layer, head), own in kinds.items() if own == kind) + f": {kind}")
-    ax.figure.supxlabel("\n".join(told), color="soft", ha="left", x=0.01)
+    words = f"the wider a line, the further above chance;\nin blue: at least {COMPOSES:g} times chance"
+    ax.figure.supxlabel(words, color="soft", ha="left", x=0.01)
     finding(title, ax)
     return ax
 
@@ -314,7 +313,8 @@ def rows(
         look = {"va": "center_baseline", "weight": "bold" if name in accent else "normal"}
         ax.text(max(size, 0) + 0.03 * full, row, form.format(size).replace("-", "−"), **look)
     ax.set(xlim=(min(0, 1.05 * sizes.min()), 1.22 * full), ylim=(len(sizes) - 0.5, -0.5), xticks=[])
-    ax.set_xlabel(label, loc="right")
+    ax.set_xlabel("\n".join(title_lines(label, 5.2)), loc="left")
+    ax.xaxis.set_label_position("top")
     _name_rows([*values], range(len(sizes)), accent, ax)
     ax.axvline(0, color="other", lw=1)
     return ax
