@@ -230,26 +230,25 @@ def head_dots(
 
 def strips(scores: Mapping[str, ArrayLike], *, mark: Number, title: str, label: str) -> Axes:
     """One row a model, {"two layers": [layer, head]}: a strip of cells a layer, in its color. At its end is the score
-    of the best head, whose cell is framed if it has at least `mark`. `label`: what the shades and the numbers are."""
+    of its best head. Cells with at least `mark` are framed. `label`: what the shades and the numbers are."""
     models = {name: np.atleast_2d(np.asarray(values, dtype=float)) for name, values in scores.items()}
     depth, top = max(map(len, models.values())), max(values.max() for values in models.values())
     ax = _axes(title, 0.42 * len(models) + 0.6)
     for row, values in enumerate(models.values()):
-        best = np.unravel_index(values.argmax(), values.shape)
-        reached = values[best] >= mark
+        reached = values.max() >= mark
         for (layer, head), value in np.ndenumerate(values):
             width = 1 / values.shape[1]
             at = (1.06 * layer + head * width, row - 0.34)
             ax.add_patch(Rectangle(at, width, 0.68, fc="band", ec="page"))
             ax.add_patch(Rectangle(at, width, 0.68, fc=COLOR_OF_LAYER[layer], alpha=float(np.clip(value / top, 0, 1))))
-            if reached and (layer, head) == best:
+            if value >= mark:
                 ax.add_patch(Rectangle(at, width, 0.68, fc="none", ec="frame", lw=1.4, zorder=3))
         ends = {"ha": "center", "va": "center", "weight": "bold" if reached else "normal"}
-        ax.text(1.06 * depth + 0.16, row, f"{values[best]:.2f}", color="ink" if reached else "soft", **ends)
+        ax.text(1.06 * depth + 0.16, row, f"{values.max():.2f}", color="ink" if reached else "soft", **ends)
     ax.set(xlim=(0, 1.06 * depth + 0.36), ylim=(len(models) - 0.5, -0.5))
-    ax.set_xlabel(f"each cell is a head; its shade is its {label}", loc="left")
+    ax.set_xlabel(f"each cell is a head, its shade its {label}\nframed: {mark:g} or more", loc="left")
     columns = [1.06 * layer + 0.5 for layer in range(depth)] + [1.06 * depth + 0.16]
-    ax.set_xticks(columns, [*LAYERS[:depth], "best head"])
+    ax.set_xticks(columns, [*LAYERS[:depth], "best score"])
     ax.tick_params(length=0, labeltop=True, labelbottom=False)
     for tick, color in zip(ax.xaxis.get_major_ticks(), COLOR_OF_LAYER[:depth]):
         tick.label2.set_color(WORD_OF.get(color, color))
@@ -348,12 +347,13 @@ def lines(
         ax.xaxis.set_major_formatter("{x:g}")
         ax.xaxis.set_minor_locator(NullLocator())
     ax.set_ylabel(label)
-    _name_ends(ends, ax)
+    _name_ends(ends, pd.concat([*curves.values()]), ax)
     return ax
 
 
-def _name_ends(ends: Mapping[str, tuple[float, float, str]], ax: Axes) -> None:
-    """Write names to the right of lines that end at (x, y, color), none over another or over a longer line."""
+def _name_ends(ends: Mapping[str, tuple[float, float, str]], points: pd.Series, ax: Axes) -> None:
+    """Write names to the right of lines that end at (x, y, color), none over another or over a longer line. `points`:
+    of all lines. A name whose line ends in the open stands at that end, the others in a column."""
     (low, high), (rows, *_) = ax.get_ylim(), ax.get_subplotspec().get_gridspec().get_geometry()
     height = 0.75 * 72 * ax.figure.get_figheight() / rows  # of the axes, in points
     right = max(x for x, _, _ in ends.values())
@@ -365,7 +365,8 @@ def _name_ends(ends: Mapping[str, tuple[float, float, str]], ax: Axes) -> None:
     for name, place, at in zip(order, places, wanted):
         x, y, color = ends[name]
         color = WORD_OF.get(color, color)
-        column = offset_copy(ax.transData, ax.figure, 8, place - at, units="points")
-        link = {"arrowstyle": "-", "linestyle": ":", "color": color, "shrinkA": 2} if x < right else None
+        beside = offset_copy(ax.transData, ax.figure, 8, place - at, units="points")
+        column = x if (points[points.index > x] - y).abs().min() > 0.1 * (high - low) else right
+        link = {"arrowstyle": "-", "color": "faint", "lw": 1, "shrinkA": 2} if x < column else None
         look = {"va": "center", "color": color, "weight": "bold"}
-        ax.annotate(name, (x, y), (right, y), textcoords=column, arrowprops=link, **look)
+        ax.annotate(name, (x, y), (column, y), textcoords=beside, arrowprops=link, **look)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from transformer_circuits.figures.plots import COLOR_OF_LAYER, SHADES, WORD_OF, Number, title_lines
 from transformer_circuits.figures.style import COLORS, LABEL, WIDTH, WORDS
 
-SIDE, GAP, TALL = 74, 14.8, 132  # of a tile's square, between tiles, and of a whole tile: pixels, as are all sizes here
+SIDE, GAP, TALL = 74, 14.4, 132  # of a tile's square, between tiles, and of a whole tile: pixels, as are all sizes here
 PIXELS = 96 / 72  # of a point
 COLUMNS = 6  # more would be too small on a phone
 NATS = "{:.3f}"
@@ -84,6 +84,7 @@ def tiles(rows: Mapping[str, Sequence[Tile]], *, title: str, note: str, form: st
     of a cell. `note`: a line that says what square, bar, and word are. `form`: of the numbers."""
     most, wide = max(head.worth for heads in rows.values() for head in heads), WIDTH * 96
     parts, y = [], 0.0
+    tall = TALL if any(head.role for heads in rows.values() for head in heads) else TALL - 20
     for words, look in ((title, {"size": WORDS, "color": "ink", "bold": True}), (note, {})):
         for line in title_lines(words, WIDTH if words == title else 1.15 * WIDTH):
             y += 22
@@ -94,8 +95,8 @@ def tiles(rows: Mapping[str, Sequence[Tile]], *, title: str, note: str, form: st
         parts.append(_text(0, y, group, WORD_OF.get(heads[0].color, heads[0].color), bold=True))
         y += 8
         for place, head in enumerate(heads):
-            x, down = (SIDE + GAP) * (place % COLUMNS), y + TALL * (place // COLUMNS)
+            x, down = (SIDE + GAP) * (place % COLUMNS), y + tall * (place // COLUMNS)
             parts.append(f'<g transform="translate({x + 1:g} {down:g})">{tile(head, most, form)}</g>')
-        y += TALL * -(-len(heads) // COLUMNS) + 6
+        y += tall * -(-len(heads) // COLUMNS) + 6
     size = f'width="{wide:g}" height="{y:g}" viewBox="0 0 {wide:g} {y:g}"'
     return SVG(f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>')
