@@ -17,7 +17,6 @@ from transformer_circuits.paths import ROOT
 PHONE = 368  # pixels that an article has on a screen of 400
 WORDS = ("soft", "ink", "frame", "negative", "first_text", "second")
 THEMES = ("light", "dark")
-RGB = "e => getComputedStyle(e)"
 
 
 def css() -> str:

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from live_page import OnAPhone, forbidding_workers, make_site, opened
+from live_page import fits_a_phone, forbidding_workers, make_site, opened
 from playwright.sync_api import expect
 from torch.nn.functional import cross_entropy
 
@@ -151,5 +151,5 @@ def test_a_server_that_forbids_workers_is_told(site, watched):
     watched.complaints.clear()
 
 
-class TestGrow(OnAPhone):
-    pass
+def test_it_fits_a_phone(page):
+    fits_a_phone(page)

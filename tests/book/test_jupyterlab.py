@@ -9,7 +9,6 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -78,7 +77,6 @@ def wait_for(address: str, server: subprocess.Popen) -> None:
     raise AssertionError("JupyterLab did not start")
 
 
-@contextmanager
 def all_run(lab: str, browser, notebook: str) -> Iterator[Page]:
     """A notebook in which all cells have been run."""
     with browser.new_context(viewport={"width": 1300, "height": 900}) as context:
@@ -94,14 +92,12 @@ def all_run(lab: str, browser, notebook: str) -> Iterator[Page]:
 
 @pytest.fixture(scope="module")
 def workbook(lab, browser) -> Iterator[Page]:
-    with all_run(lab, browser, f"my/{WORKBOOK}") as page:
-        yield page
+    yield from all_run(lab, browser, f"my/{WORKBOOK}")
 
 
 @pytest.fixture(scope="module")
 def chapter(lab, browser) -> Iterator[Page]:
-    with all_run(lab, browser, f"notebooks/{CHAPTER}") as page:
-        yield page
+    yield from all_run(lab, browser, f"notebooks/{CHAPTER}")
 
 
 def scrolled_to(page: Page, element: Locator) -> Locator:

@@ -1,13 +1,14 @@
 """The stage on its own page, from disk, without network: its models equal TransformerLens, and all can use it."""
 
 import re
+import shutil
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from jaxtyping import Float
-from live_page import LivePage, follow, forbidding_workers, make_site, opened, percent
+from live_page import PHONE, fits_a_phone, follow, forbidding_workers, make_site, opened, percent
 from playwright.sync_api import expect
 from torch import Tensor
 
@@ -328,14 +329,34 @@ def test_a_server_that_forbids_workers_is_told_and_the_sentences_stay(site, watc
     watched.complaints.clear()
 
 
-class TestPlay(LivePage):
-    data, says = "play/model.js", r"^The file play/model.js is .*damaged; build the book again \(make book\)\."
+@pytest.mark.parametrize("harm", ["missing", "one letter changed"])
+def test_a_model_that_is_missing_or_damaged_is_said_to_be(harm, site, tmp_path, watched):
+    shutil.copytree(site.parents[1], tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "_static" / "play" / "model.js"
+    text = file.read_text()
+    middle = 3 * len(text) // 4
+    other = "B" if text[middle] == "A" else "A"
+    file.write_text(text[:middle] + other + text[middle + 1 :])
+    if harm == "missing":
+        file.unlink()
+    watched.page.goto((tmp_path / "book" / site.name).as_uri())
+    watched.page.get_by_label("Your text").focus()
+    says = re.compile(r"^The file play/model.js is .*damaged; build the book again \(make book\)\.")
+    expect(watched.page.locator("[role=status]").first).to_have_text(says)
+    watched.complaints.clear()
 
-    def ask(self, page):
-        page.get_by_label("Your text").focus()
 
-    def use(self, page):
-        page.get_by_role("button", name="Watch it form").click()
-        page.locator(".tc-door summary").click()
-        page.get_by_role("button", name="Python").click()
-        page.get_by_role("button", name="Cut the notes").click()
+def test_a_browser_that_cannot_unpack_the_model_is_told_so(site, watched):
+    watched.page.add_init_script("delete window.DecompressionStream")
+    watched.page.goto(site.as_uri())
+    watched.page.get_by_label("Your text").focus()
+    expect(watched.page.locator("[role=status]").first).to_contain_text("needs a newer browser")
+
+
+def test_with_all_doors_open_it_fits_a_phone(page):
+    page.set_viewport_size(PHONE)
+    page.get_by_role("button", name="Watch it form").click()
+    page.locator(".tc-door summary").click()
+    page.get_by_role("button", name="Python").click()
+    page.get_by_role("button", name="Cut the notes").click()
+    fits_a_phone(page)

@@ -2,11 +2,9 @@
 remove.
 """
 
-import math
-
 import pytest
 import torch
-from random_models import build, defined_in, differs, random, same
+from random_models import build, differs, same
 
 from transformer_circuits.circuits import matches
 from transformer_circuits.measures import attention
@@ -61,31 +59,3 @@ def test_what_a_head_reads_in_parts_gives_the_scores_of_hooks_that_remove(model,
         mask[1 + writer] = float("q" not in sides)
         mask[:, 1 + writer] *= float("k" not in sides)
         same(matches.induction_with(parts, mask, [REPEATED])[0], attention.induction_score(pattern, REPEATED)[head])
-
-
-def effect_on_logit(model, row, to, at, reader, writer, mean, amount):
-    """The right token's logit with `amount` of the writer's output, less its mean, taken out of one key; plain and
-    slow.
-    """
-    _, cache = model.run_with_cache(REPEATED.tokens[row : row + 1])
-    part = (cache["z", 0][0, at, writer[1]] - mean) @ model.W_O[writer]
-    seen = cache["resid_pre", 1][0]
-    placed = seen + model.W_pos[: len(seen)]
-    keys = torch.cat([placed[:at], (placed[at] - amount * part)[None], placed[at + 1 :]]) @ model.W_K[reader]
-    A = (keys @ (placed[to] @ model.W_Q[reader]) / math.sqrt(model.cfg.d_head))[: to + 1].softmax(dim=0)
-    intact = cache["pattern", 1][0, reader[1], to, : to + 1]
-    return (A - intact) @ seen[: to + 1] @ model.OV[reader].AB @ model.W_U[:, REPEATED.tokens[row, at]]
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_effects_of_a_key_are_those_of_removal_and_of_autograd(model):
-    reader, writer, mean = (1, 2), (0, 0), random(model.cfg.d_head)
-    given = {"two": model, "draws": [REPEATED], "best": 2, "previous": 0, "mean_z": mean[None]}
-    chapter = defined_in("17_what_an_induction_head_computes", "effects", torch=torch, **given)
-    removal, gradient = chapter.removal, chapter.gradient
-    for n in range(0, len(REPEATED.rows), 23):
-        row, to, at = (int(x[n]) for x in (REPEATED.rows, REPEATED.destinations, REPEATED.targets))
-        amount = torch.zeros((), dtype=torch.float64, requires_grad=True)
-        effect_on_logit(model, row, to, at, reader, writer, mean, amount).backward()
-        removed = effect_on_logit(model, row, to, at, reader, writer, mean, 1.0)
-        assert abs(removal[n] + removed) < 1e-9 and abs(gradient[n] + amount.grad) < 1e-9

@@ -6,9 +6,9 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from torch import nn
+from random_models import build
 
-from transformer_circuits.models.architecture import BOS, ModelConfig, Transformer
+from transformer_circuits.models.architecture import BOS, Transformer
 from transformer_circuits.models.bridge import matrices, wrap
 from transformer_circuits.models.tokenizer import as_pretrained
 
@@ -19,14 +19,9 @@ ids = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
 def random_model(n_layers: int, **options) -> Transformer:
-    """Return a model with weights of order one, so that no term can hide; d_model, heads times d_head and d_head all differ."""
-    torch.manual_seed(n_layers)
-    model = Transformer(ModelConfig(n_layers, d_model=32, n_heads=3, d_head=8, d_vocab=D_VOCAB, n_ctx=N_CTX, **options))
-    for name, parameter in model.named_parameters():
-        if name != "pos.weight":
-            fan_in = parameter.shape[-1] if "embed" not in name and parameter.ndim == 2 else 1
-            nn.init.normal_(parameter, std=fan_in**-0.5)
-    return model.double().eval().requires_grad_(False)
+    """Return a plain model; d_model, heads times d_head and d_head all differ."""
+    sizes = dict(d_model=32, n_heads=3, d_head=8, d_vocab=D_VOCAB, length=N_CTX)
+    return build(n_layers, **sizes, seed=n_layers, **options).plain
 
 
 def some_tokens(batch: int = 2, n: int = 11) -> torch.Tensor:

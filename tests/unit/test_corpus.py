@@ -199,7 +199,8 @@ def test_a_package_is_fetched_and_read_by_kind_up_to_its_limit_if_it_is_the_list
 
 
 def test_the_large_corpus_keeps_the_split_and_what_is_near_held_out_text_stays_out(tmp_path, monkeypatch):
-    held_out, license = sentences(50), sentences(90, 12)
+    license = sentences(90, 12)
+    held_out = sentences(50) + license
     book = [d._replace(text=d.text + license) for d in documents(20, "docs")]
     book.append(Document("test", "docs", "held.rst", held_out))
     quotes = sentences(61) + "\n".join(held_out.splitlines()[:20])

@@ -3,10 +3,10 @@
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from random_models import build
 
 from transformer_circuits.circuits import head_map, survey
 from transformer_circuits.measures.ablation import WORKS, AblationEffects, ablate_heads, effects
-from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.bridge import from_matrices, wrap
 from workbooks.solutions import induction_by_hand
 
@@ -29,11 +29,7 @@ def losses_without(plain, rows, layer, head):
 
 @torch.no_grad()
 def test_costs_are_those_of_hooks_and_a_head_that_is_switched_off_is_without_effect():
-    torch.manual_seed(0)
-    plain = Transformer(ModelConfig(2, 24, 3, 8, 40, 16)).double()
-    for parameter in plain.layers.parameters():
-        parameter.mul_(4)
-    plain.head.weight.mul_(20)
+    plain = build(2, d_model=24, n_heads=3, d_head=8, d_vocab=40, length=16).plain
     plain.layers[0].attn.o.weight[:, 8:16] = 0  # head 0.1
     rows, hooked = torch.randint(40, (6, 17)), wrap(plain)
     found, intact = ablate_heads(hooked, rows), losses_of(plain, rows)

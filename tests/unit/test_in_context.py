@@ -2,16 +2,15 @@
 
 import pytest
 import torch
+from random_models import build
 
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures.prediction import IN_CONTEXT_WINDOWS, in_context_places, in_context_scores
 from transformer_circuits.models import load_model
-from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.models.bridge import wrap
 
 
 def test_in_context_scores_are_those_of_the_losses_at_all_positions() -> None:
-    model = wrap(Transformer(ModelConfig(2, d_model=16, n_heads=2, d_head=8, d_vocab=50, n_ctx=64)).eval())
+    model = build(2, d_vocab=50, length=64).model
     windows = torch.randint(0, 50, (5, 65), generator=torch.Generator().manual_seed(0))
     losses = -model(windows[:, :-1]).log_softmax(dim=-1).gather(-1, windows[:, 1:, None])[..., 0]
     expected = losses[:, 61:63].mean(dim=1) - losses[:, 5:7].mean(dim=1)

@@ -36,15 +36,12 @@ class Machine:
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool))
 
-    def script(self, name: str, text: str) -> None:
-        (self.bin / name).write_text(text)
-        (self.bin / name).chmod(0o755)
-
     def python(self, name: str, minor: int, lacks: str = "", pip: str | None = None) -> None:
         without = f"sys.modules['{lacks}'] = None" if lacks else ""
         pip = pip or f'echo "{name} ran pip" >> log'
         stub = PYTHON.format(real=sys.executable, version=(3, minor, 1), name=name, lacks=without, pip=pip)
-        self.script(name, stub)
+        (self.bin / name).write_text(stub)
+        (self.bin / name).chmod(0o755)
 
     def make(self, *arguments: str) -> tuple[int, str, list[str]]:
         """Return the exit status of `make ready`, what it says, and what was done."""

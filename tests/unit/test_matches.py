@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from random_models import build
 
 from book_tools import clamped, competition
 from book_tools import matches as command
@@ -11,13 +12,10 @@ from transformer_circuits import data
 from transformer_circuits.circuits import heads, matches
 from transformer_circuits.measures import repeats
 from transformer_circuits.models import load_model
-from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.models.bridge import wrap
 
 
-def small(n_layers=2, n_ctx=24):
-    torch.manual_seed(0)
-    return wrap(Transformer(ModelConfig(n_layers, 32, 3, 8, 50, n_ctx)).double().eval().requires_grad_(False))
+def small(n_layers=2):
+    return build(n_layers, d_model=32, n_heads=3, d_head=8, d_vocab=50, length=24).model
 
 
 @pytest.mark.parametrize("split", [matches.by_content, matches.by_path])

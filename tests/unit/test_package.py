@@ -1,4 +1,4 @@
-"""The package as a whole: what it depends on, its form, and what GitHub runs."""
+"""The package as a whole: what it depends on, and its form."""
 
 import ast
 import importlib.metadata
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import stamp
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -27,11 +26,10 @@ def room_of(path: Path) -> str:
     return path.relative_to(SRC / "transformer_circuits").parts[0].removesuffix(".py")
 
 
-def imports(path: Path, everywhere: bool = True) -> set[str]:
-    """Return the modules of others that a file of `src` imports; `everywhere`: inside functions too."""
+def imports(path: Path) -> set[str]:
+    """Return the modules of others that a file of `src` imports, inside functions too."""
     names = set()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree) if everywhere else tree.body:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -43,27 +41,15 @@ def imports(path: Path, everywhere: bool = True) -> set[str]:
 PARTS = {"matplotlib-inline", "jinja2", "markupsafe", "huggingface-hub", "tokenizers"}
 
 
-def undeclared(names: set[str], extras: list[str]) -> list[str]:
-    """Return what of these imports is neither Python's, nor the package's, nor of its dependencies with these extras."""
+def test_every_import_is_a_direct_dependency():
+    """Which extra needs it: the workflow `test` imports each module with its extra alone."""
     about, providers = stamp.project(), importlib.metadata.packages_distributions()
-    requirements = [*about["dependencies"], *sum((about["optional-dependencies"][e] for e in extras), [])]
+    requirements = [*about["dependencies"], *sum(about["optional-dependencies"].values(), [])]
     direct = {canonicalize_name(Requirement(requirement).name) for requirement in requirements} | PARTS
-    ours = {"transformer_circuits", "book_build", "book_tools", "workbooks"}
-    third = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - ours
-    return [name for name in third if not direct & set(map(canonicalize_name, providers.get(name, [name])))]
-
-
-def test_every_import_is_a_direct_dependency_and_the_library_loads_without_extras():
-    """The workflow `test` installs each extra in an environment of its own."""
-    everything = list(stamp.project()["optional-dependencies"])
-    assert len(stamp.project()["dependencies"]) <= 14
-    for files, everywhere, extras in (
-        ([*FILES, *BESIDE], True, everything),
-        (BESIDE, False, ["book", "train"]),
-        ([path for path in FILES if room_of(path) != "training"], False, []),
-        (FILES, False, ["train"]),
-    ):
-        assert undeclared(set().union(*(imports(path, everywhere) for path in files)), extras) == []
+    names = {name.partition(".")[0] for path in [*FILES, *BESIDE] for name in imports(path)}
+    third = names - sys.stdlib_module_names - {"transformer_circuits", "book_build", "book_tools", "workbooks"}
+    assert [name for name in third if not direct & set(map(canonicalize_name, providers.get(name, [name])))] == []
+    assert len(about["dependencies"]) <= 14
 
 
 def test_the_library_and_the_chapters_import_nothing_that_stands_beside_the_library():
@@ -98,12 +84,3 @@ def test_the_root_is_the_clone_or_what_the_environment_says_or_the_users_cache(t
     monkeypatch.delenv("TRANSFORMER_CIRCUITS_ROOT")
     monkeypatch.setattr(paths, "__file__", str(tmp_path / "lib" / "transformer_circuits" / "paths.py"))
     assert paths.find_clone() is None
-
-
-def test_a_workflow_may_write_only_where_it_must():
-    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
-        workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
-        assert workflow["permissions"] == {"contents": "read"}, path
-        for name, job in workflow["jobs"].items():
-            may = [what for what, level in job.get("permissions", {}).items() if level == "write"]
-            assert may == {"attach": ["contents"], "publish": ["pages", "id-token"]}.get(name, []), f"{path}: {name}"

