@@ -1,16 +1,20 @@
-"""E1, E3, E4, E6: measures of copying through thin factors, against the matrix over the whole vocabulary, and on known matrices."""
+"""E1, E3, E4, E6, and hits of skip-trigrams: through thin factors, against the matrix over the whole vocabulary."""
+
+from unittest import mock
 
 import pytest
 import torch
-from random_models import EXACT, build, cases, defined_in, differs, identity, same
+from random_models import EXACT, Case, build, cases, defined_in, differs, identity, same
 from transformer_lens import FactoredMatrix
 
+from transformer_circuits.circuits import head_dump
 from transformer_circuits.circuits.copying import self_boost
+from transformer_circuits.circuits.skip_trigrams import Hits
 from transformer_circuits.measures.weights import centered, copying, copying_eigenvalues, positivity
 from transformer_circuits.models.bridge import from_matrices, matrices
 
-# d_head is 3, so that rank is not full.
 leading_eigenvectors = defined_in("05_copying", "eigenvectors", torch=torch).leading_eigenvectors
+# d_head is 3, so that rank is not full.
 SMALL_RANK = [build(n_layers=2, d_vocab=13, seed=seed) for seed in range(4)]
 
 
@@ -79,3 +83,26 @@ def test_e6_leading_eigenvectors_over_the_vocabulary(case):
             assert torch.allclose(vectors.norm(dim=1), torch.ones_like(values)) and (values.diff() <= 0).all()
             assert torch.equal(vectors.amax(dim=1), vectors.abs().amax(dim=1))  # the sign
             assert torch.equal(leading_eigenvectors(circuit, n=1)[0], values[:1])
+
+
+def circuits_above_means(case: Case, head: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """QK [source, destination] above the mean over sources and OV [source, out] above that over out tokens, multiplied out."""
+    m = case.model
+    scores = (m.W_E @ m.W_Q[0, head]) @ (m.W_E @ m.W_K[0, head]).T / m.cfg.d_head**0.5
+    boosts = m.W_E @ m.W_V[0, head] @ m.W_O[0, head] @ m.W_U
+    return scores.T - scores.T.mean(dim=0), boosts - boosts.mean(dim=1, keepdim=True)
+
+
+@identity(cases(min_layers=1, max_layers=2))
+def test_hits_are_the_top_of_the_multiplied_circuits(case):
+    n, every_token = case.model.cfg.d_vocab, torch.arange(case.model.cfg.d_vocab)
+    with mock.patch.object(head_dump, "SHARE", 0.5):
+        hits = Hits.of(case.model)
+    triples = torch.cartesian_prod(every_token, every_token, every_token)
+    by_column, by_row = (hits(*triples.T, axis).view(-1, n, n, n) for axis in ("column", "row"))
+    for head in range(len(by_column)):
+        columns, boosts = circuits_above_means(case, head)
+        top = [matrix.topk(n // 2).indices for matrix in (columns, columns.T, boosts)]
+        attended, attracting, raised = ((tokens[:, None] == every_token[:, None]).any(-1) for tokens in top)
+        assert torch.equal(by_column[head], attended[:, :, None] & raised[:, None])
+        assert torch.equal(by_row[head], attracting.T[:, :, None] & raised[:, None])
