@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from scipy import sparse
 from tqdm import tqdm
-from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.circuits.head_dump import head_dump
 from transformer_circuits.circuits.skip_trigrams import (
@@ -88,19 +87,6 @@ def attest(text: Text, candidates: Candidates, listed: Ways) -> Attested:
     return Attested(candidates, *map(torch.from_numpy, (level, right, never)), listed[:, torch.tensor(of_paper)])
 
 
-def save(attested: Attested, model: TransformerBridge, file: Path) -> None:
-    """Write the counts to a compressed file with the fingerprint of the weights."""
-    np.savez_compressed(
-        file,
-        weights_sha256=np.array(fingerprint(model)),
-        sources=attested.candidates.sources.numpy().astype(np.uint16),
-        level=attested.level.numpy(),
-        right=np.packbits(attested.right.numpy()),
-        never=np.packbits(attested.never.numpy()),
-        paper=attested.paper.numpy().astype(np.uint16),
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--corpus", type=Path, required=True, help="folder that `book_tools.corpus` made")
@@ -111,7 +97,15 @@ def main() -> None:
     of_paper = torch.cat([combined(triple) for triple in paper_list(vocabulary()).forms], dim=1)
     tokens = np.load(args.corpus / "train.npy", mmap_mode="r")
     attested = attest(Text(tokens, bigrams, model.cfg.n_ctx), candidates, of_paper)
-    save(attested, model, DATA / FILE)
+    np.savez_compressed(
+        DATA / FILE,
+        weights_sha256=np.array(fingerprint(model)),
+        sources=attested.candidates.sources.numpy().astype(np.uint16),
+        level=attested.level.numpy(),
+        right=np.packbits(attested.right.numpy()),
+        never=np.packbits(attested.never.numpy()),
+        paper=attested.paper.numpy().astype(np.uint16),
+    )
     print(f"{DATA / FILE}: {attested.right.sum():,} right triples, {attested.never.sum():,} never seen")
 
 

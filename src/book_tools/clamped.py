@@ -56,11 +56,11 @@ def experiments(seed: int) -> dict[str, Transformer]:
     }
 
 
-def half_right(history: History, window: int = 20) -> int:
-    """Return the step after which half of the first guesses of the last `window` steps are right, or STEPS."""
-    means = np.convolve(history[:, 1], np.ones(window) / window, mode="valid")
+def half_right(history: History) -> int:
+    """Return the step after which half of the first guesses of the last twenty steps are right, or STEPS."""
+    means = np.convolve(history[:, 1], np.ones(20) / 20, mode="valid")
     above = np.flatnonzero(means > 0.5)
-    return int(above[0]) + window if len(above) else STEPS
+    return int(above[0]) + 20 if len(above) else STEPS
 
 
 def measure() -> dict[str, list[int]]:

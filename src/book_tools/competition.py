@@ -61,7 +61,7 @@ def scale(positions: Tensor, n_ctx: int) -> Tensor:
     return torch.log((positions + 1.0) / (n_ctx / 2)) / torch.log(torch.tensor(2.0))
 
 
-def least_squares(heads: Heads, d_vocab: int, n_ctx: int, rounds: int = 8) -> Table:
+def least_squares(heads: Heads, d_vocab: int, n_ctx: int) -> Table:
     """Return the table closest to the logarithms of the true denominators, tokens seldom seen pulled to the others."""
     n_heads = heads.log_D.shape[1]
     table = Table(*(torch.zeros(n, n_heads) for n in (d_vocab, n_ctx, d_vocab)))
@@ -70,7 +70,7 @@ def least_squares(heads: Heads, d_vocab: int, n_ctx: int, rounds: int = 8) -> Ta
     n, x, xx = torch.zeros(d_vocab, 3).index_add(0, heads.tokens, ones).T[..., None]
     n, xx = n + RIDGE, xx + RIDGE
     count = torch.bincount(heads.positions, minlength=n_ctx).clamp(min=1)[:, None]
-    for _ in range(rounds):
+    for _ in range(8):
         left = heads.log_D - table(heads.tokens, heads.positions) + table.of_position[heads.positions]
         at_position = torch.zeros(n_ctx, n_heads).index_add(0, heads.positions, left) / count
         rest = heads.log_D - at_position[heads.positions]

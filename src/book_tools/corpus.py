@@ -56,11 +56,11 @@ class Document(NamedTuple):
     text: str
 
 
-def shingles(text: str, words: int = 8) -> set[int]:
-    """Return checksums of runs of words, one run in eight, the same wherever lines break."""
-    parts = text.split()
-    starts = range(max(1, len(parts) - words + 1))
-    checksums = {zlib.crc32(" ".join(parts[i : i + words]).encode()) for i in starts}
+def shingles(text: str) -> set[int]:
+    """Return checksums of runs of eight words, one run in eight, the same wherever lines break."""
+    words = text.split()
+    starts = range(max(1, len(words) - 7))
+    checksums = {zlib.crc32(" ".join(words[i : i + 8]).encode()) for i in starts}
     return {checksum for checksum in checksums if checksum % 8 == 0} or {min(checksums)}
 
 
@@ -285,22 +285,18 @@ def copy_oracle(tokens: np.ndarray, window: int = COPY_WINDOW) -> float:
     return float((tokens[last[again] + 1] == tokens[now[again] + 1]).sum() / len(tokens))
 
 
-def runs(tokens: np.ndarray, n: int) -> np.ndarray:
-    """Return a number for each run of `n` tokens: a polynomial, modulo 2^64."""
-    length = max(0, len(tokens) - n + 1)
-    total = np.zeros(length, dtype=np.uint64)
-    for i in range(n):
-        total = total * np.uint64(0x9E3779B97F4A7C15) + tokens[i : i + length].astype(np.uint64) + np.uint64(1)
-    return total
+def recalled(held_out: np.ndarray, train: np.ndarray, n: int = 14, block: int = 4_000_000) -> float:
+    """Return the share of the runs of `n` held-out tokens that the training text has too."""
+    powers = np.uint64(0x9E3779B97F4A7C15) ** np.arange(n, dtype=np.uint64)  # modulo 2^64, as all numbers here
 
+    def runs(tokens: np.ndarray) -> pd.Series:
+        """Return a number for each run: a polynomial."""
+        return pd.Series(np.convolve(tokens + np.uint64(1), powers, "valid"))
 
-def recalled(held_out: np.ndarray, train: np.ndarray, n: int = 14, block: int = 4_000_000) -> np.ndarray:
-    """Return, for each run of `n` held-out tokens, whether the training text has it too."""
-    ours = pd.Series(runs(held_out, n))
-    in_training = np.zeros(len(ours), dtype=bool)
+    ours, in_training = runs(held_out), False
     for start in range(0, len(train), block):  # in blocks: a corpus would fill the memory
-        in_training |= ours.isin(runs(train[start : start + block + n - 1], n)).to_numpy()
-    return in_training
+        in_training |= ours.isin(runs(train[start : start + block + n - 1]))
+    return float(in_training.mean())
 
 
 def count_bigrams(tokens: np.ndarray, d_vocab: int) -> dict[str, np.ndarray]:
@@ -353,28 +349,21 @@ def build(training: list[Document], held_out: list[Document], tokenizer: Tokeniz
     (work / "held_out_documents.json").write_text(json.dumps(listing, indent=0))
 
     splits = {side: {"documents": len(group), "tokens": len(packed[side])} for side, group in sides.items()}
-    splits["held_out"]["recalled"] = shares = {}
-    for kind, group in sides["held_out"].groupby("kind"):
-        known = recalled(np.concatenate(group["array"].tolist()), packed["train"])
-        shares[kind] = round(float(known.sum() / max(1, len(known))), 4)
-    ordered, sources = table.sort_values(["source", "kind"], kind="stable"), []
-    for (source, kind), group in ordered.groupby(["source", "kind"]):
-        sizes = {"documents": len(group), "characters": int(group["text"].map(len).sum())}
-        sources.append({"source": source, "kind": kind, **sizes, **measured(group["array"])})
-    report = {"d_vocab": tokenizer.get_vocab_size(), "splits": splits, "sources": sources}
-    report["kinds"] = {kind: measured(group["array"]) for kind, group in ordered.groupby("kind", sort=False)}
+    splits["held_out"]["recalled"] = {
+        kind: round(recalled(np.concatenate(group["array"].tolist()), packed["train"]), 4)
+        for kind, group in sides["held_out"].groupby("kind")
+    }
+    report = {"d_vocab": tokenizer.get_vocab_size(), "splits": splits, "sources": sorted(set(table["source"]))}
+    report["kinds"] = kinds = {}
+    for kind, group in table.sort_values(["source", "kind"], kind="stable").groupby("kind", sort=False):
+        tokens = np.concatenate(group["array"].tolist())
+        kinds[kind] = {"tokens": len(tokens), "copy_oracle": round(copy_oracle(tokens), 4)}
     (work / REPORT).write_text(json.dumps(report, indent=1))
     (out / REPORT).unlink(missing_ok=True)  # leaves first and arrives last: no trainer takes a mixture
     for name in WRITTEN:  # a trainer that reads the old files keeps them
         (work / name).replace(out / name)
     work.rmdir()
     return report
-
-
-def measured(documents: pd.Series) -> dict:
-    """Return how many tokens these documents have, and what the copy rule predicts of them."""
-    tokens = np.concatenate(documents.tolist())
-    return {"tokens": len(tokens), "copy_oracle": round(copy_oracle(tokens), 4)}
 
 
 def main(argv: list[str] | None = None) -> None:

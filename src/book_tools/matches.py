@@ -34,11 +34,13 @@ LENGTH_ROWS = 100  # of random tokens, for public models
 SETS = (5, 20)  # sizes of the sets of paths (claim T16)
 
 
-def scores_at(
-    parts: matches.Parts, places: Sequence[tuple[int, Int[Tensor, " dest"]]]
-) -> tuple[Float[Tensor, "dest src"], Float[Tensor, "path dest src"]]:
-    """Return the base scores at these places (row, destinations), and those of each path. What a destination does not
-    see is -inf in the base."""
+def search(
+    parts: matches.Parts,
+    places: Sequence[tuple[int, Int[Tensor, " dest"]]],
+    value: Callable[[Float[Tensor, "dest src"]], float],
+) -> list[int]:
+    """Return max(SETS) paths in the order in which a greedy search adds them to the constants: each time, the one after
+    which `value(scores)` is highest, at these places (row, destinations). What a destination does not see is -inf."""
     width, constants = 1 + max(int(at.max()) for _, at in places), matches.keep([], len(parts.queries))
     base, terms = [], []
     for row, at in places:
@@ -46,27 +48,16 @@ def scores_at(
         base.append(of_constants.masked_fill(torch.arange(width) > at[:, None], -torch.inf))
         q, k = parts.queries[:-1, row, at], parts.keys[:-1, row, :width]
         terms.append(torch.einsum("aid,bjd->abij", q, k).flatten(0, 1) / q.shape[-1] ** 0.5)
-    return torch.cat(base), torch.cat(terms, dim=1)
-
-
-def grow(
-    base: Float[Tensor, "dest src"],
-    terms: Float[Tensor, "term dest src"],
-    value: Callable[[Float[Tensor, "dest src"]], float],
-    size: int,
-) -> list[int]:
-    """Return `size` terms in the order in which a greedy search adds them to `base`: each time, the one after which
-    `value(scores)` is highest."""
-    chosen: list[int] = []
-    while len(chosen) < size:
-        left = [term for term in range(len(terms)) if term not in chosen]
-        best = max(left, key=lambda term: value(base + terms[term]))
-        base = base + terms[best]
+    scores, terms, chosen = torch.cat(base), torch.cat(terms, dim=1), []
+    while len(chosen) < max(SETS):
+        left = [path for path in range(len(terms)) if path not in chosen]
+        best = max(left, key=lambda path: value(scores + terms[path]))
+        scores = scores + terms[best]
         chosen.append(best)
     return chosen
 
 
-def search_on_draws(parts: matches.Parts, draws: Sequence[repeats.Repeated], size: int) -> list[int]:
+def search_on_draws(parts: matches.Parts, draws: Sequence[repeats.Repeated]) -> list[int]:
     """Return the paths in the order in which they raise the attention to the target most, at places drawn at random."""
     generator, places, targets = torch.Generator().manual_seed(0), [], []
     for _, row, start, first, end in matches.second_copies(draws):
@@ -78,10 +69,10 @@ def search_on_draws(parts: matches.Parts, draws: Sequence[repeats.Repeated], siz
     def value(scores: Tensor) -> float:
         return float(scores.softmax(dim=-1)[torch.arange(len(target)), target].mean())
 
-    return grow(*scores_at(parts, places), value, size)
+    return search(parts, places, value)
 
 
-def search_on_text(parts: matches.Parts, text: Worth, size: int) -> list[int]:
+def search_on_text(parts: matches.Parts, text: Worth) -> list[int]:
     """Return the paths in the order in which they lower the loss most, at places drawn at random."""
     generator, n = torch.Generator().manual_seed(0), text.tokens.shape[1]
     at = [torch.randperm(n - 1, generator=generator)[: 4 * SEARCH_PLACES] + 1 for _ in text.tokens]
@@ -93,7 +84,7 @@ def search_on_text(parts: matches.Parts, text: Worth, size: int) -> list[int]:
         z = torch.cat([A @ v[: A.shape[1]] for A, v in zip(patterns, text.values)])
         return -float(torch.nn.functional.cross_entropy(logits + z @ text.writes, following))
 
-    return grow(*scores_at(parts, list(enumerate(at))), value, size)
+    return search(parts, list(enumerate(at)), value)
 
 
 def content(model: Any, head: int, draws: Sequence[repeats.Repeated], worth: Worth) -> dict[str, Any]:
@@ -123,15 +114,15 @@ def content(model: Any, head: int, draws: Sequence[repeats.Repeated], worth: Wor
 
 
 def paths(
-    model: Any, head: int, draws: Sequence[repeats.Repeated], worth: Worth, search: Worth, writer: int
+    model: Any, head: int, draws: Sequence[repeats.Repeated], worth: Worth, few: Worth, writer: int
 ) -> dict[str, Any]:
-    """Claims T16 and T19. `writer`: the previous-token head."""
+    """Claims T16 and T19. `few`: the windows of the search; `writer`: the previous-token head."""
     tokens = torch.cat([draw.tokens for draw in draws])
     parts = matches.by_path(model, tokens, head)
     n = len(parts.queries)
     half = len(draws) // 2
-    by_score = search_on_draws(parts, draws[:half], max(SETS))
-    by_worth = search_on_text(matches.by_path(model, search.tokens, head), search, max(SETS))
+    by_score = search_on_draws(parts, draws[:half])
+    by_worth = search_on_text(matches.by_path(model, few.tokens, head), few)
     of_text = matches.by_path(model, worth.tokens, head)
 
     def mask(paths: Sequence[int], constants: bool = True) -> Tensor:
@@ -198,10 +189,10 @@ def pattern_of(kinds: Int[Tensor, "row dest src"], numbers: Float[Tensor, " n"])
 
 
 @torch.enable_grad()
-def fit_numbers(text: Worth, kinds: Int[Tensor, "row dest src"], steps: int = 20) -> Float[Tensor, " n"]:
+def fit_numbers(text: Worth, kinds: Int[Tensor, "row dest src"]) -> Float[Tensor, " n"]:
     """Return the numbers with which `pattern_of` gives the lowest loss on these windows (claim T20)."""
     numbers = torch.full((int(kinds.max()),), 3.0, device=kinds.device, requires_grad=True)
-    optimizer = torch.optim.LBFGS([numbers], max_iter=steps, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS([numbers], max_iter=20, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()
@@ -294,11 +285,11 @@ def measure(name: str) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def measure_lengths(names: Sequence[str] = ("attn-only-2l", *real_models.LABELS)) -> dict[str, Any]:
+def measure_lengths() -> dict[str, Any]:
     """Claim T17 beside W7: of each model's strongest induction head, the attention to what followed at the one earlier
     place where the last one, two, or three of 64 random tokens occur too."""
     found = {}
-    for name in names:
+    for name in ("attn-only-2l", *real_models.LABELS):
         model = load_model(name)
         score = heads.measured_induction(model).mean
         layer, head = divmod(int(score.argmax()), model.cfg.n_heads)

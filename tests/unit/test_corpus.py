@@ -61,8 +61,8 @@ def test_recalled_runs_against_a_plain_search():
     random = np.random.default_rng(0)
     train, own = (random.integers(0, 50, n).astype(np.uint16) for n in (500, 40))
     held_out = np.concatenate([train[100:130], own])
-    known = corpus.recalled(held_out, train, n=14, block=64)
-    assert known.tolist() == [i <= 16 for i in range(len(held_out) - 13)]
+    assert corpus.recalled(held_out, train, n=14, block=64) == 17 / (len(held_out) - 13)
+    assert corpus.recalled(held_out[:5], train) == 0, "fewer tokens than a run has"
 
 
 def test_copy_oracle_against_a_plain_loop():

@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -23,10 +22,6 @@ OTHERS = (r"attn-only-2l-.*", "attn-only-1l-32h", r"small-.*", r"melodies-.*")
 SCORES = ["held-out loss", "in-context score", "induction score", "previous-token score", "working heads"]
 
 
-def config(name: str) -> dict[str, Any]:
-    return manifest(name)["config"]
-
-
 def best(scores: torch.Tensor) -> str:
     """Return the highest of scores [layer, head], with its head."""
     head = divmod(int(scores.argmax()), scores.shape[1])
@@ -34,46 +29,36 @@ def best(scores: torch.Tensor) -> str:
 
 
 @torch.no_grad()
-def measured(name: str) -> dict[str, str]:
-    """Return what the model's heads do, measured as in the chapters."""
-    found = dict.fromkeys(["induction score", "previous-token score", "working heads"], "–")
-    if config(name)["n_layers"]:
+def card(name: str) -> dict[str, str]:
+    """Return what the page says about a model, by the name of the value; its heads are measured as in the chapters."""
+    config, last = ModelConfig(**manifest(name)["config"]), training_log(name).iloc[-1]
+    found = {
+        "layers": ", ".join([str(config.n_layers), *config.beyond]),
+        "heads per layer": f"{config.n_heads}, each {config.d_head} wide" if config.n_layers else "–",
+        "width": f"{config.d_model}",
+        "vocabulary": f"{config.d_vocab:,}",
+        "context": f"{config.n_ctx}",
+        "million tokens": f"{last['tokens'] / 1e6:.0f}",
+        **dict.fromkeys(SCORES, "–"),
+        "held-out loss": f"{last['held_out']:.3f}",
+        "in-context score": f"{last['in_context']:z.2f}".replace("-", "−"),
+        "hours of training": f"{last['seconds'] / 3600:.1f}",
+    }
+    if config.n_layers:
         model = load_model(name, device="cpu")
         found["induction score"] = best(heads.measured_induction(model).mean)
-        if not name.startswith("melodies") and model.cfg.d_vocab <= D_VOCAB:  # it reads the book's held-out text
-            windows = held_out_windows(WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
+        if not name.startswith("melodies") and config.d_vocab <= D_VOCAB:  # it reads the book's held-out text
+            windows = held_out_windows(WINDOWS, config.n_ctx, config.d_vocab)[:, :-1]
             found["previous-token score"] = best(heads.previous_token_scores(model, windows))
             works = ablation.recorded_effects(name).working
             found["working heads"] = f"{int(works.sum())} of {works.numel()}"
     return found
 
 
-def card(name: str) -> dict[str, str]:
-    """Return what the page says about a model, by the name of the value."""
-    model, last = config(name), training_log(name).iloc[-1]
-    return {
-        "layers": ", ".join([str(model["n_layers"]), *ModelConfig(**model).beyond]),
-        "heads per layer": f"{model['n_heads']}, each {model['d_head']} wide" if model["n_layers"] else "–",
-        "width": f"{model['d_model']}",
-        "vocabulary": f"{model['d_vocab']:,}",
-        "context": f"{model['n_ctx']}",
-        "million tokens": f"{last['tokens'] / 1e6:.0f}",
-        "held-out loss": f"{last['held_out']:.3f}",
-        "in-context score": f"{last['in_context']:z.2f}".replace("-", "−"),
-        **measured(name),
-        "hours of training": f"{last['seconds'] / 3600:.1f}",
-    }
-
-
 def cards(*kinds: str) -> pd.DataFrame:
     """Return the cards of the shipped models whose names match, those with fewer layers first."""
-    names = [
-        name
-        for kind in kinds
-        for name in sorted(list_models(), key=lambda name: config(name)["n_layers"])
-        if re.fullmatch(kind, name)
-    ]
-    return pd.DataFrame({name: card(name) for name in names})
+    names = sorted(list_models(), key=lambda name: manifest(name)["config"]["n_layers"])
+    return pd.DataFrame({name: card(name) for kind in kinds for name in names if re.fullmatch(kind, name)})
 
 
 def table(frame: pd.DataFrame) -> str:
@@ -91,7 +76,7 @@ def main(out: Path) -> None:
         works=ablation.WORKS,
         cost_windows=ablation.WINDOWS,
         windows=WINDOWS,
-        sources=len({row["source"] for row in report["sources"]}),
+        sources=len(report["sources"]),
         **report["splits"],
     )
     out.write_text(page, encoding="utf8")
