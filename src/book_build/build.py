@@ -3,7 +3,6 @@
     python -m book_build                     (what `make book` runs)
     python -m book_build --sources           only what jupyter-book reads
     python -m book_build --run [NOTEBOOK …]  only run notebooks
-    python -m book_build --store-outputs     put the outputs that nbval compares into the notebooks
 
 `jupyter-book build .` gives the same pages: book/_ext/pages.py runs the second of these commands before Sphinx reads
 anything. The first turns warnings into errors, and replaces the old pages when the new ones are complete.
@@ -52,7 +51,6 @@ GENERATED = {  # pages that depend on code, weights and data alone, and the modu
 }
 TIMEOUT = 1800  # seconds per cell: a chapter takes a minute on two free cores, but machines are shared
 WORKERS = 2  # notebooks and pages that are made at the same time: more would need more than 6 GB
-CHECKED = "nbval-check-output"  # tag of cells whose outputs are kept in git, for nbval to compare
 IN_BUILD = {"TRANSFORMER_CIRCUITS_BOOK": "1"}  # environment of notebooks, and of Sphinx, that the build starts
 # Trees of pages live to the end: to look for garbage among them would take a third of the time.
 JUPYTER_BOOK = "import gc; gc.disable(); from jupyter_book.cli.main import main; main()"
@@ -133,7 +131,6 @@ def execute(notebook: NotebookNode, root: Path, folder: Path) -> str:
         forks.Manager(kernel_name="python3"),
         timeout=TIMEOUT,
         startup_timeout=300,  # a second, or a minute on a machine with twenty other programs
-        shutdown_kernel="immediate",  # nothing that a chapter leaves needs tidying
         coalesce_streams=True,  # how printing is cut into pieces differs from run to run
         record_timing=False,  # times would differ from run to run
         resources={"metadata": {"path": str(folder)}},
@@ -168,8 +165,9 @@ def make(store: Store, path: Path) -> bool:
 
 
 def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> dict[Path, NotebookNode]:
-    """Run all notebooks, or the chosen ones, that have not run on the present files, and return them with outputs.
-    `pages`: make the pages of GENERATED as well. BuildError names every notebook with a failed cell."""
+    """Run all notebooks, or the chosen ones, that have not run on the present files; return them with outputs, and
+    write them to _build/executed. `pages`: make the pages of GENERATED as well. BuildError names every notebook with a
+    failed cell."""
     if missing := [str(path) for path in chosen if not path.is_file()]:
         raise BuildError(f"There is no notebook {', '.join(missing)}.")
     store, chosen = Store(root), chosen or notebooks(root)
@@ -193,17 +191,9 @@ def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> dict[Pa
     found = {path: executed(store, path) for path in chosen}
     if changed := [path.name for path, notebook in found.items() if notebook is None]:
         raise BuildError(f"{changed[0]} changed while the book was built: build again.")
+    for path, notebook in found.items():
+        write_whole(root / "_build" / "executed" / path.name, nbformat.writes(notebook))
     return found
-
-
-def store_outputs(root: Path) -> None:
-    """Put what cells tagged for nbval printed into the notebooks in git, and remove all other outputs."""
-    for path, notebook in run(root).items():
-        for number, cell in enumerate(code_cells(notebook), start=1):
-            kept = CHECKED in cell.metadata.get("tags", [])
-            cell.outputs, cell.execution_count = (cell.outputs, number) if kept else ([], None)
-        notebook.metadata = nbformat.read(path, as_version=4).metadata
-        write_whole(path, nbformat.writes(notebook) + "\n")
 
 
 # ---- what jupyter-book reads -----------------------------------------------------------------------------------------
@@ -235,7 +225,7 @@ def write_results(root: Path, executed: Mapping[Path, NotebookNode], recorded: M
     write_whole(root / "_build" / "verdicts.yml", accepted)
     names = {Path(page).name: title for page, title in titles(root).items()}
     cells = paper_figures.Cells({path.stem: notebook for path, notebook in executed.items()}, names)
-    listed = paper_figures.load(root / "book" / "figures.yml")
+    listed = yaml.safe_load((root / "book" / "figures.yml").read_text(encoding="utf-8"))
     shown = {id: paper_figures.link(place) for id, place in paper_figures.places(listed).items()}
     results = scoreboard.Results(recorded, shown)
     write_whole(root / "book" / "figures.md", paper_figures.page(listed, cells, results))
@@ -257,8 +247,6 @@ def copy_scripts(root: Path) -> None:
 def make_sources(root: Path) -> None:
     """Bring up to date what jupyter-book reads besides files in git. Raises BuildError if anything is wrong."""
     executed = run(root, pages=True)
-    for path, notebook in executed.items():
-        write_whole(root / "_build" / "executed" / path.name, nbformat.writes(notebook))
     recorded = records(executed)
     print(f"{sum(map(len, recorded.values()))} claims recorded", flush=True)
     listed = titles(root)
@@ -306,7 +294,6 @@ def main(arguments: list[str] | None = None) -> int:
     add("--root", type=Path, default=ROOT, help="folder of the book's sources (default: this repository)")
     add("--sources", action="store_true", help="only make what jupyter-book reads")
     add("--run", nargs="*", type=Path, metavar="NOTEBOOK", help="only run these notebooks (default: all)")
-    add("--store-outputs", action="store_true", help="put the outputs that nbval compares into the notebooks")
     options = parser.parse_args(arguments)
     root = options.root.resolve()
     try:
@@ -315,8 +302,6 @@ def main(arguments: list[str] | None = None) -> int:
         with locked(root):
             if options.run is not None:
                 run(root, [path.resolve() for path in options.run])
-            elif options.store_outputs:
-                store_outputs(root)
             elif options.sources:
                 make_sources(root)
             else:

@@ -38,38 +38,27 @@ def start_server(variables: Mapping[str, str]) -> None:
         os.environ.update(before)
 
 
-class Fork(CONTEXT.Process):
-    """A process with the names of subprocess too, which Jupyter calls."""
-
-    stdin = stdout = stderr = None
-
-    def poll(self) -> int | None:
-        return self.exitcode
-
-    def wait(self) -> int | None:
-        self.join()
-        return self.exitcode
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-
-def start(target: Callable[..., None], *arguments: Any) -> Fork:
-    process = Fork(target=target, args=arguments)
+def start(target: Callable[..., None], *arguments: Any) -> multiprocessing.Process:
+    process = CONTEXT.Process(target=target, args=arguments)
     process.start()
     return process
 
 
 class Manager(AsyncKernelManager):
-    """Starts a kernel as a fork."""
+    """Starts a kernel as a fork, and kills it."""
 
-    async def _async_launch_kernel(self, kernel_cmd: list[str], *, env: Mapping[str, str], cwd: str, **_: Any) -> None:
-        provisioner = self.provisioner
-        provisioner.process = start(kernel, kernel_cmd, dict(env), cwd)
-        # The new process makes itself the leader of a group; until then, signals for the group reach it alone.
-        provisioner.pid = provisioner.pgid = provisioner.process.pid
-        provisioner.cwd = cwd
-        self._reconcile_connection_info(provisioner.connection_info)
+    async def start_kernel(self, *, extra_arguments: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
+        self.write_connection_file()
+        self.process = start(kernel, ["-f", self.connection_file, *extra_arguments], dict(env), cwd)
+
+    async def is_alive(self) -> bool:
+        return self.process.is_alive()
+
+    _async_is_alive = is_alive  # what Jupyter's client calls
+
+    async def shutdown_kernel(self, now: bool = True) -> None:
+        self.process.kill()
+        self.process.join()
 
 
 # ---- in the new process ----------------------------------------------------------------------------------------------
@@ -89,13 +78,13 @@ def end_with_parent() -> None:
     os._exit(1)
 
 
-def kernel(command: Sequence[str], variables: Mapping[str, str], folder: str) -> None:
-    """Be the kernel that `command` would start: python -m ipykernel_launcher OPTIONS."""
+def kernel(options: Sequence[str], variables: Mapping[str, str], folder: str) -> None:
+    """Be the kernel that `python -m ipykernel_launcher OPTIONS` would start."""
     enter(variables, folder)
     from ipykernel.kernelapp import IPKernelApp
 
     # Without a parent's handle it prints how to connect to it.
-    sys.argv = ["ipykernel_launcher", *command[command.index("-f") :], f"--IPKernelApp.parent_handle={os.getppid()}"]
+    sys.argv = ["ipykernel_launcher", *options, f"--IPKernelApp.parent_handle={os.getppid()}"]
     IPKernelApp.launch_instance()
 
 

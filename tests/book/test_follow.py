@@ -8,7 +8,7 @@ from bs4 import BeautifulSoup
 from live_page import HEAD, copy_static, percent
 from playwright.sync_api import expect
 
-from book_build.pages import follow
+from book_build.pages import engine, follow
 from transformer_circuits.models import load_model
 from transformer_circuits.paths import ROOT
 
@@ -16,7 +16,7 @@ from transformer_circuits.paths import ROOT
 @pytest.fixture(scope="module")
 def numbers():
     with torch.no_grad():
-        return follow.numbers(*(load_model(name, device="cpu") for name in (follow.TWO, follow.ONE)))
+        return follow.numbers(*(load_model(name, device="cpu") for name in engine.MODELS))
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +88,8 @@ def test_the_words_below_the_picture_have_its_numbers(numbers):
     data = numbers["sentences"]["A name"]
     words = follow.said(data)
     assert words["answer"] == data["runs"]["intact"]["answer"]
-    assert [words[key] for key in ("attention", "cut_attention")] == [attention(data, run) for run in ("intact", "cut")]
-    assert [words[key] for key in ("chance", "cut_chance", "one_chance")] == [chance(data, run) for run in data["runs"]]
+    assert words["attention"] == {run: attention(data, run) for run in ("intact", "cut")}
+    assert words["chance"] == {run: chance(data, run) for run in data["runs"]}
 
 
 def test_arrow_keys_walk_through_the_steps(page, numbers):

@@ -1,5 +1,6 @@
 """The stage on its own page, from disk, without network: its models equal TransformerLens, and all can use it."""
 
+import itertools
 import re
 import shutil
 from typing import Any
@@ -12,14 +13,14 @@ from live_page import PHONE, fits_a_phone, follow, forbidding_workers, make_site
 from playwright.sync_api import expect
 from torch import Tensor
 
-from book_build.pages import engine, film
-from book_build.pages import follow as stage
+from book_build.pages import engine
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import held_out_documents, held_out_windows
 from transformer_circuits.models import load_model
 from transformer_circuits.models.registry import training_film
 from transformer_circuits.models.view import View, without_heads
 
+TWO, ONE = engine.MODELS
 HOSTILE = [
     "", " ", "\n\n\n", "\0a\0", "</script><script>alert(1)</script>", "<!-- <b>&amp;</b> -->", "👩‍👩‍👧 🏳️‍🌈 naïve ﬁ İ", "שלום עולם \u202eabc\u202c",
     "\ud800 a \udfff\ud83d b", "<|start|>", "a<|start|><|start|>b <|start|",
@@ -37,7 +38,7 @@ CALL = """async ([text, edits, last]) => {
 
 @pytest.fixture(scope="module")
 def two():
-    return load_model(stage.TWO, device="cpu").requires_grad_(False)
+    return load_model(TWO, device="cpu").requires_grad_(False)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def means(two):
 
 @pytest.fixture(scope="module")
 def site(html, tmp_path_factory):
-    files = ("engine.js", *engine.MODELS.values(), *film.FILES)
+    files = ("engine.js", *itertools.chain(*engine.MODELS.values()))
     more = [f"play/{file}" for file in files]
     return make_site(tmp_path_factory.mktemp("site"), "follow", "forward.js", "palette.css", *more)
 
@@ -229,10 +230,10 @@ def test_a_token_a_head_and_a_connection_are_chosen_and_cut_by_keyboard(page):
     expect(page.get_by_role("button", name="Intact")).to_have_attribute("aria-pressed", "true")
 
 
-@pytest.mark.parametrize("name", [stage.TWO, stage.ONE])
+@pytest.mark.parametrize("name", [TWO, ONE])
 def test_the_films_end_with_the_shipped_weights(name):
     seen, model = training_film(name), load_model(name, device="cpu").requires_grad_(False)
-    for k in range(len(film.TEXTS)):
+    for k in range(len(engine.FILMED)):
         tokens = torch.from_numpy(seen[f"text_{k}"].astype(np.int64))[None]
         chance = model(tokens)[0].softmax(-1)
         A = View(model).patterns(tokens)[:, 0][..., torch.ones(2 * tokens.shape[-1:], dtype=torch.bool).tril()]
@@ -249,12 +250,12 @@ def test_the_slider_shows_the_note_then_the_match_then_the_prediction(page, two)
     expect(page.get_by_text("cuts are for the finished model")).to_be_visible()
     expect(page.get_by_role("button", name="Cut the notes")).to_be_disabled()
     expect(page.locator(".tc-high .tc-cut, .tc-label .tc-cut").first).to_be_disabled()
-    widths, recorded = {}, training_film(stage.TWO)
+    widths, recorded = {}, training_film(TWO)
     for moment, note, match in ((7, 0, 0), (16, 1, 1), (38, 1, 1)):
         slider.fill(str(moment))
-        place = film.PLACES[0]
+        place = engine.ASKING[0]
         shown = recorded["top_token_0"][moment, place, 0]
-        expect(page.locator(".tc-next li").first).to_contain_text(stage.show_token(two.tokenizer.decode([int(shown)])))
+        expect(page.locator(".tc-next li").first).to_contain_text(engine.show_token(two.tokenizer.decode([int(shown)])))
         expect(page.locator(".tc-label-low")).to_contain_text("leaves a note" if note else "leaves no note yet")
         expect(page.locator(".tc-label-high")).to_contain_text("looks for" if match else "finds no match yet")
         widths[moment] = page.locator(".tc-high path").evaluate_all(
@@ -291,7 +292,7 @@ def test_snapshots_of_another_text_are_said_to_be_missing_and_one_is_offered(pag
     type_in(page, "Zorb met Zorb")
     page.get_by_role("button", name="Watch it form").click()
     expect(page.get_by_text("Snapshots were kept of two texts, not of yours.")).to_be_visible()
-    page.get_by_role("button", name=film.TEXTS[0]).click()
+    page.get_by_role("button", name=engine.FILMED[0]).click()
     expect(page.get_by_label("Your text")).to_have_value(re.compile("^Old Zorblax"))
     page.get_by_role("button", name="Play").click()
     page.wait_for_function("() => +document.querySelector('input[type=range]').value > 8")

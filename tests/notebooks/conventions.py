@@ -7,8 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 from nbformat import NotebookNode
+from strip_outputs import CHECKED
 
-from book_build.build import CHECKED
 from workbooks import EXERCISES
 
 MOST_LINES = 22  # of code in any cell

@@ -10,6 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbval.plugin import IPyNbFile
+from strip_outputs import CHECKED
 
 from book_build import build
 from transformer_circuits.paths import ROOT
@@ -46,6 +47,6 @@ def test_an_output_that_differs_is_found(request):
     chapter = build.notebooks(ROOT)[0]
     ran = nbformat.read(chapter, as_version=4)
     assert differences(request, chapter, ran) == []
-    compared = next(cell for cell in build.code_cells(ran) if build.CHECKED in cell.metadata.get("tags", []))
+    compared = next(cell for cell in build.code_cells(ran) if CHECKED in cell.metadata.get("tags", []))
     compared.outputs = [nbformat.v4.new_output("stream", text="another number\n")]
     assert differences(request, chapter, ran)

@@ -14,9 +14,10 @@ from pathlib import Path
 import matplotlib
 import nbformat
 import pytest
+from strip_outputs import CHECKED
 
 from book_build import forks
-from book_build.build import CHECKED, code_cells, notebooks
+from book_build.build import code_cells, notebooks
 from transformer_circuits.paths import ROOT
 
 SOME = ("03", "09")  # short ones; chapter 0 runs twice below

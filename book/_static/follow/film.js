@@ -1,4 +1,4 @@
-// Snapshots of training (book_build/pages/film.py) on the stage: what the model did, at each of them, with one of two
+// Snapshots of training (book_build/pages/engine.py) on the stage: what the model did, at each of them, with one of two
 // texts, and a slider through them.
 const film = (() => {
   "use strict";

@@ -1,28 +1,37 @@
 """The models of the page "Follow a name" in the reader's browser: weights, tokenizer, what each head does.
-`book/_static/play/engine.js` computes with them."""
+`book/_static/play/engine.js` computes with them. And snapshots of their training, for the slider: what two models did
+with two texts (`training/film.py`), and the scores that the trainer measured, for `book/_static/follow/film.js`."""
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from book_build.pages import as_script
 from transformer_circuits.circuits.head_map import head_map
 from transformer_circuits.data import held_out_windows, vocabulary
+from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures import ablation
-from transformer_circuits.models import load_model
+from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import matrices
+from transformer_circuits.models.registry import training_film
 from transformer_circuits.models.view import View
 from transformer_circuits.paths import data_file
 
-MODELS = {"attn-only-2l": "model.js", "attn-only-1l": "one.js"}  # the second is loaded when a reader asks for it
+# Of each model its file, and that of its film. The second one is loaded when a reader asks for it.
+MODELS = {"attn-only-2l": ("model.js", "film.js"), "attn-only-1l": ("one.js", "film_one.js")}
 PASSAGES = ("candide.txt", "tree_broadcast_center.txt")  # held out
 LINES = 14  # of the second one
 SEGMENT = 7  # random tokens; they come again, but for the last two
+FILMED = ("Made-up names", "Random tokens, twice")  # the texts of a film
+ASKING = (31, 28)  # the tokens that ask at first: `n` of the second Quennifer, the second ` client`
+PARTS = ("top_token", "top_probability", "pattern")  # in the order in which film.js takes them, widest first
 
 
 def weights(model: TransformerBridge) -> bytes:
@@ -80,12 +89,59 @@ def described(model: TransformerBridge) -> dict[str, Any]:
     return {"roles": roles, "scores": scores, "texts": texts(model)}
 
 
+def curves(film: dict[str, np.ndarray], heads: dict[str, str]) -> list[dict[str, Any]]:
+    """Return what is drawn over time, in the colors of the layers: with two layers, the attention of the first head to
+    the previous token, and the best induction score, each with its threshold and the role that it gives."""
+    best = film["induction"].max(axis=(1, 2))
+    if film["induction"].shape[1] == 1:
+        return [curve("Best induction score", best, INDUCTION_HEAD, "ink", "an induction head")]
+    layer, head = map(int, heads["previous"].split("."))
+    looks, label = film["previous_token"][:, layer, head], f"Head {heads['previous']}, on the token before"
+    return [
+        curve(label, looks, PREVIOUS_TOKEN_HEAD, "first", f"{heads['previous']} is a previous-token head"),
+        curve("Best induction score", best, INDUCTION_HEAD, "second", f"{heads['induction']} is an induction head"),
+    ]
+
+
+def curve(label: str, values: np.ndarray, threshold: float, color: str, role: str) -> dict[str, Any]:
+    values = np.round(values.astype(float), 4).tolist()
+    return {"label": label, "values": values, "threshold": threshold, "color": color, "role": role}
+
+
+def script(model: TransformerBridge, heads: dict[str, str]) -> str:
+    """Return a film as a script: facts, and the arrays of both texts."""
+    film = training_film(model.cfg.model_name)
+    texts = [film[f"text_{k}"].tolist() for k in range(len(FILMED))]
+    listed = np.unique(np.concatenate([film[f"top_token_{k}"].ravel() for k in range(len(FILMED))])).tolist()
+    names = {token: show_token(model.tokenizer.decode([token])) for token in {*listed, *texts[0], *texts[1]}}
+    facts = {
+        "n_layers": model.cfg.n_layers,
+        "n_heads": model.cfg.n_heads,
+        "top": film["top_token_0"].shape[-1],
+        "tokens": film["tokens"].tolist(),
+        "names": names,
+        "curves": curves(film, heads),
+        "texts": [
+            {
+                "label": label,
+                "ids": ids,
+                "names": ["start", *(names[token] for token in ids[1:])],
+                "text": model.tokenizer.decode(ids[1:]),
+                "place": place,
+            }
+            for label, ids, place in zip(FILMED, texts, ASKING)
+        ],
+    }
+    content = b"".join(film[f"{part}_{k}"].tobytes() for part in PARTS for k in range(len(FILMED)))
+    return as_script(facts, content)
+
+
 @torch.no_grad()
-def write(folder: Path) -> None:
-    """Write the models of MODELS, each as a script. The family has one tokenizer, which comes with the first."""
+def write(folder: Path, models: Sequence[TransformerBridge], heads: dict[str, str]) -> None:
+    """Write the models of MODELS and their films, each as a script. The family has one tokenizer, which comes with the
+    first. `heads`: the names of the stage's two."""
     folder.mkdir(parents=True, exist_ok=True)
-    for i, (name, file) in enumerate(MODELS.items()):
-        model = load_model(name, device="cpu")
+    for i, (model, (file, film)) in enumerate(zip(models, MODELS.values())):
         windows = held_out_windows(16, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
         sizes = ("n_layers", "d_model", "n_heads", "d_head", "d_vocab", "n_ctx")
         data = {
@@ -95,3 +151,4 @@ def write(folder: Path) -> None:
             "tokenizer": None if i else tokenizer_of(model),
         }
         (folder / file).write_text(as_script(data, weights(model)), encoding="utf-8")
+        (folder / film).write_text(script(model, heads), encoding="utf-8")

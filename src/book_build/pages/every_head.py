@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
@@ -46,10 +47,8 @@ def place_of(windows: Int[Tensor, "row pos"]) -> Int[Tensor, "row dest src"]:
     same = windows[:, :, None] == windows[:, None, :]
     after = repeats.after_earlier(windows)
     places = [torch.arange(n) == 0, behind == 0, behind == 1, after, same, (2 <= behind) & (behind <= 5)]
-    found = torch.full_like(same, len(PLACES) - 1, dtype=torch.long)
-    for i, where in reversed([*enumerate(places)]):
-        found[where.expand_as(same)] = i
-    return found
+    places = [where.expand_as(same).numpy() for where in places]
+    return torch.from_numpy(np.select(places, range(len(places)), default=len(PLACES) - 1))  # the first that holds
 
 
 class Behavior(NamedTuple):

@@ -3,7 +3,7 @@
 The picture is `book/_static/follow/`. This module writes its numbers for prepared texts, from three runs of the shipped
 models: the two-layer model as it is (`intact`); with the keys of the induction head cut from what the previous-token
 head wrote (`cut`: its mean is left); and the one-layer model (`one`). `engine` writes the models, for any other text,
-and `film` the snapshots of their training.
+and the snapshots of their training.
 """
 
 import json
@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from book_build.pages import engine, film, render
+from book_build.pages import engine, render
 from transformer_circuits.circuits import heads
-from transformer_circuits.circuits.heads import Head, Hook, head_name
+from transformer_circuits.circuits.heads import Head, head_name
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures import ablation
@@ -27,7 +27,6 @@ from transformer_circuits.models import load_model
 from transformer_circuits.models.registry import training_film
 from transformer_circuits.training.evaluation import decimals
 
-TWO, ONE = "attn-only-2l", "attn-only-1l"
 TEXTS = {  # all names are made up
     "A name": "Peter met Mrs. Gramley, and Mr. Gram",
     "Another name": "Old Kettleby sat down, and Old Kett",
@@ -37,30 +36,6 @@ TEXTS = {  # all names are made up
 TOP = 6  # tokens of a list
 SEEN = 0.15  # of the attention of a head, from which on its notes are said to hold a token
 STRANDS = 6  # paths that are drawn one by one
-
-
-def circuit(model: TransformerBridge) -> tuple[Head, Head]:
-    """Return the heads that the picture is about: the best previous-token head, and the best induction head."""
-    windows = held_out_windows(16, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
-    back = heads.previous_token_scores(model, windows)[0]
-    return (0, int(back.argmax())), (1, int(heads.measured_induction(model).mean[1].argmax()))
-
-
-def written(model: TransformerBridge, cache: Any) -> Float[Tensor, "head pos d_model"]:
-    """Return what each first-layer head wrote."""
-    return torch.einsum("phd,hdm->hpm", cache["z", 0][0], model.W_O[0])
-
-
-def keys_without(model: TransformerBridge, head: Head, wrote: Float[Tensor, "pos d_model"]) -> list[Hook]:
-    """Return hooks that replace `wrote` by its mean in the keys of a head."""
-    layer, index = head
-
-    def cut(k: Float[Tensor, "row pos head d_head"], hook: Any) -> Tensor:
-        k = k.clone()
-        k[0, :, index] -= (wrote - wrote.mean(dim=0)) @ model.W_K[layer, index]
-        return k
-
-    return [(f"blocks.{layer}.attn.hook_k", cut)]
 
 
 def view(
@@ -102,8 +77,8 @@ def split(
     model: TransformerBridge, cache: Any, wrote: Float[Tensor, "head pos d_model"], pair: tuple[Head, Head], target: int
 ) -> dict[str, Any]:
     """Return how every key's score for the last query is split: the note, the token, the other head that says most at
-    the target, and the rest; and at which tokens that head looked there. Scores are linear in the keys, and keys in the
-    stream. `wrote`: what the keys read of each first-layer head."""
+    the target, and the rest; and at which positions that head looked there. Scores are linear in the keys, and keys in
+    the stream. `wrote`: what the keys read of each first-layer head."""
     previous, (layer, index) = pair
     read = model.W_K[layer, index] @ cache["q", layer][0, -1, index] / model.cfg.d_head**0.5
     parts = {head_name((0, head)): stream @ read for head, stream in enumerate(wrote)}
@@ -126,25 +101,30 @@ def shown(model: TransformerBridge, ids: Int[Tensor, " token"]) -> list[str]:
 
 def sentence(two: TransformerBridge, one: TransformerBridge, pair: tuple[Head, Head], text: str) -> dict[str, Any]:
     """Return what the picture shows of one text, which ends with a token that occurred before, in three runs."""
-    previous, induction = pair
+    (_, writer), (layer, index) = pair
     ids = two.to_tokens(text)
     target = int(last_target(ids[0])[-1])
     answer, names = int(ids[0, target]), ["start", *shown(two, ids[0, 1:])]
     common = {"names": names, "at": len(names) - 1, "followed": target, "answer": names[target]}
-    common["low"] = head_name(previous)
+    common["low"] = head_name(pair[0])
     intact = two.run_with_cache(ids)
-    wrote = written(two, intact[1])
+    wrote = torch.einsum("phd,hdm->hpm", intact[1]["z", 0][0], two.W_O[0])  # each first-layer head
     left = wrote.clone()
-    left[previous[1]] = wrote[previous[1]].mean(dim=0)
-    with two.hooks(fwd_hooks=keys_without(two, induction, wrote[previous[1]])):
-        cut = two.run_with_cache(ids)
+    left[writer] = wrote[writer].mean(dim=0)
+
+    def cut(k: Float[Tensor, "row pos head d_head"], hook: Any) -> Tensor:
+        k = k.clone()
+        k[0, :, index] -= (wrote - left)[writer] @ two.W_K[layer, index]
+        return k
+
+    with two.hooks(fwd_hooks=[(f"blocks.{layer}.attn.hook_k", cut)]):
+        without = two.run_with_cache(ids)
     runs = {}
-    for name, (logits, cache), in_keys in (("intact", intact, wrote), ("cut", cut, left)):
-        found = common | view(two, logits[0, -1], cache, induction, answer)
-        found |= split(two, cache, in_keys, pair, target)
+    for name, (logits, cache), in_keys in (("intact", intact, wrote), ("cut", without, left)):
+        found = common | view(two, logits[0, -1], cache, pair[1], answer) | split(two, cache, in_keys, pair, target)
         found["alsoSees"] = [names[i] for i in found["alsoSees"]]
         every = paths(two, cache, answer)
-        found["back"] = decimals(cache["pattern", 0][0, previous[1]], 2)
+        found["back"] = decimals(cache["pattern", 0][0, writer], 2)
         found["paths"] = [[path, round(value, 3)] for path, value in every[:STRANDS]]
         found["others"] = [len(every) - STRANDS, round(sum(value for _, value in every[STRANDS:]), 3)]
         runs[name] = found
@@ -156,8 +136,10 @@ def sentence(two: TransformerBridge, one: TransformerBridge, pair: tuple[Head, H
 
 @torch.no_grad()
 def numbers(two: TransformerBridge, one: TransformerBridge) -> dict[str, Any]:
-    """Return what the picture shows, for all of its texts."""
-    pair = circuit(two)
+    """Return what the picture shows, for all of its texts, of the best previous-token head and the best induction
+    head."""
+    back = heads.previous_token_scores(two, held_out_windows(16, two.cfg.n_ctx, two.cfg.d_vocab)[:, :-1])[0]
+    pair = (0, int(back.argmax())), (1, int(heads.measured_induction(two).mean[1].argmax()))
     names = dict(zip(("previous", "induction"), map(head_name, pair)))
     sentences = {label: sentence(two, one, pair, text) for label, text in TEXTS.items()}
     return {"n_heads": two.cfg.n_heads, "heads": names, "sentences": sentences}
@@ -168,49 +150,34 @@ def percent(share: float) -> str:
     return f"{share:.1%}" if share < 0.1 or share > 0.99 else f"{share:.0%}"
 
 
-def said(sentence: dict[str, Any]) -> dict[str, str]:
-    """Return the numbers in the page's words on a text. Scores are above the mean over the text."""
+def said(sentence: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page says about a text: of the intact run, and of others. Scores (`lead`: of each part of the
+    key, and of the whole in a run) are above their mean over the text."""
     runs = sentence["runs"]
     intact, at = runs["intact"], runs["intact"]["followed"]
-    leads = {
+    lead = {
         run: {name: part[at] - sum(part) / len(part) for name, part in runs[run]["parts"].items()}
         for run in ("intact", "cut")
     }
-    lead = leads["intact"]
-    chance = {run: percent(dict(view["next"])[view["answer"]]) for run, view in runs.items()}
-    return {
-        "answer": intact["answer"],
-        "asks": intact["names"][intact["at"]],
-        "note": f"{lead['note']:.1f}",
-        "also": intact["also"],
-        "also_note": f"{lead['also']:.1f}",
-        "also_sees": " and ".join(f"`{name}`" for name in intact["alsoSees"]),
-        "rest": f"{lead['token'] + lead['rest']:.1f}",
-        "score": f"{sum(lead.values()):.1f}",
-        "cut_score": f"{sum(leads['cut'].values()):.1f}",
-        "adds": f"{intact['adds']:.1f}",
-        "own": f"{dict(intact['paths'])[intact['high']]:.1f}",
-        "cut_adds": f"{runs['cut']['adds']:.1f}",
-        "attention": percent(intact["row"][at]),
-        "cut_attention": percent(runs["cut"]["row"][at]),
-        "chance": chance["intact"],
-        "cut_chance": chance["cut"],
-        "one_chance": chance["one"],
+    return intact | {
+        "lead": lead["intact"] | {run: sum(of_run.values()) for run, of_run in lead.items()},
+        "own": dict(intact["paths"])[intact["high"]],
+        "cut_adds": runs["cut"]["adds"],
+        "attention": {run: percent(runs[run]["row"][at]) for run in lead},
+        "chance": {run: percent(dict(view["next"])[view["answer"]]) for run, view in runs.items()},
     }
 
 
 def main(out: Path) -> None:
-    models = [load_model(name, device="cpu") for name in (TWO, ONE)]
+    models = [load_model(name, device="cpu") for name in engine.MODELS]
     content = numbers(*models)
     folder = out.parent / "_static" / "follow"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "data.js").write_text(f"pageData({json.dumps(content)});\n", encoding="utf-8")
-    play = out.parent / "_static" / "play"
-    engine.write(play)
-    film.write(play, models, content["heads"])
+    engine.write(out.parent / "_static" / "play", models, content["heads"])
     words = said(content["sentences"]["A name"]) | {
         "heads": content["heads"],
-        "snapshots": len(training_film(TWO)["tokens"]),
+        "snapshots": len(training_film(models[0].cfg.model_name)["tokens"]),
         "works": ablation.WORKS,
         "previous": f"{PREVIOUS_TOKEN_HEAD:.0%}",
         "induction": INDUCTION_HEAD,

@@ -1,11 +1,9 @@
 """The page of the paper's figures, each with ours: from book/figures.yml, the executed notebooks, and the records."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import yaml
 from nbformat import NotebookNode
 
 from book_build.pages import render
@@ -13,10 +11,6 @@ from book_build.pages.scoreboard import Results
 from transformer_circuits.figures.style import themed
 
 Figure = dict[str, Any]  # an entry of figures.yml, which explains the keys
-
-
-def load(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text(encoding="utf8"))
 
 
 def figures(listed: Mapping[str, Any]) -> list[Figure]:
@@ -35,11 +29,6 @@ def link(place: str) -> str:
     return f"../notebooks/{quote(notebook)}.html#cell-{cell}"
 
 
-def number_of(notebook: str) -> str:
-    """Return the number of a chapter as the sidebar shows it: 7 for 07_induction_heads, A1 for a1_notation."""
-    return notebook.split("_")[0].lstrip("0").upper()
-
-
 class Cells:
     """What the cells of the executed notebooks show. `titles`: those of the chapters, by notebook."""
 
@@ -53,7 +42,8 @@ class Cells:
         found: dict[str, str] = {}
         for place in figure.get("cell", ()):
             notebook = place.split("/")[0]
-            found.setdefault(f"{number_of(notebook)} {self.titles[notebook]}".strip(), link(place))
+            number = notebook.split("_")[0].lstrip("0").upper()  # 7 for 07_induction_heads, A1 for a1_notation
+            found.setdefault(f"{number} {self.titles[notebook]}".strip(), link(place))
         if own := figure.get("page"):
             found[own.replace("_", " ")] = f"{own}.html"
         return found
