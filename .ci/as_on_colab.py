@@ -5,7 +5,6 @@ fetches the book (from this repository in place of GitHub) and installs what is 
 or if the first cell changed a release of Colab.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -32,10 +31,10 @@ def output(*command: str | Path) -> str:
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def installed() -> dict[str, str]:
-    listed = json.loads(output(PYTHON, "-m", "pip", "list", "--format=json"))
-    versions = {package["name"].lower(): package["version"].partition("+")[0] for package in listed}
-    return {name: versions[name] for name in RELEASES}
+def installed() -> set[str]:
+    """Return the releases of Colab that are there, as NAME==VERSION."""
+    listed = output(PYTHON, "-m", "pip", "freeze").split()
+    return {release for release in listed if release.partition("==")[0] in RELEASES}
 
 
 def run(name: str) -> bool:
@@ -62,7 +61,7 @@ def main(names: list[str]) -> int:
     CONTENT.mkdir()
     chosen = [Path(name).name for name in names or output("git", "ls-files", "notebooks/*.ipynb").split()]
     failed = [name for name in chosen if not run(name)]
-    changed = [name for name, version in installed().items() if version != before[name]]
+    changed = sorted(before - installed())
     print(f"failed: {', '.join(failed) or 'none'}; the first cell changed {', '.join(changed) or 'no release'}")
     return int(bool(failed or changed))
 

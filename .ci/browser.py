@@ -35,19 +35,18 @@ def install() -> None:
     """Install a browser, Playwright's or else Debian's, as far as one is to be had."""
     print("There is no Chrome or Chromium that the tests of the pages can use: getting one.", flush=True)
     as_root = ["sudo"] if sys.stdin.isatty() else ["sudo", "-n"]  # without a terminal nobody can type a password
-    if os.getuid() == 0:
-        as_root = []
-    apt = [*as_root, "apt-get", "-y", "-qq", "--no-install-recommends"]
-    succeeds(*PLAYWRIGHT, "install", "chromium")
-    if not find():  # it lacks libraries of the system
-        succeeds(*as_root, *PLAYWRIGHT, "install-deps", "chromium")
-    if not find():
-        succeeds(*apt, "update")
-        succeeds(*apt, "install", "chromium", "libatomic1", "fonts-dejavu-core")
+    as_root = as_root if os.getuid() else []
+    debian = "apt-get -qq update; apt-get -y -qq --no-install-recommends install chromium libatomic1 fonts-dejavu-core"
+    for command in (
+        [*PLAYWRIGHT, "install", "chromium"],
+        [*as_root, *PLAYWRIGHT, "install-deps", "chromium"],  # it lacks libraries of the system
+        [*as_root, "sh", "-c", debian],
+    ):
+        succeeds(*command)
+        if find():
+            return
+    print(f"None is to be had here. The tests of the pages need one: {ADVICE}.")
 
 
-if __name__ == "__main__":
-    if not find():
-        install()
-        if not find():
-            print(f"None is to be had here. The tests of the pages need one: {ADVICE}.")
+if __name__ == "__main__" and not find():
+    install()

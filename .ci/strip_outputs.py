@@ -1,10 +1,10 @@
 """Remove from a notebook what running it adds, but for the outputs that nbval compares: git compares and stores what
-`python .ci/strip_outputs.py < NOTEBOOK` prints, once `make` has set the filter up."""
+`python .ci/strip_outputs.py < NOTEBOOK` prints, once `make` has set the filter up, and `make outputs` writes it."""
 
 import json
 import sys
 
-CHECKED = "nbval-check-output"
+CHECKED = "nbval-check-output"  # tag of cells whose outputs are kept in git, for nbval to compare
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 LANGUAGE = {"name": "python", "pygments_lexer": "ipython3"}  # JupyterLab adds with which Python it was last run
 
