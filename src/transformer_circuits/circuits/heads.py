@@ -37,9 +37,9 @@ def relative_error(measured: Tensor, expected: Tensor) -> float:
 
 
 def induction_scores(
-    model: Model, repeated: repeats.Repeated, hooks: Sequence[Hook] = (), n_layers: int | None = None
+    model: Model, repeated: repeats.Repeated, hooks: Sequence[Hook] = (), layers: Sequence[int] | None = None
 ) -> Float[Tensor, "layer head"]:
-    """Return the induction score of every head (of the first `n_layers`) on one draw of repeated random tokens.
+    """Return the induction score of every head (of these layers) on one draw of repeated random tokens.
 
     What comes after the second copies changes nothing, and is cut off: hooks see shorter rows.
     """
@@ -47,7 +47,7 @@ def induction_scores(
     for rows in repeated.ends.argsort().split(BATCH):
         part = repeated.select(rows)
         score = partial(attention.induction_score, repeated=part)
-        of_part = View.of(model).pattern_scores(part.tokens[:, : part.ends.max()], score, hooks, n_layers)
+        of_part = View.of(model).pattern_scores(part.tokens[:, : part.ends.max()], score, hooks, layers)
         total = total + of_part * len(part.targets)
     return total / len(repeated.targets)
 

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.measures import repeats, weights
-from transformer_circuits.models.view import BATCH
+from transformer_circuits.models.view import BATCH, View
 from transformer_circuits.paths import data_file
 
 REACH = 7  # content is split by how many tokens back it comes from: 0 to 6; what is older is one more part
@@ -35,9 +36,8 @@ class Parts(NamedTuple):
     keys: Float[Tensor, "part row pos d_head"]
 
 
-def _sides(model: Any, head: int, parts: Sequence[Float[Tensor, "... pos d_model"]]) -> Parts:
-    rows = torch.stack([part.expand_as(parts[0]) for part in parts])
-    return Parts(rows @ model.W_Q[1, head], rows @ model.W_K[1, head])
+def _sides(parts: Sequence[Float[Tensor, "... pos two_d_head"]]) -> Parts:
+    return Parts(*torch.stack([part.expand_as(parts[0]) for part in parts]).chunk(2, dim=-1))
 
 
 def by_content(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
@@ -47,9 +47,11 @@ def by_content(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
     back, the embedding itself). The constant is the position and the mean embedding, which every head moves alike.
     """
     mean = model.W_E[tokens].mean(dim=(0, 1))
+    reads = torch.cat([model.W_Q[1, head], model.W_K[1, head]], dim=-1)  # first, so that few numbers are added up
+    writes = model.W_O[0] @ reads
     found: list[list[Tensor]] = [[] for _ in range(REACH + 1)]
     for rows in tokens.split(BATCH):
-        A = model.run_with_cache(rows, stop_at_layer=1)[1]["pattern", 0]
+        (A,) = View(model).pattern_scores(rows, lambda pattern: pattern, layers=[0])
         own = model.W_E[rows] - mean
         v = torch.einsum("rpm,hmd->rhpd", own, model.W_V[0])
         older = A @ v
@@ -57,21 +59,22 @@ def by_content(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
             moved = torch.zeros_like(v)
             moved[:, :, back:] = A.diagonal(-back, -2, -1)[..., None] * v[:, :, : v.shape[2] - back]
             older = older - moved
-            found[back].append(torch.einsum("rhpd,hdm->rpm", moved, model.W_O[0]) + (own if back == 0 else 0))
-        found[REACH].append(torch.einsum("rhpd,hdm->rpm", older, model.W_O[0]))
+            found[back].append(torch.einsum("rhpd,hde->rpe", moved, writes) + (own @ reads if back == 0 else 0))
+        found[REACH].append(torch.einsum("rhpd,hde->rpe", older, writes))
     moved_mean = mean + torch.einsum("m,hmd,hde->e", mean, model.W_V[0], model.W_O[0])
-    constant = model.W_pos[: tokens.shape[1]] + moved_mean
-    return _sides(model, head, [*(torch.cat(part) for part in found), constant])
+    constant = (model.W_pos[: tokens.shape[1]] + moved_mean) @ reads
+    return _sides([*(torch.cat(part) for part in found), constant])
 
 
 def by_path(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
     """Return the token's own part, one for each first-layer head, and the constant: the position, and all means over
     these rows and positions, which the other parts lack."""
-    z = torch.cat([model.run_with_cache(rows, stop_at_layer=1)[1]["z", 0] for rows in tokens.split(BATCH)])
-    parts = [model.W_E[tokens], *torch.einsum("rphd,hdm->hrpm", z, model.W_O[0])]
+    name, reads = get_act_name("z", 0), torch.cat([model.W_Q[1, head], model.W_K[1, head]], dim=-1)
+    z = torch.cat([View(model).activations(rows, [name])[name] for rows in tokens.split(BATCH)])
+    parts = [(model.W_E @ reads)[tokens], *torch.einsum("rphd,hde->hrpe", z, model.W_O[0] @ reads)]
     means = [part.mean(dim=(0, 1)) for part in parts]
-    constant = model.W_pos[: tokens.shape[1]] + torch.stack(means).sum(dim=0)
-    return _sides(model, head, [*(part - mean for part, mean in zip(parts, means)), constant])
+    constant = model.W_pos[: tokens.shape[1]] @ reads + torch.stack(means).sum(dim=0)
+    return _sides([*(part - mean for part, mean in zip(parts, means)), constant])
 
 
 def keep(pairs: Iterable[tuple[int, int]], n_parts: int, constants: bool = True) -> Float[Tensor, "query key"]:
@@ -151,7 +154,7 @@ def overlaps(model: Any, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "query
     reach = 64  # tokens back
     total = torch.zeros(model.cfg.n_heads, reach + 1)
     for rows in tokens.split(BATCH):
-        A = model.run_with_cache(rows, stop_at_layer=1)[1]["pattern", 0]
+        (A,) = View(model).pattern_scores(rows, lambda pattern: pattern, layers=[0])
         means = [A.diagonal(-back, -2, -1)[..., 1:].mean(dim=-1).sum(dim=0) for back in range(reach + 1)]
         total += torch.stack(means, dim=1).cpu()
     direct = torch.zeros(1, reach + 1)

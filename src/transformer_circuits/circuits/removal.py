@@ -72,7 +72,7 @@ def remove(model: Model, head: Head, team: list[Head], alone: dict[str, Head]) -
     means = [torch.cat([run[name] for run in runs]).mean(dim=(0, 1)) for name in z]
 
     def score(hooks_of: Callable[[int], Iterable[Hook]]) -> Float[Tensor, " draw"]:
-        found = [heads.induction_scores(view, x, hooks_of(i), layer + 1)[layer, which] for i, x in enumerate(draws)]
+        found = [heads.induction_scores(view, x, hooks_of(i), [layer])[0, which] for i, x in enumerate(draws)]
         return torch.stack(found).cpu()
 
     def everywhere(group: Sequence[Head]) -> Float[Tensor, " draw"]:

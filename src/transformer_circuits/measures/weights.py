@@ -3,6 +3,7 @@
 A head's circuits are products A @ B of two thin matrices: OV of W_V and W_O, QK of W_Q and W_K^T.
 """
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -146,6 +147,7 @@ def ratios_of_reader(
     return found[:, 0].unflatten(1, (layer, view.cfg.n_heads))
 
 
+@functools.lru_cache(maxsize=2)
 def _random_heads(d_model: int, d_head: int, seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     shapes = ((RANDOM_HEADS, d_model, d_head), (RANDOM_HEADS, d_head, d_model))

@@ -102,10 +102,10 @@ class View:
         tokens: Int[Tensor, "row pos"],
         score: Callable[[Tensor], Tensor],
         hooks: Sequence[Hook] = (),
-        n_layers: int | None = None,
+        layers: Sequence[int] | None = None,
     ) -> Float[Tensor, "layer ..."]:
-        """Return `score(pattern)` for every layer (the first `n_layers`). Raises ValueError if there is none."""
-        names = [get_act_name("pattern", layer) for layer in range(self.cfg.n_layers if n_layers is None else n_layers)]
+        """Return `score(pattern)` for every layer (for these). Raises ValueError if there is none."""
+        names = [get_act_name("pattern", layer) for layer in (range(self.cfg.n_layers) if layers is None else layers)]
         if not names:
             raise ValueError(f"the model must have at least one layer with attention heads, got {self.cfg.n_layers}")
         found = self.activations(tokens, names, hooks, lambda pattern: score(single(pattern)))
@@ -153,11 +153,12 @@ class View:
         with self.model.hooks(fwd_hooks=list(hooks)):
             for part in tqdm(order.split(together), desc="losses", leave=False, delay=2):
                 tokens = rows[part, : ends[part].max()]
-                logits, targets = single(self.model(tokens[:, :-1]).flatten(0, 1)), tokens[:, 1:].flatten()
+                logits, targets = single(self.model(tokens[:, :-1]).flatten(0, 1)), tokens[:, 1:].reshape(-1, 1)
                 # One row per token: eight times as fast on CPUs as [row, d_vocab, pos].
-                of_part = F.cross_entropy(logits, targets, reduction="none")
+                of_part = F.cross_entropy(logits, targets[:, 0], reduction="none")
                 nats[part, : tokens.shape[1] - 1] = of_part.view(len(part), -1)
-                right[part, : tokens.shape[1] - 1] = (logits.argmax(dim=-1) == targets).view(len(part), -1)
+                best = logits.amax(dim=-1, keepdim=True)  # a tenth of the time of argmax
+                right[part, : tokens.shape[1] - 1] = (logits.gather(1, targets) == best).view(len(part), -1)
         return nats, right
 
     # ---- the same with parts removed -------------------------------------------------------------------------------
