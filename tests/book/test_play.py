@@ -174,11 +174,10 @@ def type_in(page, text):
 
 
 def test_what_is_typed_is_shown_literally_and_predicted(page, two):
-    text = "Zorb </script><i>x</i> $y$ Zorb"
+    text = "Zorb </script><b>x</b> $y$ Zorb"
     type_in(page, text)
     names = page.locator(".tc-tokens text").all_text_contents()
     assert "".join(names[1:]).replace("·", " ") == text
-    expect(page.locator(".tc-say code").nth(1)).to_have_text("·</")
     logits = two(two.to_tokens(text))[0, -1].softmax(-1)
     best = two.tokenizer.decode([int(logits.argmax())]).replace(" ", "·").replace("\n", "↵")
     expect(page.locator(".tc-next li").first).to_contain_text(best)

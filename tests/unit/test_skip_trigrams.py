@@ -1,11 +1,13 @@
-"""The head dump on weights made by hand, where the answer is known; which tokens are the same word."""
+"""The head dump on weights made by hand; which tokens are the same word; skip-trigrams of a text, against a count by hand."""
 
+import numpy as np
 import pytest
 import torch
 from scipy import sparse
 
-from transformer_circuits.circuits import head_dump
-from transformer_circuits.circuits.skip_trigrams import often_followed
+from book_tools import attested as command
+from transformer_circuits.circuits import head_dump, skip_trigrams
+from transformer_circuits.circuits.skip_trigrams import Candidates, often_followed
 from transformer_circuits.circuits.words import variants_of
 from transformer_circuits.models.bridge import from_matrices
 
@@ -52,3 +54,73 @@ def test_what_follows_often_comes_more_than_twice_as_often_as_overall():
     alone, akin = torch.eye(3).bool(), torch.tensor([[1, 0, 0], [0, 1, 1], [0, 0, 1]]).bool()
     assert often_followed(bigrams, alone).nonzero().tolist() == [[1, 1]]  # three fifths of what follows; a half is not
     assert not often_followed(bigrams, akin).any()  # with its variant, it is more than half of all
+
+
+D_VOCAB = 9
+
+
+@pytest.fixture(params=[1, 30, 1_000_000])
+def text(request, monkeypatch) -> np.ndarray:
+    """Documents of many lengths, one of them empty; looked at in chunks of several sizes; every occasion counts."""
+    monkeypatch.setattr(command, "AT_A_TIME", request.param)
+    monkeypatch.setattr(command, "LEAST_SEEN", 2)
+    monkeypatch.setattr(head_dump, "SHARE", 0.4)
+    for module in (command, skip_trigrams):
+        monkeypatch.setattr(module, "LEVELS", (1, 2, 3))
+    tokens = np.random.default_rng(0).integers(1, D_VOCAB, 300).astype(np.uint16)
+    tokens[[0, 50, 51, 200, 299]] = 0
+    return tokens
+
+
+def by_hand(tokens: np.ndarray, n_ctx: int) -> tuple[np.ndarray, np.ndarray]:
+    """n(s, d) and n(s, d, o), for all tokens, place by place."""
+    document = np.cumsum(tokens == 0)
+    occasions, seen = np.zeros([D_VOCAB] * 2, int), np.zeros([D_VOCAB] * 3, int)
+    for j in range(len(tokens) - 1):
+        if document[j] == document[j + 1]:
+            near = range(max(0, j - n_ctx + 1), j)
+            for s in {int(tokens[i]) for i in near if document[i] == document[j]}:
+                occasions[s, tokens[j]] += 1
+                seen[s, tokens[j], tokens[j + 1]] += 1
+    return occasions, seen
+
+
+def counts_of(tokens: np.ndarray) -> sparse.csr_array:
+    return sparse.csr_array((np.ones(len(tokens) - 1, int), (tokens[:-1], tokens[1:])), shape=[D_VOCAB] * 2)
+
+
+def random_model(seed: int, d_vocab: int = D_VOCAB):
+    generator = torch.Generator().manual_seed(seed)
+    W_E, W_U = torch.randn(2, d_vocab, 4, generator=generator)
+    W_Q, W_K, W_V, W_O = torch.randn(4, 1, 2, 4, 4, generator=generator)
+    return from_matrices(W_E=W_E, W_pos=torch.zeros(6, 4), W_Q=W_Q, W_K=W_K, W_V=W_V, W_O=W_O, W_U=W_U.T)
+
+
+@pytest.mark.parametrize("n_ctx", [2, 6, 600])
+def test_right_and_wrong_against_a_count_by_hand(text, n_ctx):
+    candidates = Candidates.of(random_model(0), torch.tensor([[1, 2], [2, 5]]))
+    listed = torch.cartesian_prod(*[torch.arange(1, 5)] * 3).T
+    found = command.attest(command.Text(text, counts_of(text), n_ctx), candidates, listed)
+    (occasions, seen), table = by_hand(text, n_ctx), counts_of(text).toarray()
+    wrong = {least: found.wrong(least) for least in skip_trigrams.LEVELS}
+    sources, destinations, outs, _ = (part.tolist() for part in candidates)
+
+    def right(s, d, o):
+        n = seen[s, d, o]
+        return n >= 2 and n / occasions[s, d] > table[d, o] / table[d].sum()
+
+    assert found.paper.T.tolist() == [way for way in listed.T.tolist() if right(*way)]
+    for h, i, d, o in np.ndindex(found.right.shape):
+        s, dd, oo = sources[h][i], destinations[h][i][d], outs[h][i][o]
+        n = seen[s, dd, oo]
+        assert found.right[h, i, d, o] == right(s, dd, oo)
+        for least, marked in wrong.items():
+            assert marked[h, i, d, o] == (n == 0 and occasions[s, dd] >= least)
+    assert wrong[3].any() and (found.right.any() or n_ctx == 2)
+    with pytest.raises(ValueError, match="the bigram counts must have"):
+        command.Text(text, counts_of(text[:-1]), n_ctx)
+
+
+def test_counts_are_loaded_for_the_model_that_they_were_made_for_alone():
+    with pytest.raises(ValueError, match="counted for other weights"):
+        skip_trigrams.load_attested(random_model(1, d_vocab=200))

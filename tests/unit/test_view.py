@@ -6,8 +6,10 @@ import transformers
 
 from transformer_circuits.circuits.heads import relative_error
 from transformer_circuits.data import held_out_windows
+from transformer_circuits.measures import weights
 from transformer_circuits.models import load_model
 from transformer_circuits.models.view import View
+from transformer_circuits.real import real_models
 
 
 def test_normalizations_are_folded_as_transformer_lens_folds_them(make):
@@ -58,6 +60,24 @@ def test_the_score_of_a_token_with_itself_is_an_entry_of_the_QK_circuit(make, ki
         q, k = divided(q, attention.q_norm.w), divided(k, attention.k_norm.w)
     scores = cache["attn_scores", layer][0].diagonal(dim1=-2, dim2=-1)
     assert relative_error(scores, (q * k).sum(dim=-1) / 16**0.5) < 1e-4
+
+
+# What the measures compute without forming matrices as large as the vocabulary is what the chapters' functions compute
+
+
+@torch.no_grad()
+def test_the_match_of_a_head_is_that_of_chapter_7(make):
+    model = load_model(make("Llama", head_dim=16), "cpu")
+    W = View(model)
+    previous = torch.zeros(2, 4)
+    previous[0, 3] = 0.9  # the only previous-token head
+    positivity, match, first = real_models.matches(W, previous)
+    circuit = W.W_E @ W.QK[1] @ W.OV[0, 3].T @ W.W_E.mT
+    table = circuit.AB
+    own, mean = table.diagonal(dim1=1, dim2=2).mean(dim=-1), table.mean(dim=(1, 2))
+    assert first == 1 and positivity[0].isnan().all()
+    assert relative_error(match[1], (own - mean) / 16**0.5) < 1e-4
+    assert relative_error(positivity[1], weights.positivity(circuit.eigenvalues)) < 1e-3
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
