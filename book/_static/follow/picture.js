@@ -183,7 +183,7 @@ const picture = (() => {
       view.names.forEach((_, i) => {
         for (let k = 0; k <= i; k++) {
           const weight = view.back[i][k], main = i === hot && k === hot - 1 && view.noted;
-          if (weight < 0.04 || (i === k && (i === 0 || weight < 0.3))) continue;
+          if (weight < 0.1 || (i === k && (i === 0 || weight < 0.3))) continue;
           const depth = -G.below - 8 - (i - k > 1 ? Math.min(20, 3 * (i - k)) : 0);
           const opacity = step === 2 ? 0.9 : main ? (view.cut ? 0.3 : 1) : view.cut ? 0.2 : step > 3 ? 0.25 : 0.42;
           const path = element(low, `low ${i} ${k}`, "path", { d: arc(G, i, k, depth) }, opacity);
@@ -240,7 +240,7 @@ const picture = (() => {
         path.style.strokeWidth = `${Math.max(1.2, (G.wide ? 8 : 7) * row[k])}px`;
         const place = G.wide ? { x: x < 50 ? x + 44 : x - 6 - 4 * row[k], y } : { x: x + 12, y: y - 5 - 3 * row[k] };
         const hidden = G.slot(k) < 36 && Math.max(row[k - 1] ?? 0, row[k + 1] ?? 0) > row[k]; // by a larger neighbor's
-        if (row[k] >= 0.08 && !hidden) element(high, `share ${k}`, "text", place).textContent = percent(row[k]);
+        if (row[k] >= 0.1 && !hidden) element(high, `share ${k}`, "text", place).textContent = percent(row[k]);
       }
       if (step !== 6 || hot === null) return;
       const size = 8 * [...answer].length + 12,

@@ -30,6 +30,7 @@ const stage = (() => {
       : v.highOff ? say`head ${v.high} is off` : v.one ? say`the best head of one layer`
       : !v.induces ? say`where head ${v.high} attends, in the second layer` : v.followed < 0 ?
         say`head ${v.high} finds no match`
+      : v.cut && v.share < 0.5 ? say`head ${v.high} finds no note that fits`
       : step === 6 ? say`head ${v.high} copies ${v.answer}` : say`head ${v.high} looks for “before me: ${v.asks}”`;
     return { low: v.one || step === 1 ? null : low, high: step === 0 || step > 3 ? high : null };
   }
