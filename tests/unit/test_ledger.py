@@ -99,10 +99,12 @@ def test_an_identity_is_judged_by_its_largest_error_and_a_note_not_at_all():
     ("?", 0.0, "unknown claim '?'; the ids are O1, O2"),
     ("O5", {"largest_ratio": 2.0, "spread": 1.0}, "is missing spread_random"),
     ("Z2", {"self_largest": 0.1, "own": 1.0}, "has no value own"),
-    ("O1", "small", "O1 needs numbers, or pairs of a number and its standard error, got {'error': 'small'}"),
+    ("O1", "small", "O1 needs finite numbers, or pairs of a number and its standard error, got {'error': 'small'}"),
     ("O1", None, "O1 is missing error"),
-    ("Z2", {"self_largest": None}, "Z2 needs numbers"),
-    ("Z2", (0.1, 0.2, 0.3), "Z2 needs numbers"),
+    ("Z2", {"self_largest": None}, "Z2 needs finite numbers"),
+    ("Z2", (0.1, 0.2, 0.3), "Z2 needs finite numbers"),
+    ("Z2", float("nan"), "Z2 needs finite numbers"),
+    ("O1", {"attn-only-1l": float("inf")}, "O1 needs finite numbers"),
 ])  # fmt: skip
 def test_what_cannot_be_judged_is_refused(id, value, words):
     with pytest.raises(LedgerError, match=re.escape(words)):
@@ -152,7 +154,9 @@ def test_records_of_other_models_are_read(tmp_path):
 
 
 def test_a_criterion_that_replaced_a_failed_one_after_its_result_counts_as_partly_until_an_unseen_model_decides():
-    claim = load_claims()["T10"].model_copy(update={"unseen": ""})
+    claim = load_claims()["T10"]
+    reworded = [old.model_copy(update={"result": "words"}) for old in claim.amended]
+    claim = claim.model_copy(update={"unseen": "", "amended": reworded})
     assert claim.undecided and verdict_on(claim, borne_out("T10")) is Verdict.PARTLY
     assert verdict_on(claim.on_unseen, borne_out("T10")) is Verdict.REPRODUCED
     assert not load_claims()["W4"].undecided  # judged on a model that was trained for it afterward

@@ -10,6 +10,7 @@ the build reads a book's records. The criteria are in claims.yml; nothing here d
 import ast
 import enum
 import functools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -68,6 +69,7 @@ class Amendment(Strict):
     reason: str
     now: str = ""
     after_result: bool = False
+    failed: bool = False
 
 
 class Public(Strict):
@@ -125,8 +127,7 @@ class Claim(Strict):
     @property
     def undecided(self) -> bool:
         """Whether a criterion failed, was replaced after this result, and no model that was unseen then has decided."""
-        failed = ("Partly", "Not reproduced", "No ")
-        return not self.unseen and any(old.after_result and old.result.startswith(failed) for old in self.amended)
+        return not self.unseen and any(old.failed for old in self.amended)
 
     @property
     def counted_in(self) -> str:
@@ -259,9 +260,11 @@ def measured(claim: Claim, given: Mapping[str, object]) -> dict[str, float]:
     that do not fit."""
     try:
         numbers = {str(name): float(number) for name, number in given.items()}
-    except (TypeError, ValueError):
+        if not all(map(math.isfinite, numbers.values())):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
         pairs = "pairs of a number and its standard error"
-        raise LedgerError(f"{claim.id} needs numbers, or {pairs}, got {given}") from None
+        raise LedgerError(f"{claim.id} needs finite numbers, or {pairs}, got {given}") from None
     if claim.kind == "identity" and numbers:
         return numbers
     known = [*claim.quantities, *claim.errors.values()]
