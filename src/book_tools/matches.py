@@ -262,6 +262,7 @@ def measure(name: str) -> dict[str, Any]:
     model = load_model(name)
     draws = heads.measured_draws(model)
     windows = data.held_out_windows(TEST_WINDOWS + FIT_WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)
+    # The text is ordered by kind: what is fitted on Python, HTML, and docs is tested on prose, LaTeX, docs, and Python.
     kept, fit = windows[:TEST_WINDOWS], windows[TEST_WINDOWS:]
     works = ablation.recorded_effects(name).working
     one_back = heads.previous_token_scores(model, fit[:, :-1])[0]
