@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from transformer_circuits.measures.repeats import last_target
-from transformer_circuits.models.architecture import Transformer, causal_attention
+from transformer_circuits.models.architecture import Attention, Transformer
 from transformer_circuits.training.small_runs import History, new_model, train
 
 STEPS = 1000
@@ -40,7 +40,7 @@ def clamp(model: Transformer, layer: int, pattern: Callable[[Tensor], Pattern]) 
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         given = pattern(seen["tokens"]) @ v[:, 0]
-        return torch.cat([given[:, None], causal_attention(q, k, v)[:, 1:]], dim=1)
+        return torch.cat([given[:, None], Attention.attend(q, k, v)[:, 1:]], dim=1)
 
     model.register_forward_pre_hook(remember)
     model.layers[layer].attn.attend = attend

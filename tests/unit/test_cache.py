@@ -11,7 +11,7 @@ from transformer_circuits.models.bridge import wrap
 from transformer_circuits.models.view import without_heads
 from transformer_circuits.training import small_runs
 
-INPUTS = {"x": torch.arange(3.0)}
+INPUTS = [torch.arange(3.0)]
 
 
 @pytest.fixture(autouse=True)
@@ -20,16 +20,16 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def double() -> list[torch.Tensor]:
-    return [2 * INPUTS["x"]]
+def double() -> torch.Tensor:
+    return 2 * INPUTS[0]
 
 
 def test_each_measure_with_each_of_its_settings_is_measured_once(folder):
     made = []
     for settings in ("n_ctx=8", "n_ctx=16", "n_ctx=8"):
-        found = cache.cached_for(INPUTS, lambda: made.append(1) or [INPUTS["x"] + 1], settings)
-        other = cache.cached_for(INPUTS, lambda: made.append(1) or [INPUTS["x"] + 2], settings)
-        assert torch.equal(found[0] + 1, other[0])
+        found = cache.cached(f"one {settings}", lambda: made.append(1) or INPUTS[0] + 1, INPUTS)
+        other = cache.cached(f"two {settings}", lambda: made.append(1) or INPUTS[0] + 2, INPUTS)
+        assert torch.equal(found + 1, other)
     assert len(made) == 4 == len(list(folder.iterdir()))
     W_E, W_U = torch.randn(20, 12), torch.randn(12, 20)
     wide, narrow = (random_positivities(W_E, W_U, d_head).std() for d_head in (2, 10))
@@ -54,15 +54,15 @@ def test_scores_are_measured_anew_for_another_model_with_hooks_and_for_another_s
     reading.choose(model, start=7)
     found.append(scores(model))
     assert not any(torch.equal(other, first) for other in found)
-    assert len(list(folder.iterdir())) == 3, "what hooks change is not stored"
-    assert cache.changed(wrap(attends_to_the_start(small_runs.new_model())))
+    scores(wrap(attends_to_the_start(small_runs.new_model())))
+    assert len(list(folder.iterdir())) == 3, "what hooks, or another attention, change is not stored"
 
 
 @pytest.mark.parametrize("changed", [*cache.LIBRARIES, "the code"])
 def test_what_was_measured_before_a_change_is_measured_again(changed, folder, monkeypatch):
-    cache.cached_for(INPUTS, double)
+    cache.cached("double", double, INPUTS)
     version, code = cache.importlib.metadata.version, cache.code_of_rooms()
     monkeypatch.setattr(cache.importlib.metadata, "version", lambda name: version(name) + ".1" * (name == changed))
     monkeypatch.setattr(cache, "code_of_rooms", lambda: code + b"#" * (changed == "the code"))
-    assert torch.equal(cache.cached_for(INPUTS, double)[0], 2 * INPUTS["x"])
+    assert torch.equal(cache.cached("double", double, INPUTS), double())
     assert len(list(folder.iterdir())) == 2

@@ -18,7 +18,7 @@ from transformer_circuits.circuits import heads, survey
 from transformer_circuits.circuits.heads import head_name
 from transformer_circuits.data import held_out_documents, load_tokenizer
 from transformer_circuits.measures import ablation, attention, weights
-from transformer_circuits.measures.cache import cached
+from transformer_circuits.measures.cache import cached_on
 from transformer_circuits.models import reading
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.view import BATCH, View, single
@@ -51,11 +51,7 @@ def windows_of(model: TransformerBridge) -> Int[Tensor, "row pos"]:
 def rises(model: TransformerBridge, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head row pos-1"]:
     """Return by how much the loss (nats) at each token rises when one head is replaced by its mean over these
     windows."""
-
-    def measure() -> list[Tensor]:
-        return [ablation.ablate_heads(model, windows)]
-
-    return cached(model, measure, windows)[0].cpu()
+    return cached_on(model, "rises", lambda: ablation.ablate_heads(model, windows), windows).cpu()
 
 
 def _succeeds(view: View, E: Tensor, U: Tensor) -> Float[Tensor, "layer head"]:

@@ -16,7 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.measures import attention, estimates, repeats
-from transformer_circuits.measures.cache import cached
+from transformer_circuits.measures.cache import cached_on
 from transformer_circuits.models import reading
 from transformer_circuits.models.view import BATCH, Head, Hook, View
 
@@ -69,14 +69,14 @@ def measured_draws(model: Model) -> list[repeats.Repeated]:
 
 
 def measured_induction(model: Model) -> Scores:
-    """Return the induction scores that the book reports, over `measured_draws`; they are `cached`."""
+    """Return the induction scores that the book reports, over `measured_draws`; they are cached."""
     model, draws = View.of(model).model, measured_draws(model)
 
-    def measure() -> tuple[Tensor, Tensor]:
+    def measure() -> Tensor:
         bar = tqdm(draws, desc="induction scores", leave=False, delay=2)
-        return estimates.mean(torch.stack([induction_scores(model, draw) for draw in bar]))
+        return torch.stack(estimates.mean(torch.stack([induction_scores(model, draw) for draw in bar])))
 
-    return Scores(*cached(model, measure, torch.stack([draw.tokens for draw in draws])))
+    return Scores(*cached_on(model, "induction", measure, torch.stack([draw.tokens for draw in draws])))
 
 
 def previous_token_scores(model: Model, windows: Int[Tensor, "row pos"]) -> Float[Tensor, "layer head"]:

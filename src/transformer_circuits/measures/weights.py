@@ -13,7 +13,7 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import composition_scores
 
-from transformer_circuits.measures.cache import cached_for
+from transformer_circuits.measures.cache import cached
 from transformer_circuits.models.view import Head, View
 
 COPYING_DEVIATIONS = 5  # of random heads; a normal variable exceeds five of them once in three million
@@ -66,13 +66,13 @@ def random_positivities(W_E: Embedding, W_U: Unembedding, d_head: int) -> Float[
     matrices do (the Ginibre ensemble has a standard deviation of about 1.5 / d_head).
     """
 
-    def measure() -> list[Tensor]:
+    def measure() -> Tensor:
         # What each direction of the stream becomes when read as tokens and embedded again.
         tokens = (W_U.double() @ W_E.double()).cpu()
         V, O = _random_heads(len(tokens), d_head, seed=0)
-        return [positivity(torch.linalg.eigvals(O @ tokens @ V)).float()]
+        return positivity(torch.linalg.eigvals(O @ tokens @ V)).float()
 
-    return cached_for({"W_E": W_E, "W_U": W_U}, measure, str(d_head))[0].cpu()
+    return cached(f"positivities of random heads {d_head}", measure, [W_E, W_U]).cpu()
 
 
 def random_match_positivities(W_E: Embedding, d_head: int, two_tokens: bool = False) -> Float[Tensor, " head"]:

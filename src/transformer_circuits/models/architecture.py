@@ -64,11 +64,6 @@ def sinusoids(n_ctx: int, d_model: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=-1)[:, :d_model].float()
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return z: values averaged by causal softmax attention; q, k, v, and z: [batch, head, position, d_head]."""
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
 class Attention(nn.Module):
     """All heads of one layer: the sum over heads of A^h (x) W_O^h W_V^h. With smeared keys, k_j <- s k_j + (1 - s)
     k_(j-1), one s a head (Primer, So et al. 2021; claim W4)."""
@@ -80,7 +75,12 @@ class Attention(nn.Module):
         self.q, self.k, self.v = (nn.Linear(config.d_model, d_heads, bias=False) for _ in "qkv")
         self.o = nn.Linear(d_heads, config.d_model, bias=False)
         self.smear = nn.Parameter(torch.zeros(config.n_heads)) if config.smeared_keys else None
-        self.attend = causal_attention  # an experiment may put another one in its place
+
+    @staticmethod
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return z: values averaged by causal softmax attention; q, k, v, and z: [batch, head, position, d_head].
+        An experiment may put another one in its place."""
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     def forward(
         self,
