@@ -63,7 +63,7 @@ def measured_draws(model: Model) -> list[repeats.Repeated]:
     """Return the draws of repeated random tokens behind every reported induction score: the tokenizer's ids."""
     model = View.of(model).model
     sizes = model.cfg.d_vocab, repeats.row_length(model.cfg.n_ctx)
-    how = {"frequency": reading.of(model).frequency, "start": reading.start_token(model)}
+    how = {"frequency": torch.bincount(reading.of(model).drawn).float(), "start": reading.start_token(model)}
     draws = (repeats.repeated_random_tokens(*sizes, seed=seed, **how) for seed in range(repeats.DRAWS))
     return [draw.to(model.W_E.device) for draw in draws]
 

@@ -157,7 +157,8 @@ MIME = "application/vnd.transformer-circuits.claims+json"
 
 
 class Verdicts:
-    """The claims of a chapter, a line each. Outputs carry them as HTML, text, and JSON."""
+    """What `judge` found for a chapter's claims, a line each: the last value of a cell near its end. Outputs carry it
+    as HTML, text, and JSON."""
 
     def __init__(self, *records: Record) -> None:
         self.records = list(records)
@@ -174,5 +175,3 @@ class Verdicts:
             MIME: [record.model_dump(mode="json") for record in self.records],
         }
 
-
-verdicts = Verdicts  # shows what `judge` found for a chapter's claims: the last value of a cell near its end

@@ -3,6 +3,7 @@
 import contextlib
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -51,11 +52,7 @@ def ablate_heads(
     view = View.of(model)
     intact = view.losses(rows)
     costs = intact.new_zeros(view.cfg.n_layers, view.cfg.n_heads, *intact.shape)
-    bar = tqdm(total=view.cfg.n_layers * view.cfg.n_heads, desc="without each head", leave=False, delay=2)
-    for layer in range(view.cfg.n_layers):
-        means = {layer: view.mean_z(rows[:, :-1], layer)}
-        for head in range(view.cfg.n_heads):
-            costs[layer, head] = view.losses(rows, without_heads([(layer, head)], means)) - intact
-            bar.update()
-    bar.close()
+    means = [view.mean_z(rows[:, :-1], layer) for layer in range(view.cfg.n_layers)]
+    for head in tqdm([*np.ndindex(costs.shape[:2])], desc="without each head", leave=False, delay=2):
+        costs[head] = view.losses(rows, without_heads([head], means)) - intact
     return costs

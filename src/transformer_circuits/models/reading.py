@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -22,11 +22,6 @@ class Reading:
     drawn: Int[Tensor, " id"]  # the ids that random tokens are drawn from, ascending
     reads_text: bool  # in the tokens of its own tokenizer; otherwise it is given random tokens
     words: str  # all of this, to print
-
-    @property
-    def frequency(self) -> Float[Tensor, " d_vocab"]:
-        """One for each id that random tokens are drawn from, else zero, up to the last one that is drawn."""
-        return torch.zeros(int(self.drawn.max()) + 1).index_fill(0, self.drawn, 1.0)
 
 
 def of(model: TransformerBridge) -> Reading:
