@@ -4,7 +4,7 @@ They are removed everywhere, or only from what the keys or the queries of the in
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from transformer_lens.utilities import get_act_name
 from transformer_circuits.circuits import heads
 from transformer_circuits.circuits.heads import Model
 from transformer_circuits.measures import attention, estimates
-from transformer_circuits.models.view import BATCH, Head, Hook, View, without_heads
+from transformer_circuits.models.view import BATCH, Head, View, without_heads
 
 Estimate = tuple[Tensor, Tensor]  # a value and its standard error
 
@@ -71,30 +71,26 @@ def remove(model: Model, head: Head, team: list[Head], alone: dict[str, Head]) -
     runs = [view.activations(draw.tokens, [*z, *mlps]) for draw in draws]
     means = [torch.cat([run[name] for run in runs]).mean(dim=(0, 1)) for name in z]
 
-    def score(hooks_of: Callable[[int], Iterable[Hook]]) -> Float[Tensor, " draw"]:
-        found = [heads.induction_scores(view, x, hooks_of(i), [layer])[0, which] for i, x in enumerate(draws)]
-        return torch.stack(found).cpu()
-
-    def everywhere(group: Sequence[Head]) -> Float[Tensor, " draw"]:
-        return score(lambda i: without_heads(group, means))
-
-    def only_in(side: str, group: Sequence[Head], held: Sequence[str] = ()) -> Float[Tensor, " draw"]:
-        """Return the scores without a group in one side alone, while activations named `held` stay as they were."""
-
-        def hooks_of(i: int) -> list[Hook]:
-            stay = [(name, lambda activation, hook, name=name: runs[i][name]) for name in held]
-            return [view.only_in(side, layer, draws[i].tokens, [*stay, *without_heads(group, means)])]
-
-        return score(hooks_of)
+    def without(group: Sequence[Head], side: str = "", held: Sequence[str] = ()) -> Float[Tensor, " draw"]:
+        """Return the scores without a group, in one side alone if it is given, while activations named `held` stay as
+        they were."""
+        scores = []
+        for draw, run in zip(draws, runs):
+            hooks = without_heads(group, means)
+            if side:
+                stay = [(name, lambda activation, hook, before=run[name]: before) for name in held]
+                hooks = [view.only_in(side, layer, draw.tokens, [*stay, *hooks])]
+            scores.append(heads.induction_scores(view, draw, hooks, [layer])[0, which])
+        return torch.stack(scores).cpu()
 
     left = {
-        "everywhere": everywhere(team),
-        "keys": only_in("k", team),
-        "queries": only_in("q", team),
-        "keys, past MLPs": only_in("k", team, mlps),
-        "keys, directly": only_in("k", team, [*mlps, *z]),
+        "everywhere": without(team),
+        "keys": without(team, "k"),
+        "queries": without(team, "q"),
+        "keys, past MLPs": without(team, "k", mlps),
+        "keys, directly": without(team, "k", [*mlps, *z]),
     }
-    left |= {name: everywhere([one]) for name, one in alone.items()}
+    left |= {name: without([one]) for name, one in alone.items()}
     for number, group in enumerate(groups_of_others(team, view.cfg.n_heads)):
-        left |= {f"group {number}, everywhere": everywhere(group), f"group {number}, keys": only_in("k", group)}
-    return Removed(score(lambda i: ()), left)
+        left |= {f"group {number}, everywhere": without(group), f"group {number}, keys": without(group, "k")}
+    return Removed(without([]), left)

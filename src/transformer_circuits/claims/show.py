@@ -174,4 +174,3 @@ class Verdicts:
             "text/html": html(TEMPLATES.get_template("list.html"), records=self.records, scoreboard=cards),
             MIME: [record.model_dump(mode="json") for record in self.records],
         }
-
