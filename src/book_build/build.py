@@ -18,7 +18,6 @@ import contextlib
 import functools
 import importlib.resources
 import json
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -178,13 +177,7 @@ def run(root: Path, chosen: Sequence[Path] = (), pages: bool = False) -> dict[Pa
     if jobs:
         forks.start_server(variables(root))
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-        try:
-            worked = list(pool.map(functools.partial(make, store), jobs))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                process.kill()
-            raise
+        worked = list(pool.map(functools.partial(make, store), jobs))
     print(f"{len(todo)} notebooks run, {len(chosen) - len(todo)} taken from the cache", flush=True)
     if failed := [path.name for path, well in zip(jobs, worked) if not well]:
         raise BuildError(f"These failed: {', '.join(sorted(failed))}. The reasons stand above.")
@@ -306,8 +299,7 @@ def main(arguments: list[str] | None = None) -> int:
                 make_sources(root)
             else:
                 print(f"The book: {build(root)}")
-    except (BuildError, KeyboardInterrupt) as error:
-        reason = str(error) or "Interrupted: the same command continues from here."
-        print(f"The book was not built. {reason}", file=sys.stderr)
+    except BuildError as error:
+        print(f"The book was not built. {error}", file=sys.stderr)
         return 1
     return 0

@@ -3,8 +3,10 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
@@ -105,6 +107,16 @@ def test_a_claim_is_recorded_once(book, capfd):
 def test_a_place_where_it_cannot_work_gets_one_sentence(book, capfd):
     code, printed = make(book.rename(book.with_name("a%20book")), capfd)
     assert code == 1 and "a%20book contains %" in printed
+
+
+def test_an_interrupt_ends_the_build_at_once_also_while_kernels_start(book):
+    for name in ("01_one", "02_two"):
+        write(book / "notebooks" / f"{name}.ipynb", "import time\ntime.sleep(300)")
+    process = subprocess.Popen([sys.executable, "-m", "book_build", "--run", "--root", str(book)])
+    while (book / "_build" / "results" / "01_one" / ".key").exists():  # the old result
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) == -signal.SIGINT
 
 
 @pytest.mark.parametrize(("file", "changed"), [
