@@ -123,8 +123,6 @@ def variables(root: Path) -> dict[str, str]:
 
 def execute(notebook: NotebookNode, root: Path, folder: Path) -> str:
     """Run a notebook that lies in `folder`. Returns the traceback of a failure, else ""."""
-    for cell in code_cells(notebook):
-        cell.outputs, cell.execution_count = [], None
     client = NotebookClient(
         notebook,
         forks.Manager(kernel_name="python3"),
