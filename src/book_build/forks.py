@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from jupyter_client import AsyncKernelManager
 
@@ -31,11 +32,8 @@ def start_server(variables: Mapping[str, str]) -> None:
     """Start the process that all others are forked from, with these variables, which libraries read at import."""
     if CONTEXT.get_start_method() == "forkserver":
         CONTEXT.set_forkserver_preload(PRELOADED)
-        before = dict(os.environ)
-        os.environ.update(variables)
-        multiprocessing.forkserver.ensure_running()
-        os.environ.clear()
-        os.environ.update(before)
+        with mock.patch.dict(os.environ, variables):
+            multiprocessing.forkserver.ensure_running()
 
 
 def start(target: Callable[..., None], *arguments: Any) -> multiprocessing.Process:
