@@ -87,6 +87,7 @@ def kernel(options: Sequence[str], variables: Mapping[str, str], folder: str) ->
 
 
 def make_page(module: str, out: str, variables: Mapping[str, str], folder: str) -> None:
-    """Write a page, and what belongs to it, to and beside the file `out`: what the module's `main` does."""
+    """Write to the file `out` the page that the module's `main` returns. It writes beside it what belongs to it."""
     enter(variables, folder)
-    importlib.import_module(module).main(Path(out))
+    page = importlib.import_module(module).main(Path(out).parent)
+    Path(out).write_text(page, encoding="utf-8")

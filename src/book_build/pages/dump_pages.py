@@ -76,22 +76,22 @@ def overview(model: Any, name: str, dump: pd.DataFrame, effects: AblationEffects
     return tile_links({name: drawn}, {f"0.{head}": f"head_dump/{name}/0_{head}.html" for head in dump["head"].unique()})
 
 
-def main(out: Path) -> None:
-    """Write the index page to `out`, and into the folder beside it the heads' pages."""
+def main(folder: Path) -> str:
+    """Return the index page, and write the heads' pages to a folder beside it."""
     names, frequency = vocabulary(), frequencies()
     akin, overviews, dumps = variants_of(names), [], {}
     for name in MODELS:
         model, effects = load_model(name), recorded_effects(name)
         dumps[name] = head_dump(model, frequency, n_sources=N_SOURCES, k=K)
         overviews.append(overview(model, name, dumps[name], effects, akin))
-        folder = out.with_suffix("") / name
-        folder.mkdir(parents=True, exist_ok=True)
+        of_model = folder / "head_dump" / name
+        of_model.mkdir(parents=True)
         for head, rows in dumps[name].groupby("head"):
             about = {"head": head, "model": name, "worth": effects, "shown": len(rows), "d_vocab": len(names)}
-            (folder / f"0_{head}.md").write_text(render("head.md", **about), encoding="utf8")
+            (of_model / f"0_{head}.md").write_text(render("head.md", **about), encoding="utf8")
             # Beside the page: Sphinx takes seconds to parse eleven million characters in all.
-            (folder / f"0_{head}.html").write_text(head_table(rows, names, akin), encoding="utf8")
-    index = render(
+            (of_model / f"0_{head}.html").write_text(head_table(rows, names, akin), encoding="utf8")
+    return render(
         "head_dump.md",
         models=MODELS,
         example=example(dumps[MODELS[0]], names),
@@ -100,4 +100,3 @@ def main(out: Path) -> None:
         text=TEXT,
         n_sources=N_SOURCES,
     )
-    out.write_text(index, encoding="utf8")

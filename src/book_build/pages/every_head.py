@@ -3,7 +3,7 @@ worth, and what its weights do."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,25 +51,16 @@ def place_of(windows: Int[Tensor, "row pos"]) -> Int[Tensor, "row dest src"]:
     return torch.from_numpy(np.select(places, range(len(places)), default=len(PLACES) - 1))  # the first that holds
 
 
-class Behavior(NamedTuple):
-    """One of the things that a head does: at what fraction of places, and what that is worth, in nats per token there
-    and as a fraction of all that the head is worth; and tokens to point at where it is worth most."""
-
-    place: str
-    share: float
-    worth: float
-    of_all: float
-    passage: str
-
-
 def behaviors(
     name: str,
     attention: Float[Tensor, "row dest src"],
     rise: Float[Tensor, "row dest"],
     place: Int[Tensor, "row dest src"],
     strings: Sequence[Sequence[str]],
-) -> list[Behavior]:
-    """Return what a head does, the most frequent first. `rise`: of the next token's loss without the head."""
+) -> list[dict[str, Any]]:
+    """Return what a head does, the most frequent first: at which places, and what fraction they are; what that is
+    worth, in nats per token there and as a fraction of all that the head is worth; and tokens to point at where it is
+    worth most. `rise`: of the next token's loss without the head."""
     most = place.gather(-1, attention.argmax(dim=-1, keepdim=True))[..., 0]  # [row, dest]
     found = []
     for i, words in enumerate(PLACES):
@@ -85,8 +76,9 @@ def behaviors(
         cheaper = f"<p>Then comes {following}: {rise[row, at]:.1f} nats cheaper with the head.</p>"
         passage = attended(text, seen, [name], words) + cheaper
         of_all = float(rise[here].sum() / rise[:, 1:].sum())
-        found.append(Behavior(words, share, float(rise[here].mean()), of_all, passage))
-    return sorted(found, key=lambda behavior: -behavior.share)
+        about = {"place": words, "share": share, "worth": float(rise[here].mean())}
+        found.append(about | {"of_all": of_all, "passage": passage})
+    return sorted(found, key=lambda behavior: -behavior["share"])
 
 
 def weights_of(model: Any, every: pd.DataFrame, names: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -109,7 +101,7 @@ def weights_of(model: Any, every: pd.DataFrame, names: Sequence[str]) -> dict[st
 
 
 @torch.no_grad()
-def main(out: Path) -> None:
+def main(folder: Path) -> str:
     model, names = load_model(MODEL, device="cpu"), vocabulary()
     windows = windows_of(model)
     text, effects = windows[:, :-1], recorded_effects(MODEL)
@@ -124,5 +116,4 @@ def main(out: Path) -> None:
         found[name] = behaviors(name, attention[layer, :, head], rise[layer, head], place, strings)
     tiles = tile_links(groups, {name: f"#head-{name}" for name in every.index})
     facts = {"found": found, "lines": weights_of(model, every, names), "places": text[:, 1:].numel()}
-    page = render("every_head.md", tiles=tiles, every=every, model=MODEL, text=TEXT, **facts)
-    out.write_text(page, encoding="utf8")
+    return render("every_head.md", tiles=tiles, every=every, model=MODEL, text=TEXT, **facts)

@@ -168,13 +168,13 @@ def said(sentence: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main(out: Path) -> None:
+def main(folder: Path) -> str:
     models = [load_model(name, device="cpu") for name in engine.MODELS]
     content = numbers(*models)
-    folder = out.parent / "_static" / "follow"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "data.js").write_text(f"pageData({json.dumps(content)});\n", encoding="utf-8")
-    engine.write(out.parent / "_static" / "play", models, content["heads"])
+    data = folder / "_static" / "follow" / "data.js"
+    data.parent.mkdir(parents=True)
+    data.write_text(f"pageData({json.dumps(content)});\n", encoding="utf-8")
+    engine.write(folder / "_static" / "play", models, content["heads"])
     words = said(content["sentences"]["A name"]) | {
         "heads": content["heads"],
         "snapshots": len(training_film(models[0].cfg.model_name)["tokens"]),
@@ -182,4 +182,4 @@ def main(out: Path) -> None:
         "previous": f"{PREVIOUS_TOKEN_HEAD:.0%}",
         "induction": INDUCTION_HEAD,
     }
-    out.write_text(render("follow.md", **words), encoding="utf-8")
+    return render("follow.md", **words)

@@ -9,8 +9,7 @@ from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOK
 from transformer_circuits.measures.weights import COMPOSES
 
 
-def main(out: Path) -> None:
+def main(folder: Path) -> str:
     thresholds = {"induction": INDUCTION_HEAD, "previous": PREVIOUS_TOKEN_HEAD, "composes": COMPOSES}
     data, previous = html.escape(json.dumps(thresholds)), f"{PREVIOUS_TOKEN_HEAD:.0%}"
-    page = render("grow.md", thresholds=data, induction=INDUCTION_HEAD, previous=previous)
-    out.write_text(page, encoding="utf-8")
+    return render("grow.md", thresholds=data, induction=INDUCTION_HEAD, previous=previous)

@@ -67,9 +67,9 @@ def table(frame: pd.DataFrame) -> str:
     return frame.to_markdown(disable_numparse=True, colalign=sides)
 
 
-def main(out: Path) -> None:
+def main(folder: Path) -> str:
     report = json.loads((DATA / "corpus.json").read_text(encoding="utf8"))
-    page = render(
+    return render(
         "models.md",
         family=table(cards(FAMILY).rename_axis("model")),
         others=table(cards(*OTHERS).T.rename_axis("model")[["layers", *SCORES]]),
@@ -79,4 +79,3 @@ def main(out: Path) -> None:
         sources=len(report["sources"]),
         **report["splits"],
     )
-    out.write_text(page, encoding="utf8")
