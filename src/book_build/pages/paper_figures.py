@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 from nbformat import NotebookNode
 
-from book_build.pages import render
-from book_build.pages.scoreboard import Results
+from book_build.pages import render, scoreboard
 from transformer_circuits.figures.style import themed
 
 Figure = dict[str, Any]  # an entry of figures.yml, which explains the keys
@@ -24,9 +22,9 @@ def places(listed: Mapping[str, Any]) -> dict[str, str]:
 
 
 def link(place: str) -> str:
-    """Return where a cell is, named as notebook/cell, seen from a page in book/. book/_ext/pages.py sets the anchor."""
+    """Return the address of a cell, named as notebook/cell. book/_ext/pages.py sets the anchor."""
     notebook, cell = place.split("/")
-    return f"../notebooks/{quote(notebook)}.html#cell-{cell}"
+    return scoreboard.link(notebook, f"cell-{cell}")
 
 
 class Cells:
@@ -68,7 +66,7 @@ class Cells:
         raise ValueError(f"figures.yml names the cell {place}, which shows no picture and no table")
 
 
-def page(listed: Mapping[str, Any], cells: Cells, results: Results) -> str:
+def page(listed: Mapping[str, Any], cells: Cells, results: scoreboard.Results) -> str:
     with_ours = sum("none" not in figure for figure in figures(listed))
     facts = {"n": len(figures(listed)), "with_ours": with_ours, "cells": cells, "results": results}
     return render("figures.md", sections=listed["paper"], **facts)

@@ -32,6 +32,11 @@ def counted_in(tally: str) -> list[Claim]:
     return [claim for claim in ledger.load_claims().values() if claim.counted_in == tally]
 
 
+def link(notebook: str, place: str) -> str:
+    """Return the address of a place in a chapter, seen from a page in book/."""
+    return f"../notebooks/{quote(notebook)}.html#{place}"
+
+
 class Results:
     """The records of a book, by claim, with what pages in `book/` need of them.
 
@@ -46,8 +51,7 @@ class Results:
         self.links: dict[str, str] = {}
         for notebook, records in recorded.items():
             self.records |= {record.id: record for record in records}
-            page = f"../notebooks/{quote(notebook)}.html"
-            self.links |= {record.id: f"{page}#claim-{record.id}" for record in records}
+            self.links |= {record.id: link(notebook, f"claim-{record.id}") for record in records}
         self.links |= shown
 
     def elsewhere(self, id: str) -> dict[str, list[tuple[str, Record]]]:
