@@ -63,17 +63,11 @@ def draw_pictures(app, doctree) -> None:
                 image.replace_self(nodes.raw("", svg, format="html"))
 
 
-def add_anchors(app, doctree) -> None:
-    """Make each cell `x` a target of links as `#cell-x`, whether or not it shows a numbered figure."""
+def name_cells(app, doctree) -> None:
+    """Make each cell `x` a target of links as `#cell-x`, whether or not it shows a numbered figure. Show what a folded
+    cell contains, also when it is open: the comment in its first line, or the title in its metadata."""
     for node, cell in notebook_cells(app, doctree):
-        if name := cell.get("id"):
-            node["ids"].append(f"cell-{name}")
-
-
-def name_folded_cells(app, doctree) -> None:
-    """Show what a folded cell contains, also when it is open: the comment in its first line, or the title in its
-    metadata."""
-    for node, cell in notebook_cells(app, doctree):
+        node["ids"].append(f"cell-{cell['id']}")
         first = "".join(cell["source"]).partition("\n")[0].replace("# Plot", "# Code of the figure")
         if node.get("hide_mode") in ("input", "all") and first.startswith("# "):
             node["prompt_show"] = node["prompt_hide"] = first[2:].strip()
@@ -170,7 +164,7 @@ def setup(app) -> dict[str, bool]:
     app.connect("config-inited", make_sources, priority=1)  # before the table of contents looks for pages
     app.connect("source-read", with_outputs)
     app.connect("doctree-read", draw_pictures, priority=100)  # before Sphinx collects images
-    for change in (add_anchors, name_folded_cells, gather_folds, lift_headline):
+    for change in (name_cells, gather_folds, lift_headline):
         app.connect("doctree-read", change)
     app.connect("env-check-consistency", number_by_file)
     app.connect("env-check-consistency", write_in_two_processes)
