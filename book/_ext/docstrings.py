@@ -1,4 +1,4 @@
-"""Docstrings of the library, which are plain text, as Sphinx's autodoc should read them."""
+"""What Sphinx's autodoc shows of the library besides its docstrings."""
 
 from __future__ import annotations
 
@@ -6,12 +6,6 @@ import re
 
 # Annotated[int, Gt(gt=0)]: what pydantic checks is left out of signatures.
 CHECKED = re.compile(r"Annotated\[([^,]+), (?:[^\[\]]|\[[^\[\]]*\])*\]")
-
-
-def as_restructured_text(app, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Let | and * stand for themselves, and keep the lines of an indented block."""
-    text = "\n".join(line if line.startswith("    ") else re.sub(r"[|*]", r"\\\g<0>", line) for line in lines)
-    lines[:] = re.sub(r"\n\n(?=    )", "\n\n::\n\n", text).split("\n")
 
 
 def shorten(app, what: str, name: str, obj: object, options: object, signature: str | None, returns: str | None):
@@ -25,7 +19,6 @@ def skip(app, what: str, name: str, obj: object, skipped: bool, options: object)
 
 def setup(app) -> dict[str, bool]:
     app.setup_extension("sphinx.ext.autodoc")
-    app.connect("autodoc-process-docstring", as_restructured_text)
     app.connect("autodoc-process-signature", shorten)
     app.connect("autodoc-skip-member", skip)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -293,7 +293,7 @@ class Attested(NamedTuple):
     """How often every candidate triple occurs in the training text, on the CPU (claims S4, S6).
 
     `python -m book_tools.attested` counts: for each first-layer head the 300 sources that come first in the head dump,
-    with all their hits (`Candidates`). Definitions, fixed before any cost was known:
+    with all their hits (`Candidates`). Definitions, fixed before any cost was known::
 
         occasions   n(s, d)     positions with destination d and a source s before it, in its document and the context
         seen        n(s, d, o)  those of them where out token o comes next

@@ -107,8 +107,8 @@ def composition_ratios(
 ) -> Float[Tensor, "side=3 reader writer"]:
     """Return how strongly each reader's SIDES read what each writer writes, as a multiple of chance (claims O5, T3).
 
-    TransformerLens' scores, |W_OV W_in| / (|W_OV| |W_in|) in Frobenius norms, times sqrt(d_model). All are batches of
-    heads.
+    TransformerLens' scores, `|W_OV W_in| / (|W_OV| |W_in|)` in Frobenius norms, times sqrt(d_model). All are batches
+    of heads.
     """
     read = (reader_QK, reader_QK.T, reader_OV)
     scores = torch.stack([composition_scores(writer_OV, side) for side in read])  # [side, writer, reader]
@@ -159,8 +159,8 @@ def turned(
 ) -> Float[Tensor, "side=3 reader writer"]:
     """Return `composition_ratios` with a random rotation between the two heads: chance for them.
 
-    A rotation R enters |W_OV R W_in| through the squares of its corner alone: with u and w the squared singular values
-    of both, scaled to sum 1, the squared norm is sum_ij u_i R_ij^2 w_j.
+    A rotation R enters `|W_OV R W_in|` through the squares of its corner alone: with u and w the squared singular
+    values of both, scaled to sum 1, the squared norm is sum_ij u_i R_ij^2 w_j.
     """
     generator, d_model = torch.Generator().manual_seed(0), writer_OV.B.shape[-1]
     squares = [M.S.square() for M in (writer_OV, reader_QK, reader_OV)]

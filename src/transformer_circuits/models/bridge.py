@@ -5,9 +5,9 @@ It differs from other bridges where TransformerLens's defaults would give wrong 
 - **Positions** enter queries and keys only. `bridge.W_pos` [n_ctx, d_model] and the hook `positions.hook_out` [1, pos,
   d_model] give them. There is no `hook_pos_embed`, which `ActivationCache.decompose_resid` would add to the residual
   stream (there is with `standard_positions`).
-- **`hook_attn_scores`** fires on the scores (scaled, masked with -inf) before the softmax, and edits take effect. A
+- **hook_attn_scores** fires on the scores (scaled, masked with -inf) before the softmax, and edits take effect. A
   layer without a hook there or at `hook_pattern` forms no pattern: its attention is fused.
-- There is no **`hook_result`**: `ActivationCache.stack_head_results` makes the results of heads from `hook_z`.
+- There is no **hook_result**: `ActivationCache.stack_head_results` makes the results of heads from `hook_z`.
 - **Smeared keys** are mixed after `hook_k`, which shows each token's own key.
 - **Padding masks** are rejected (pad on the right), and so is compatibility mode, which rewrites weights.
 - Every hook in `hook_dict` fires (with an MLP, `hook_mlp_in` once it is switched on).

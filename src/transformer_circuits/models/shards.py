@@ -1,4 +1,4 @@
-"""Models on disk: safetensors shards, in 16 or 8 bits a weight, and a manifest with the SHA-256 of each.
+"""Models on disk: safetensors shards, in 16 or 8 bits a weight, and a manifest with the SHA-256 of each::
 
     <folder>/manifest.json
     <folder>/weights-00001-of-0000n.safetensors ...
