@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import transformer_circuits
+from transformer_circuits.paths import write_atomically
 
 RESULTS = Path("_build", "results")
 SOURCE = Path(transformer_circuits.__file__).resolve().parents[1]  # src/: the library, and what stands beside it
@@ -69,11 +70,6 @@ class Store:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file such that even a kill leaves the old or the new one. One with this text stays untouched. (The
-    library has `write_atomically`, which would import PyTorch: a build without changes takes a second.)"""
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    """Write a text to a file. One with this text stays untouched: Sphinx need not read it again."""
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write_atomically(path, text.encode())

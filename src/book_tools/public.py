@@ -22,9 +22,9 @@ from transformer_circuits.claims import ledger
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.measures import estimates
 from transformer_circuits.models import load_model, public
-from transformer_circuits.models.shards import WeightsError, write_atomically
+from transformer_circuits.models.shards import WeightsError
 from transformer_circuits.models.view import View
-from transformer_circuits.paths import data_file
+from transformer_circuits.paths import data_file, write_atomically
 from transformer_circuits.real import real_models
 
 OURS = "attn-only-2l"

@@ -47,6 +47,24 @@ def did_you_mean(path: Path) -> str:
     return f": did you mean {path.parent / near[0]}?" if near else ""
 
 
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace what is in a file. After a kill it is the old file or the new one. Raises OSError, in one sentence, if
+    it cannot be written; the old file is then as it was."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        todo = "make room on its disk, or choose a folder of your own"
+        raise OSError(f"{path} could not be written ({error.strerror}); {todo}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 CLONE = find_clone()
 ROOT = CLONE or cache()
 WEIGHTS = ROOT / "weights"  # shipped models

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from transformer_circuits import paths
 from transformer_circuits.models import shards
 from transformer_circuits.models.architecture import ModelConfig, Transformer
 from transformer_circuits.models.shards import MANIFEST, WeightsError, read_manifest, read_model, save_model
@@ -89,10 +90,10 @@ def test_a_manifest_that_does_not_fit_its_tensors_is_rejected_by_what_is_wrong(s
 
 def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypatch):
     (tmp_path / "weights").write_text("old")
-    monkeypatch.setattr(shards.os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
+    monkeypatch.setattr(paths.os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     said = r"^[^\n]*weights could not be written \(.*No space left.*\); make room on its disk"
     with pytest.raises(OSError, match=said):
-        shards.write_atomically(tmp_path / "weights", b"half")
+        paths.write_atomically(tmp_path / "weights", b"half")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("weights", "old")]
 
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from transformer_circuits.models.architecture import Transformer
-from transformer_circuits.models.shards import write_atomically
-from transformer_circuits.paths import BUILD
+from transformer_circuits.paths import BUILD, write_atomically
 
 FOLDER = BUILD / "measured"
 LIBRARIES = ("torch", "transformer-lens")  # after an upgrade, everything is measured again

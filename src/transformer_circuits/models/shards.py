@@ -11,7 +11,6 @@ Tensor names are those of `Transformer.state_dict()` without `pos.weight`, which
 import dataclasses
 import hashlib
 import json
-import os
 import re
 import reprlib
 from pathlib import Path
@@ -23,6 +22,7 @@ from jaxtyping import Float
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from ..paths import write_atomically
 from .architecture import ModelConfig, Transformer, sinusoids
 
 MANIFEST = "manifest.json"
@@ -88,24 +88,6 @@ def half_precision(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         if not weight.isfinite().all():
             raise ValueError(f"{key} has values that float16 cannot hold: infinite, NaN, or beyond 65,504")
     return stored
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace what is in a file. After a kill it is the old file or the new one. Raises OSError, in one sentence, if
-    it cannot be written; the old file is then as it was."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        todo = "make room on its disk, or choose a folder of your own"
-        raise OSError(f"{path} could not be written ({reason(error)}); {todo}") from None
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_model(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:

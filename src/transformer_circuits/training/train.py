@@ -37,8 +37,9 @@ from tqdm import tqdm
 
 from transformer_circuits.measures import ablation
 from transformer_circuits.models.architecture import ModelConfig, Transformer
-from transformer_circuits.models.shards import save_model, write_atomically
+from transformer_circuits.models.shards import save_model
 from transformer_circuits.models.tokenizer import tokenizer_of
+from transformer_circuits.paths import write_atomically
 from transformer_circuits.training import film
 from transformer_circuits.training.evaluation import Evaluation, decimals, view_of
 from transformer_circuits.training.muon import optimizers_for
