@@ -167,7 +167,8 @@
       bar.replaceChildren(make("i", { style: `width: ${(100 * loss) / uniform}%` }),
         make("u", { style: `left: ${(100 * full) / uniform}%` }));
       told.replaceChildren(make("b", {}, `Loss ${text(loss)} nats per token`),
-        ` of ${text(uniform)} for a uniform guess. With every path it is ${text(full)} (the mark).`);
+        loss === full ? " with every path. Switch one off." :
+          ` of ${text(uniform)} for a uniform guess. With every path it is ${text(full)} (the mark).`);
     }
     host.replaceChildren(row, bar, told);
     show();
