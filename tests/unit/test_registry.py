@@ -61,7 +61,7 @@ def test_a_shipped_model_is_ready_to_read():
     ("attn-only-9l", "there is no model 'attn-only-9l' here, and the hub is not reached; there are shipped-a, shipped-b, .*"),
     ("shiped-a", "there is no model 'shiped-a' here, and the hub is not reached: did you mean shipped-a\\?"),
     ("runs/mine/modle", "there is no folder runs/mine/modle: did you mean .*runs/mine/model\\?"),
-    ("mine/model", "there is no folder mine/model: did you mean ../mine/model\\?"),
+    ("mine/model", "there is no model 'mine/model' here, and the hub is not reached: did you mean ../mine/model\\?"),
     ("../nowhere/model", "there is no folder ../nowhere/model; check each part of the path"),
 ])  # fmt: skip
 def test_a_name_or_a_path_that_is_not_found_says_what_there_is_or_gives_the_right_one(
@@ -81,10 +81,12 @@ def test_a_name_or_a_path_that_is_not_found_says_what_there_is_or_gives_the_righ
         recorded_effects(name)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_one_sentence():
-    with pytest.raises(WeightsError, match="there is no GPU that PyTorch can use .*; leave `device` out"):
-        load_model("shipped-a", "cuda")
+@pytest.mark.parametrize("device", ["cuda:9", "gpu", "xpu"])
+def test_a_device_that_is_not_there_is_one_sentence(device):
+    with pytest.raises(
+        WeightsError, match=f"^there is no device '{device}' that PyTorch can use here; leave .* 'cpu'$"
+    ):
+        load_model("shipped-a", device)
 
 
 def test_a_tokenizer_that_a_model_was_not_trained_with_or_that_is_missing_is_not_used(repository):
@@ -121,8 +123,10 @@ def hub(tmp_path, monkeypatch):
     return tmp_path / "hub", fetched
 
 
-def test_a_hub_model_is_fetched_by_its_manifest(hub):
+def test_a_hub_model_is_fetched_by_its_manifest_even_beside_a_file_of_nearly_its_name(hub, tmp_path, monkeypatch):
     folder, fetched = hub
+    (tmp_path / "someone.py").touch()
+    monkeypatch.chdir(tmp_path)
     save_model(make(3), folder / "someone/circuits", "circuits", {})
     (folder / "someone/circuits/modeling.py").write_text("raise SystemExit('remote code ran')")
     (folder / "someone/circuits/unrelated.bin").write_bytes(b"large")

@@ -54,12 +54,15 @@ def load_model(
     library, or among the old checkpoints that TransformerLens loads. `device`: None takes CUDA where there is one. A
     model whose tokenizer is not known has None (set `bridge.tokenizer`).
 
-    Raises WeightsError, in one sentence, for an unknown name, for missing, unexpected, damaged, or unsuitable weights,
-    for NaN and infinity, and for a tokenizer that is not the model's.
+    Raises WeightsError, in one sentence, for an unknown name or device, for missing, unexpected, damaged, or unsuitable
+    weights, for NaN and infinity, and for a tokenizer that is not the model's.
     """
-    name, device = str(name), torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise WeightsError("there is no GPU that PyTorch can use (CUDA) here; leave `device` out, or pass 'cpu'")
+    name, device = str(name), device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.zeros(1, device=device).device
+    except Exception:  # another one for each kind of device
+        todo = "leave `device` out, or pass 'cpu'"
+        raise WeightsError(f"there is no device '{device}' that PyTorch can use here; {todo}") from None
     if (read := public.folder_of(name)) is not None:
         model = booted.boot(str(read), device, dtype)
         model.cfg.model_name = name
@@ -131,9 +134,8 @@ def _fetched(name: str, *patterns: str) -> Path:
     """Return a model's folder; that of a hub repository with these files (in subfolders are other checkpoints)."""
     if (folder := _folder(name)).is_dir():
         return folder
-    is_path = Path(name).is_absolute() or re.match(r"[.~]|.*[/\\].*[/\\]", name)
-    if (meant := paths.did_you_mean(folder)) or is_path:  # no name on the hub
-        raise WeightsError(f"there is no folder {name}{meant or '; check each part of the path'}")
+    if Path(name).is_absolute() or re.match(r"[.~]|.*[/\\].*[/\\]", name):  # no name on the hub
+        raise WeightsError(f"there is no folder {name}{paths.did_you_mean(folder) or '; check each part of the path'}")
     try:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
     except Exception as error:  # the hub's client raises its own, the HTTP library's and OSErrors
@@ -145,7 +147,7 @@ def _fetched(name: str, *patterns: str) -> Path:
         names = [*list_models(), *public.MODELS]
         near = difflib.get_close_matches(name, names, 1)
         known = f"; there are {', '.join(names)}, folders, and names on the hub"
-        meant = f": did you mean {near[0]}?" if near else known
+        meant = paths.did_you_mean(folder) or (f": did you mean {near[0]}?" if near else known)
         clone = "" if paths.CLONE else " (the book's own: set TRANSFORMER_CIRCUITS_ROOT to a clone of its repository)"
         raise WeightsError(f"there is no model {name!r} here, and {hub}{meant}{clone}") from None
 
