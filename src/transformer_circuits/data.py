@@ -99,11 +99,15 @@ def own_text(place: str | Path) -> str:
     place = Path(place).expanduser()
     if not place.exists():
         raise ValueError(f"there is no text {place}{did_you_mean(place)}; pass a file, or a folder of text files")
+    texts, files = [], sorted(place.rglob("*")) if place.is_dir() else [place]
     if (place / "held_out.npy").is_file():
-        tokens = np.load(place / "held_out.npy")
-        return Tokenizer.from_file(str(place / "tokenizer.json")).decode(tokens[tokens != BOS].tolist())
-    texts = []
-    for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+        tokens, files = np.load(place / "held_out.npy"), []
+        try:
+            texts.append(Tokenizer.from_file(str(place / "tokenizer.json")).decode(tokens[tokens != BOS].tolist()))
+        except Exception as error:  # the library raises nothing more particular
+            trouble = f"{place} has tokens without a tokenizer.json that gives their text ({error})"
+            raise ValueError(f"{trouble}; pass a text file, or a folder of text files") from None
+    for file in files:
         with contextlib.suppress(UnicodeDecodeError, IsADirectoryError):
             texts.append(file.read_text(encoding="utf-8-sig"))
     if (characters := sum(map(len, texts))) < SHORTEST_TEXT:

@@ -37,8 +37,13 @@ def test_a_readers_text_is_a_file_a_folder_or_the_held_out_side_of_a_corpus(tmp_
     with pytest.raises(ValueError, match="there is no text .*texst: did you mean .*texts.; pass a file"):
         data.own_text(tmp_path / "texst")
     (tmp_path / "texts" / "a.txt").write_text("short")
-    with pytest.raises(ValueError, match="has 5 characters of UTF-8 text; take a text of at least 10,000"):
-        data.own_text(tmp_path / "texts")
+    np.save(tmp_path / "held_out.npy", np.array([0, *ids[:9]], dtype=np.uint16))
+    for place in (tmp_path / "texts", tmp_path):
+        with pytest.raises(ValueError, match=r"has \d+ characters of UTF-8 text; take a text of at least 10,000"):
+            data.own_text(place)
+    (tmp_path / tiny_tokenizer_file.name).unlink()
+    with pytest.raises(ValueError, match="has tokens without a tokenizer.json that gives their text .*; pass a text"):
+        data.own_text(tmp_path)
 
 
 def test_compact_counts_are_the_counts(monkeypatch, tmp_path):
