@@ -62,6 +62,13 @@ def test_the_score_of_a_token_with_itself_is_an_entry_of_the_QK_circuit(make, ki
     assert relative_error(scores, (q * k).sum(dim=-1) / 16**0.5) < 1e-4
 
 
+@torch.no_grad()
+def test_means_are_in_single_precision(make):
+    view, tokens = View(load_model(make("Llama"), "cpu", torch.bfloat16)), torch.arange(48).view(2, 24)
+    z = view.activations(tokens, ["blocks.0.attn.hook_z"])["blocks.0.attn.hook_z"]
+    assert relative_error(view.mean_z(tokens, 0), z.float().mean(dim=(0, 1))) < 1e-5
+
+
 # What the measures compute without forming matrices as large as the vocabulary is what the chapters' functions compute
 
 

@@ -166,7 +166,7 @@ class View:
     def mean_z(self, tokens: Int[Tensor, "row pos"], layer: int) -> Float[Tensor, "head d_head"]:
         """Return the mean `z` of each head of a layer over all positions of these rows."""
         name = get_act_name("z", layer)
-        sums = [self.activations(rows, [name])[name].sum((0, 1)) for rows in tokens.split(BATCH)]
+        sums = [self.activations(rows, [name], read=single)[name].sum((0, 1)) for rows in tokens.split(BATCH)]
         return torch.stack(sums).sum(0) / tokens.numel()
 
     def only_in(self, side: str, layer: int, tokens: Int[Tensor, "row pos"], hooks: Sequence[Hook]) -> Hook:
