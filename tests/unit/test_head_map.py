@@ -55,6 +55,15 @@ def test_heads_copy_or_are_negative_beyond_a_threshold_on_either_side():
 
 
 @torch.no_grad()
+def test_costs_that_are_not_given_are_measured_on_windows_from_all_of_the_text(monkeypatch):
+    model, given = from_matrices(**induction_by_hand(40, 64)), []
+    monkeypatch.setattr(head_map, "rises", lambda model, rows: given.append(rows) or torch.ones(2, 1, *rows.shape))
+    windows = survey.text(model, 10)
+    head_map.head_map(model, windows)
+    assert torch.equal(given[0], windows[[0, 3, 6, 9], :65])
+
+
+@torch.no_grad()
 def test_an_induction_circuit_that_was_built_by_hand_gets_its_names():
     model = from_matrices(**induction_by_hand(40, 64))
     all_work = AblationEffects(torch.ones(2, 1), torch.zeros(2, 1))

@@ -23,8 +23,7 @@ from transformer_circuits.models import reading
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.view import BATCH, View, single
 
-# Windows, and tokens of each, on which costs are measured that no trainer has recorded: GPT-2's 144 heads take two
-# minutes.
+# Windows, and tokens of each, for costs that no trainer has recorded: GPT-2's 144 heads take two minutes.
 ROWS, TOKENS = 4, 64
 SAMPLE = 64  # positions at which we look up what a head raises most
 KINDS = ("prose", "docs", "latex", "html", "python")
@@ -107,14 +106,14 @@ def head_map(
     """Return a row for each head, named as in "1.2": cost, error, works; the mean attention to the current and to
     the previous token; induction, positivity, successor, raises (token ids), names.
 
-    `windows`: `windows_of(model)` if None. `ablated`: the effect of removing each head (`recorded_effects`); measured
-    on the first TOKENS tokens of ROWS windows if None. `induction`: their induction scores, measured if None.
+    `windows`: `windows_of(model)` if None. `ablated`: the effect of removing each head (`recorded_effects`), measured
+    on TOKENS tokens of up to ROWS evenly spaced windows if None. `induction`: induction scores, measured if None.
     """
     view = View(model)
     windows = windows_of(model) if windows is None else windows
     text = windows[:, :-1]
     if ablated is None:
-        ablated = ablation.effects(rises(model, windows[:ROWS, : TOKENS + 1]))
+        ablated = ablation.effects(rises(model, windows[:: 1 + (len(windows) - 1) // ROWS, : TOKENS + 1]))
     columns = {"cost": ablated.cost, "error": ablated.error, "works": ablated.working}
     columns["current"] = heads.mean_score(view, text, attention.current_token_score)
     columns["previous"] = heads.previous_token_scores(view, text)
