@@ -66,7 +66,7 @@ def test_a_false_statement_is_judged_not_reproduced_and_a_true_one_reproduced(id
     claim = load_claims()[id]
     for case in claim.fails_at:
         assert verdict_on(claim, case.values) is Verdict.NOT_REPRODUCED, case.case
-    assert verdict_on(claim.on_unseen, borne_out(id)) is Verdict.REPRODUCED
+    assert verdict_on(claim.model_copy(update={"unseen": "another"}), borne_out(id)) is Verdict.REPRODUCED
     assert show.unmet_conditions(judge(id, borne_out(id))) == [show.UNDECIDED] * claim.undecided
     words = claim.in_words  # one plain sentence, with which the card begins
     start = claim.words(Verdict.REPRODUCED).capitalize()
@@ -154,9 +154,9 @@ def test_records_of_other_models_are_read(tmp_path):
 
 
 def test_a_criterion_that_replaced_a_failed_one_after_its_result_counts_as_partly_until_an_unseen_model_decides():
-    claim = load_claims()["T10"]
-    reworded = [old.model_copy(update={"result": "words"}) for old in claim.amended]
-    claim = claim.model_copy(update={"unseen": "", "amended": reworded})
+    decided = load_claims()["T10"]
+    reworded = [old.model_copy(update={"result": "words"}) for old in decided.amended]
+    claim = decided.model_copy(update={"unseen": "", "amended": reworded})
     assert claim.undecided and verdict_on(claim, borne_out("T10")) is Verdict.PARTLY
-    assert verdict_on(claim.on_unseen, borne_out("T10")) is Verdict.REPRODUCED
+    assert verdict_on(decided, borne_out("T10")) is Verdict.REPRODUCED
     assert not load_claims()["W4"].undecided  # judged on a model that was trained for it afterward

@@ -140,16 +140,10 @@ class Claim(Strict):
 
     @property
     def on_public(self) -> "Claim":
-        """The claim as a public model is judged by it."""
-        if self.public is None:
-            return self.on_unseen
-        changed = {name: getattr(self.public, name) for name in self.public.model_fields_set - {"words"}}
-        return self.on_unseen.model_copy(update={"optional": {}, **changed} if "values" in changed else changed)
-
-    @property
-    def on_unseen(self) -> "Claim":
-        """The claim as it judges a model that no criterion was written for."""
-        return self.model_copy(update={"unseen": self.unseen or "this one"})
+        """The claim as a public model is judged by it, which no criterion was written for."""
+        fields = self.public.model_fields_set - {"words"} if self.public else ()
+        changed = {name: getattr(self.public, name) for name in fields} | {"unseen": self.unseen or "this one"}
+        return self.model_copy(update={"optional": {}, **changed} if "values" in changed else changed)
 
     @property
     def quantities(self) -> dict[str, Quantity]:
