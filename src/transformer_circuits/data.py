@@ -104,9 +104,8 @@ def own_text(place: str | Path) -> str:
         tokens, files = np.load(place / "held_out.npy"), []
         try:
             texts.append(Tokenizer.from_file(str(place / "tokenizer.json")).decode(tokens[tokens != BOS].tolist()))
-        except Exception as error:  # the library raises nothing more particular
-            trouble = f"{place} has tokens without a tokenizer.json that gives their text ({error})"
-            raise ValueError(f"{trouble}; pass a text file, or a folder of text files") from None
+        except Exception:  # the library raises nothing more particular
+            raise ValueError(f"{place} has tokens without a readable tokenizer.json; pass a folder of texts") from None
     for file in files:
         with contextlib.suppress(UnicodeDecodeError, IsADirectoryError):
             texts.append(file.read_text(encoding="utf-8-sig"))

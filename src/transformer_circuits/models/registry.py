@@ -61,8 +61,7 @@ def load_model(
     try:
         device = torch.zeros(1, device=device).device
     except Exception:  # another one for each kind of device
-        todo = "leave `device` out, or pass 'cpu'"
-        raise WeightsError(f"there is no device '{device}' that PyTorch can use here; {todo}") from None
+        raise WeightsError(f"there is no device '{device}' that PyTorch can use here; pass 'cpu', or none") from None
     if (read := public.folder_of(name)) is not None:
         model = booted.boot(str(read), device, dtype)
         model.cfg.model_name = name
