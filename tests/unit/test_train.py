@@ -12,11 +12,16 @@ import pytest
 import safetensors.torch
 import torch
 
+from transformer_circuits.circuits import heads
+from transformer_circuits.data import held_out_tokens
+from transformer_circuits.measures import attention, weights
 from transformer_circuits.models import load_model, shards
 from transformer_circuits.models.registry import training_film
 from transformer_circuits.models.tokenizer import compact
+from transformer_circuits.models.view import View
+from transformer_circuits.paths import WEIGHTS
 from transformer_circuits.training import train
-from transformer_circuits.training.evaluation import view_of
+from transformer_circuits.training.evaluation import Evaluation, view_of
 from transformer_circuits.training.muon import HeadMuon
 from transformer_circuits.training.settings import TrainingConfig, read_config
 from transformer_circuits.training.windows import Windows
@@ -125,6 +130,21 @@ def test_muon_updates_each_head_by_itself_as_torchs_does(writes):
         theirs.step()
         # torch's iterations run in bfloat16
         assert (weight - together(heads)).norm() < 0.05 * (weight - before).norm()
+
+
+def test_the_log_has_the_scores_of_the_chapters_on_all_kinds_of_text(data):
+    np.save(data / "held_out.npy", held_out_tokens(512).astype(np.uint16))
+    held_out, config = Windows(data / "held_out.npy", 64, 512, seed=0), TrainingConfig(tokens=1, evaluate_windows=24)
+    view = View(load_model("small-2l", device="cpu"))
+    row = Evaluation(held_out, 512, config)(shards.read_model(WEIGHTS / "small-2l")[0])
+    spread = held_out.rows(np.linspace(0, held_out.count - 1, 24).astype(int)[::3].tolist())
+    expected = {
+        "previous_token": heads.previous_token_scores(view, spread[:, :-1]),
+        "rest": heads.mean_score(view, spread[:, :-1], attention.start_token_score),
+        "positivity": weights.copying(view)[0],
+    }
+    for name, scores in expected.items():
+        torch.testing.assert_close(torch.tensor(row[name]), scores, atol=1e-4, rtol=0)
 
 
 def test_learning_rate_rises_stays_and_falls_without_a_jump():

@@ -46,12 +46,16 @@ def copying_eigenvalues(OV: FactoredMatrix, W_E: Embedding, W_U: Unembedding) ->
     return torch.linalg.eigvals((OV.B @ (W_U @ W_E) @ OV.A).double())
 
 
-def copying(model: View | TransformerBridge) -> tuple[Float[Tensor, "layer head"], float]:
-    """Return the positivity of each head's circuit between centered embedding and unembedding, on the CPU, and the
-    threshold above which the head copies (claim E1)."""
+def copying_positivity(model: View | TransformerBridge) -> Float[Tensor, "layer head"]:
+    """Return the positivity of each head's circuit between centered embedding and unembedding, on the CPU (E1)."""
     view = View.of(model)
-    E, U = centered(view.W_E, view.W_U)
-    return positivity(copying_eigenvalues(view.OV, E, U)).float().cpu(), copying_threshold(E, U, view.cfg.d_head)
+    return positivity(copying_eigenvalues(view.OV, *centered(view.W_E, view.W_U))).float().cpu()
+
+
+def copying(model: View | TransformerBridge) -> tuple[Float[Tensor, "layer head"], float]:
+    """Return `copying_positivity`, and the threshold above which a head copies (claim E1)."""
+    view = View.of(model)
+    return copying_positivity(view), copying_threshold(*centered(view.W_E, view.W_U), view.cfg.d_head)
 
 
 def centered(W_E: Embedding, W_U: Unembedding) -> tuple[Embedding, Unembedding]:

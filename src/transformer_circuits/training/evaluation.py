@@ -35,17 +35,19 @@ class Evaluation:
     previous_token, rest     of each head on held-out text; `rest` is its attention to the start token
     induction                of each head on repeated tokens drawn uniformly
     copies, first_guess      loss in the first and second copy of these; share of right first guesses in the second
-    positivity               of each head's OV circuit: near 1 for a copying head
+    positivity               of each head's OV circuit (`weights.copying_positivity`): near 1 for a copying head
     cost, cost_error         what removing each head costs on `few_windows` windows, and its standard error over them
     pair                     with two layers, the head with the highest induction score and the earlier head that its
                              keys read most: their K-composition ratio, and the positivity of their circuit
+
+    Logs shipped with the book are older: their attention to the previous and the start token is that on prose alone,
+    and their positivity is taken without centering the embeddings.
     """
 
     def __init__(self, held_out: Windows, d_vocab: int, config: TrainingConfig):
         count = min(held_out.count, config.evaluate_windows)
         self.rows = held_out.rows(np.linspace(0, held_out.count - 1, count).astype(int).tolist())
-        self.few = config.few_windows
-        self.spread = self.rows[:: max(1, count // self.few)][: self.few]  # from all parts of the held-out text
+        self.few = self.rows[:: max(1, count // config.few_windows)][: config.few_windows]  # of all kinds of text
         repeated = repeats.repeated_random_tokens(d_vocab, held_out.n_ctx, config.repeats, seed=config.seed)
         self.repeated = repeated.to(self.rows.device)
 
@@ -56,11 +58,10 @@ class Evaluation:
         scores = {"held_out": float(nats.mean()), "in_context": float(prediction.in_context_score(nats).mean())}
         if not view.cfg.n_layers:
             return scores
-        few = self.rows[: self.few]
-        scores["previous_token"] = heads.previous_token_scores(view, few[:, :-1])
-        scores["rest"] = heads.mean_score(view, few[:, :-1], attention.start_token_score)
+        scores["previous_token"] = heads.previous_token_scores(view, self.few[:, :-1])
+        scores["rest"] = heads.mean_score(view, self.few[:, :-1], attention.start_token_score)
         scores["induction"] = heads.induction_scores(view, self.repeated)
-        scores["cost"], scores["cost_error"] = ablation.effects(ablation.ablate_heads(view, self.spread))
+        scores["cost"], scores["cost_error"] = ablation.effects(ablation.ablate_heads(view, self.few))
         nats, right = view.losses_and_guesses(self.repeated.tokens)
         scores["copies"] = self.repeated.by_copy(nats)
         scores["first_guess"] = float(self.repeated.by_copy(right.float())[1])
@@ -73,7 +74,7 @@ class Evaluation:
 @torch.autocast("cuda", enabled=False)
 def circuits(view: View, induction: Float[Tensor, "layer head"]) -> dict[str, Any]:
     """Return what the log has of the weights (see `Evaluation`)."""
-    numbers = {"positivity": weights.positivity(weights.copying_eigenvalues(view.OV, view.W_E, view.W_U))}
+    numbers = {"positivity": weights.copying_positivity(view)}
     if view.cfg.n_layers == 2:
         reader = (1, int(induction[1].argmax()))
         read = weights.ratios_of_reader(view, reader)[weights.SIDES.index("K"), 0]

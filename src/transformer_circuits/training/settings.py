@@ -50,7 +50,7 @@ class TrainingConfig:
     )
     snapshots: PositiveInt = Field(30, description="evaluations, half of them log-spaced over the run, half even")
     evaluate_windows: Several = Field(48, description="held-out windows per evaluation")
-    few_windows: Several = Field(8, description="as many of those for patterns, and as many for what heads cost")
+    few_windows: Several = Field(8, description="as many of those, evenly spaced, for patterns and costs")
     repeats: PositiveInt = Field(16, description="rows of repeated random tokens per evaluation")
     film: bool = Field(False, description='record what the page "Follow a name" shows of training, at every snapshot')
     checkpoint_minutes: PositiveFloat = Field(5.0, description="minutes between checkpoints")
