@@ -23,6 +23,11 @@ def pair(estimate: tuple[Tensor, Tensor]) -> list[float]:
     return [round(float(x), 5) for x in estimate]
 
 
+def of_rows(parts: matches.Parts, mask: Float[Tensor, "query key"]) -> Float[Tensor, "row dest src"]:
+    """Return the attention scores of every row, from these pairs of parts alone."""
+    return torch.stack([matches.scores(parts, mask, row) for row in range(parts.keys.shape[1])])
+
+
 @dataclass
 class Worth:
     """Windows of text on which the pattern of one head of the second layer can be replaced, and its loss there (nats,
@@ -71,19 +76,13 @@ class Worth:
 
     def with_parts(self, parts: matches.Parts, mask: Float[Tensor, "query key"]) -> list[float]:
         """Return which fraction is left if only these pairs of parts are compared."""
-        scores = [matches.scores(parts, mask, row) for row in range(len(self.tokens))]
-        return self.kept(matches.attend(torch.stack(scores)))
+        return self.kept(matches.attend(of_rows(parts, mask)))
 
     def scrubbed(self, parts: matches.Parts, mask: Float[Tensor, "query key"]) -> list[float]:
         """Return the loss recovered by causal scrubbing: all pairs but those of `mask` are computed on another window.
         The zero is a head all of whose scores come from another window."""
         everything = torch.ones_like(mask)
-        own, other = [], []
-        for row in range(len(self.tokens)):
-            elsewhere = (row + 1) % len(self.tokens)
-            other.append(matches.scores(parts, everything, elsewhere))
-            rest = matches.scores(parts, everything - mask, elsewhere)
-            own.append(matches.scores(parts, mask, row) + rest)
-        random = self.losses(matches.attend(torch.stack(other)))
-        mine = self.losses(matches.attend(torch.stack(own)))
+        elsewhere, rest = (of_rows(parts, pairs).roll(-1, dims=0) for pairs in (everything, everything - mask))
+        random = self.losses(matches.attend(elsewhere))
+        mine = self.losses(matches.attend(of_rows(parts, mask) + rest))
         return pair(estimates.ratio(random - mine, random - self.intact))
