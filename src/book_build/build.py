@@ -214,11 +214,9 @@ def write_results(root: Path, executed: Mapping[Path, NotebookNode], recorded: M
     accepted = "# The verdict on every claim as last accepted: make accept\n"
     accepted += yaml.safe_dump({id: verdicts[id] for id in load_claims()}, sort_keys=False)
     write_whole(root / "_build" / "verdicts.yml", accepted)
-    names = {Path(page).name: title for page, title in titles(root).items()}
-    cells = paper_figures.Cells({path.stem: notebook for path, notebook in executed.items()}, names)
+    cells = paper_figures.Cells(executed, titles(root))
     listed = yaml.safe_load((root / "book" / "figures.yml").read_text(encoding="utf-8"))
-    shown = {id: paper_figures.link(place) for id, place in paper_figures.places(listed).items()}
-    results = scoreboard.Results(recorded, shown)
+    results = scoreboard.Results(recorded, paper_figures.places(listed))
     write_whole(root / "book" / "figures.md", paper_figures.page(listed, cells, results))
     write_whole(root / "book" / "scoreboard.md", scoreboard.page(results))
     write_whole(root / "book" / "headlines.md", scoreboard.headlines(results))

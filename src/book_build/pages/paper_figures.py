@@ -1,6 +1,7 @@
 """The page of the paper's figures, each with ours: from book/figures.yml, the executed notebooks, and the records."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from nbformat import NotebookNode
@@ -16,9 +17,10 @@ def figures(listed: Mapping[str, Any]) -> list[Figure]:
 
 
 def places(listed: Mapping[str, Any]) -> dict[str, str]:
-    """Return for each claim the cell that shows it, the first one if there are several."""
+    """Return for each claim the address of the cell that shows it, the first one if there are several."""
     ours = [figure for figure in figures(listed) if "cell" in figure and "none" not in figure]
-    return {id: figure["cell"][0] for figure in reversed(ours) for id in figure["claims"]} | listed["also"]
+    cells = {id: figure["cell"][0] for figure in reversed(ours) for id in figure["claims"]} | listed["also"]
+    return {id: link(cell) for id, cell in cells.items()}
 
 
 def link(place: str) -> str:
@@ -28,12 +30,12 @@ def link(place: str) -> str:
 
 
 class Cells:
-    """What the cells of the executed notebooks show. `titles`: those of the chapters, by notebook."""
+    """What the cells of the executed notebooks show. `titles`: those of the pages, by file without suffix."""
 
-    def __init__(self, notebooks: Mapping[str, NotebookNode], titles: Mapping[str, str]) -> None:
+    def __init__(self, notebooks: Mapping[Path, NotebookNode], titles: Mapping[str, str]) -> None:
         self.titles = titles
         self.once: set[str] = set()  # places whose picture the page has shown
-        self.found = {f"{name}/{cell.id}": cell for name, notebook in notebooks.items() for cell in notebook.cells}
+        self.found = {f"{path.stem}/{cell.id}": cell for path, notebook in notebooks.items() for cell in notebook.cells}
 
     def links(self, figure: Figure) -> dict[str, str]:
         """Return where the figure's cells are, by the chapter as the sidebar shows it, and its page if it has one."""
@@ -41,7 +43,7 @@ class Cells:
         for place in figure.get("cell", ()):
             notebook = place.split("/")[0]
             number = notebook.split("_")[0].lstrip("0").upper()  # 7 for 07_induction_heads, A1 for a1_notation
-            found.setdefault(f"{number} {self.titles[notebook]}".strip(), link(place))
+            found.setdefault(f"{number} {self.titles[f'notebooks/{notebook}']}".strip(), link(place))
         if own := figure.get("page"):
             found[own.replace("_", " ")] = f"{own}.html"
         return found
@@ -56,8 +58,7 @@ class Cells:
         for formats in (output.get("data", {}) for output in cell.outputs):
             table = formats.get("text/html", "")
             if "image/svg+xml" in formats:
-                alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt") or "our figure"
-                picture = themed(formats["image/svg+xml"], alt, place.replace("/", "-"))
+                picture = themed(formats["image/svg+xml"], cell.metadata.mystnb.image.alt, place.replace("/", "-"))
                 return f'<a href="{link(place)}">{picture}</a>'
             if "tc-attend" in table:
                 return f'<p><a href="{link(place)}">An interactive figure</a></p>'
