@@ -13,17 +13,8 @@ import torch
 from scipy import sparse
 from tqdm import tqdm
 
+from transformer_circuits.circuits import skip_trigrams
 from transformer_circuits.circuits.head_dump import head_dump
-from transformer_circuits.circuits.skip_trigrams import (
-    FILE,
-    LEVELS,
-    Attested,
-    Candidates,
-    Ways,
-    combined,
-    fingerprint,
-    paper_list,
-)
 from transformer_circuits.data import bigram_counts, frequencies, vocabulary
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import BOS
@@ -74,17 +65,18 @@ class Text:
         return occasions, seen, (seen >= LEAST_SEEN) & likelier
 
 
-def attest(text: Text, candidates: Candidates, listed: Ways) -> Attested:
+def attest(text: Text, candidates: skip_trigrams.Candidates, listed: skip_trigrams.Ways) -> skip_trigrams.Attested:
     """Count every candidate triple in a text, and those of `listed`, of which the right ones are kept."""
     sources, destinations, outs = (part.numpy() for part in candidates[:3])
     level = np.zeros(destinations.shape, dtype=np.uint8)
     right, never = np.zeros((2, *destinations.shape, outs.shape[-1]), dtype=bool)
     for at in tqdm(np.ndindex(sources.shape), total=sources.size, desc="sources", mininterval=10):
         occasions, seen, right[at] = text.count(int(sources[at]), destinations[at], outs[at])
-        level[at] = np.searchsorted(LEVELS, occasions, side="right")
-        never[at] = (seen == 0) & (occasions[:, None] >= LEVELS[0])
+        level[at] = np.searchsorted(skip_trigrams.LEVELS, occasions, side="right")
+        never[at] = (seen == 0) & (occasions[:, None] >= skip_trigrams.LEVELS[0])
     of_paper = [text.count(int(source), d[None], o[None])[2].item() for source, d, o in listed.T.numpy()]
-    return Attested(candidates, *map(torch.from_numpy, (level, right, never)), listed[:, torch.tensor(of_paper)])
+    counted = map(torch.from_numpy, (level, right, never))
+    return skip_trigrams.Attested(candidates, *counted, listed[:, torch.tensor(of_paper)])
 
 
 def main() -> None:
@@ -93,20 +85,21 @@ def main() -> None:
     args = parser.parse_args()
     model, bigrams = load_model(MODEL), bigram_counts()
     sources = head_dump(model, frequencies(), n_sources=N_SOURCES, k=1)["source"]
-    candidates = Candidates.of(model, torch.tensor(sources.to_numpy()).view(model.cfg.n_heads, -1))
-    of_paper = torch.cat([combined(triple) for triple in paper_list(vocabulary()).forms], dim=1)
+    candidates = skip_trigrams.Candidates.of(model, torch.tensor(sources.to_numpy()).view(model.cfg.n_heads, -1))
+    listed = skip_trigrams.paper_list(vocabulary())
+    of_paper = torch.cat([skip_trigrams.combined(triple) for triple in listed.forms], dim=1)
     tokens = np.load(args.corpus / "train.npy", mmap_mode="r")
     attested = attest(Text(tokens, bigrams, model.cfg.n_ctx), candidates, of_paper)
     np.savez_compressed(
-        DATA / FILE,
-        weights_sha256=np.array(fingerprint(model)),
+        DATA / skip_trigrams.FILE,
+        weights_sha256=np.array(skip_trigrams.fingerprint(model)),
         sources=attested.candidates.sources.numpy().astype(np.uint16),
         level=attested.level.numpy(),
         right=np.packbits(attested.right.numpy()),
         never=np.packbits(attested.never.numpy()),
         paper=attested.paper.numpy().astype(np.uint16),
     )
-    print(f"{DATA / FILE}: {attested.right.sum():,} right triples, {attested.never.sum():,} never seen")
+    print(f"{DATA / skip_trigrams.FILE}: {attested.right.sum():,} right triples, {attested.never.sum():,} never seen")
 
 
 if __name__ == "__main__":

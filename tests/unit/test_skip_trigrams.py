@@ -65,8 +65,7 @@ def text(request, monkeypatch) -> np.ndarray:
     monkeypatch.setattr(command, "AT_A_TIME", request.param)
     monkeypatch.setattr(command, "LEAST_SEEN", 2)
     monkeypatch.setattr(head_dump, "SHARE", 0.4)
-    for module in (command, skip_trigrams):
-        monkeypatch.setattr(module, "LEVELS", (1, 2, 3))
+    monkeypatch.setattr(skip_trigrams, "LEVELS", (1, 2, 3))
     tokens = np.random.default_rng(0).integers(1, D_VOCAB, 300).astype(np.uint16)
     tokens[[0, 50, 51, 200, 299]] = 0
     return tokens
