@@ -121,7 +121,7 @@
     const told = make("div", { ariaLive: "polite" }), { box, buttons, lines } = heads.graph(2, n, show, { strands: 3 });
     const pairs = lines.map((_, k) => ({ side: k % 3, reader: Math.floor(k / 3 / n), writer: Math.floor(k / 3) % n }));
     const ratio = ({ side, reader, writer }) => ratios[side][reader][writer];
-    const color = (pair) => (ratio(pair) >= composes ? "blue" : "faint"); // as in the figures
+    const color = (pair) => (ratio(pair) >= composes ? "blue" : "faint");
     lines.forEach((line, k) => {
       line.style.stroke = `var(--live-${color(pairs[k])})`;
       line.style.strokeWidth = String(ratio(pairs[k]) > 1 ? Math.max(0.5, 3 * (ratio(pairs[k]) - 1)) : 0);
@@ -131,7 +131,7 @@
       lines.forEach((line, k) => (line.style.display = own.includes(pairs[k]) ? "" : "none"));
       buttons.forEach((button, k) => heads.mark(button, k === head, works.length && !works.includes(names[k]) ? "idle" :
         "", `Head ${names[k]}`));
-      const rows = own.sort((a, b) => ratio(b) - ratio(a)).slice(0, 5);
+      const rows = own.sort((a, b) => ratio(b) - ratio(a)).slice(0, 6);
       const named = (pair) => (reads ? writers[pair.writer] : readers[pair.reader]);
       told.replaceChildren(make("p", {}, make("b", {}, `Head ${names[head]}`), reads ? " reads most strongly:" :
         " is read most strongly by:"),
@@ -140,7 +140,7 @@
     }
     buttons.forEach((button, head) => button.addEventListener("pointerenter", () => show(head)));
     host.replaceChildren(box, make("p", { className: "tc-live-key" },
-      `Blue is at least ${composes} times chance, as in the figures. The mark in a bar is chance.`), told);
+      `Blue is at least ${composes} times chance. The mark in a bar is chance.`), told);
     show(n + pairs.reduce((a, b) => (ratio(b) > ratio(a) ? b : a)).reader);
   }
 
