@@ -19,7 +19,6 @@ from transformer_circuits.models.view import BATCH, Head, View, without_heads
 
 Estimate = tuple[Tensor, Tensor]  # a value and its standard error
 
-ROWS_REMOVED = BATCH  # rows of each draw on which heads are removed: one batch
 GROUPS = 4  # random groups of other heads that are removed for comparison
 
 
@@ -64,8 +63,8 @@ def remove(model: Model, head: Head, team: list[Head], alone: dict[str, Head]) -
     N, everywhere" and "group N, keys" without others; and those of `alone`: heads removed one at a time, everywhere.
     """
     view, (layer, which) = View.of(model), head
-    # In the order in which `heads.induction_scores` runs them, so that rows of patches fit
-    draws = [draw.select(draw.ends[:ROWS_REMOVED].argsort()) for draw in heads.measured_draws(view)]
+    # One batch of rows of each draw, in the order in which `heads.induction_scores` runs them, so that patches fit
+    draws = [draw.select(draw.ends[:BATCH].argsort()) for draw in heads.measured_draws(view)]
     z = [get_act_name("z", earlier) for earlier in range(layer)]
     mlps = [] if view.cfg.attn_only else [f"blocks.{earlier}.hook_mlp_out" for earlier in range(layer)]
     runs = [view.activations(draw.tokens, [*z, *mlps]) for draw in draws]

@@ -149,10 +149,7 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layers))
         self.ln_out = normalization(config)
         self.head = nn.Linear(config.d_model, config.d_vocab, bias=False)
-        self.initialize()
-
-    def initialize(self) -> None:
-        """Draw weights at scales at which induction heads form early; embeddings are as large as the sinusoids."""
+        # Weights are drawn at scales at which induction heads form early; embeddings are as large as the sinusoids.
         std = dict(tok_embed=0.3, q=0.5, k=0.5, v=0.5, o=0.3, head=0.02, fc_in=1.0, fc_out=0.3)
         for name, module in self.named_modules():
             kind = name.rpartition(".")[2]
