@@ -58,6 +58,18 @@ def drawn(tmp_path, monkeypatch) -> dict[str, str]:
     return found | {"tiles": tiles.tiles({"second layer": [one] * 12}, title="A finding", note="a note").data}
 
 
+def test_scores_of_any_model_are_drawn():
+    """Zeros, third layers, worths from ten on."""
+    plots.heatmap(nothing := np.zeros((3, 2)), numbers="{:.1f}")
+    plots.rows({"a": 0, "b": 0}, label="", title="")
+    plots.strips({"": nothing}, mark=1, title="", label="")
+    plots.pattern(np.eye(3), ["a", "b", "c"], layer=2)
+    assert not plots.head_dots({"": nothing + 1}, label="", name_from=1, names=0).texts, "no names are asked for"
+    plt.close("all")
+    svg = tiles.tiles({"": [tiles.Tile("2.0", nothing @ nothing.T, 0.0)]}, title="", note="").data
+    assert ">.000<" in svg and ">10.500<" in tiles.tile(tiles.Tile("0.0", np.eye(2), 10.5), 10.5)
+
+
 def words(svg: str) -> list[str]:
     return [text.get_text() for text in BeautifulSoup(svg[svg.index("<svg") :], "html.parser").find_all("text")]
 

@@ -23,7 +23,7 @@ from transformer_circuits.measures.weights import COMPOSES
 
 LAYERS = ("first layer", "second layer")
 OTHERS = "other"  # gray; what a figure is about has the color of its layer
-COLOR_OF_LAYER = ("first", "second")
+COLOR_OF_LAYER = ("first", "second")  # see `color_of_layer`
 WORD_OF = {"first": "first_text", OTHERS: "soft"}  # colors of words about what has these colors
 SHADES = 24  # of a cell: a path each
 THRESHOLD = {"color": "soft", "ls": "--", "lw": 1, "zorder": 1}
@@ -31,6 +31,16 @@ MONO = "DejaVu Sans Mono"
 
 Number = float | int
 Places = ArrayLike | Collection[tuple[int, int]]  # of cells: a matrix of truth values, or pairs of row and column
+
+
+def color_of_layer(layer: int) -> str:
+    """Return the color of a layer's heads: after the first layer, all have that of the second."""
+    return COLOR_OF_LAYER[min(layer, 1)]
+
+
+def _layer_names(depth: int) -> Sequence[str]:
+    """Return the names of a model's layers: numbers, where there are more than two."""
+    return LAYERS[:depth] if depth <= len(LAYERS) else [f"{layer}" for layer in range(depth)]
 
 
 def label_of(name: str) -> str:
@@ -82,7 +92,7 @@ def _name_rows(names: Sequence[str], places: Sequence[Number], bold: Collection[
 def cells(values: ArrayLike, ax: Axes, *, color: str = "ink", largest: Number = 1.0) -> None:
     """Draw a matrix as cells around whole coordinates, rows downwards: the page at 0, at `largest` the color; negative
     ones are red."""
-    values = np.nan_to_num(np.asarray(values, dtype=float)) / largest
+    values = np.nan_to_num(np.asarray(values, dtype=float) / (largest or 1))
     shades = SHADES if values.size < 1000 else SHADES // 4  # a large matrix would be a large picture
     shade = np.round(shades * values.clip(-1, 1)).astype(int)
     for level in np.unique(shade[shade != 0]):
@@ -131,7 +141,7 @@ def pattern(
     steps = [(columns - rows + row + 0.5, row + dy) for row in range(rows) for dy in (-0.5, 0.5)]
     future = [*steps, (columns - 0.5, rows - 0.5), (columns - 0.5, -0.5), steps[0]]
     ax.add_patch(PathPatch(Path(future), fc="band", lw=0, zorder=0))
-    cells(attention, ax, color=COLOR_OF_LAYER[layer])
+    cells(attention, ax, color=color_of_layer(layer))
     frame(frames, ax)
     every = int(np.ceil(0.15 / cell))  # names need 0.15 inches each
     for axis, n, turn in ((ax.xaxis, columns, 90), (ax.yaxis, rows, 0)):
@@ -205,14 +215,13 @@ def head_dots(
     for model, values in scores.items():
         values = np.atleast_2d(np.asarray(values, dtype=float))
         colored = values >= (np.inf if name_from is None else name_from)
-        named = colored & (values >= np.sort(values, axis=None)[-names:][0])
-        for layer, heads in enumerate(values):
+        named = colored & (values >= np.sort(np.append(values, np.inf))[-names - 1 :][0])
+        for layer, (heads, name) in enumerate(zip(values, _layer_names(len(values)))):
             x = len(ticks) + (np.linspace(-0.35, 0.35, len(heads)) if len(heads) > 1 else np.zeros(1))
-            words = LAYERS[layer].replace(" ", between) if len(values) <= len(LAYERS) else f"{layer}"
-            ticks.append(f"{model}\n{words}".strip() if len(values) > 1 else model)
+            ticks.append(f"{model}\n{name.replace(' ', between)}".strip() if len(values) > 1 else model)
             strong = colored[layer]
             ax.scatter(x[~strong], heads[~strong], color=OTHERS, s=22)
-            ax.scatter(x[strong], heads[strong], color=COLOR_OF_LAYER[min(layer, 1)], s=34)
+            ax.scatter(x[strong], heads[strong], color=color_of_layer(layer), s=34)
             for head in np.flatnonzero(named[layer]):
                 place = (x[head], heads[head])
                 ax.annotate(f"{layer}.{head}", place, (0, 5), textcoords="offset points", ha="center")
@@ -232,7 +241,7 @@ def strips(scores: Mapping[str, ArrayLike], *, mark: Number, title: str, label: 
     """One row a model, {"two layers": [layer, head]}: a strip of cells a layer, in its color. At its end is the score
     of its best head. Cells with at least `mark` are framed. `label`: what the shades and the numbers are."""
     models = {name: np.atleast_2d(np.asarray(values, dtype=float)) for name, values in scores.items()}
-    depth, top = max(map(len, models.values())), max(values.max() for values in models.values())
+    depth, top = max(map(len, models.values())), max(values.max() for values in models.values()) or 1.0
     ax = _axes(title, 0.42 * len(models) + 0.6)
     for row, values in enumerate(models.values()):
         reached = values.max() >= mark
@@ -240,7 +249,7 @@ def strips(scores: Mapping[str, ArrayLike], *, mark: Number, title: str, label: 
             width = 1 / values.shape[1]
             at = (1.06 * layer + head * width, row - 0.34)
             ax.add_patch(Rectangle(at, width, 0.68, fc="band", ec="page"))
-            ax.add_patch(Rectangle(at, width, 0.68, fc=COLOR_OF_LAYER[layer], alpha=float(np.clip(value / top, 0, 1))))
+            ax.add_patch(Rectangle(at, width, 0.68, fc=color_of_layer(layer), alpha=float(np.clip(value / top, 0, 1))))
             if value >= mark:
                 ax.add_patch(Rectangle(at, width, 0.68, fc="none", ec="frame", lw=1.4, zorder=3))
         ends = {"ha": "center", "va": "center", "weight": "bold" if reached else "normal"}
@@ -248,9 +257,9 @@ def strips(scores: Mapping[str, ArrayLike], *, mark: Number, title: str, label: 
     ax.set(xlim=(0, 1.06 * depth + 0.36), ylim=(len(models) - 0.5, -0.5))
     ax.set_xlabel(f"each cell is a head, its shade its {label}\nframed: {mark:g} or more", loc="left")
     columns = [1.06 * layer + 0.5 for layer in range(depth)] + [1.06 * depth + 0.16]
-    ax.set_xticks(columns, [*LAYERS[:depth], "best score"])
+    ax.set_xticks(columns, [*_layer_names(depth), "best score"])
     ax.tick_params(length=0, labeltop=True, labelbottom=False)
-    for tick, color in zip(ax.xaxis.get_major_ticks(), COLOR_OF_LAYER[:depth]):
+    for tick, color in zip(ax.xaxis.get_major_ticks(), map(color_of_layer, range(depth))):
         tick.label2.set_color(WORD_OF.get(color, color))
     _name_rows([*models], range(len(models)), (), ax)
     return ax
@@ -272,7 +281,7 @@ def head_graph(ratios: ArrayLike, *, kinds: Mapping[tuple[int, int], str], title
     for layer, heads in enumerate(reversed(ratios.shape)):
         for head in range(heads):
             named = (layer, head) in kinds
-            ax.plot(head, layer, "o", color=COLOR_OF_LAYER[layer] if named else OTHERS, ms=9 if named else 6, zorder=3)
+            ax.plot(head, layer, "o", color=color_of_layer(layer) if named else OTHERS, ms=9 if named else 6, zorder=3)
             look = {"ha": "center", "va": ("top", "bottom")[layer]}
             offset = (0, 18 * layer - 9)
             words = [f"{layer}.{head}", kinds.get((layer, head), "")][:: 1 - 2 * layer]
@@ -305,7 +314,7 @@ def rows(
     """
     sizes = np.array([*values.values()], dtype=float)
     ax = _axes(title, 0.4 * len(sizes) + 0.55)
-    full = limit or np.abs(sizes).max()
+    full = limit or np.abs(sizes).max() or 1.0
     for row, (name, size) in enumerate(values.items()):
         strong = name in accent or not accent
         ax.barh(row, size, 0.62, color="negative" if size < 0 else color if strong else OTHERS)

@@ -1,6 +1,7 @@
 """A head, wherever one is shown: a tile with its pattern, a bar for what it is worth, and a word for its role."""
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ import numpy as np
 from IPython.display import SVG
 from numpy.typing import ArrayLike
 
-from transformer_circuits.figures.plots import COLOR_OF_LAYER, SHADES, WORD_OF, Number, title_lines
+from transformer_circuits.figures.plots import SHADES, WORD_OF, Number, color_of_layer, title_lines
 from transformer_circuits.figures.style import COLORS, LABEL, WIDTH, WORDS
 
 SIDE, GAP, TALL = 74, 14.4, 132  # of a tile's square, between tiles, and of a whole tile: pixels, as are all sizes here
@@ -31,7 +32,7 @@ class Tile(NamedTuple):
     @property
     def color(self) -> str:
         """The color of the head's layer."""
-        return COLOR_OF_LAYER[min(int(self.name.split(".")[0]), 1)]
+        return color_of_layer(int(self.name.split(".")[0]))
 
 
 def _text(
@@ -63,8 +64,8 @@ def tile(head: Tile, worth_of_most: float, form: str = NATS) -> str:
     words, bar, edge = "soft", "soft", f"stroke: {COLORS['faint']}"
     if head.marked:
         words, bar, edge = WORD_OF.get(head.color, head.color), head.color, MARKED
-    number = form.format(head.worth).replace("-", "\N{MINUS SIGN}").replace("0.", ".", 1)
-    length = SIDE * max(0.0, head.worth) / worth_of_most
+    number = re.sub(r"(?<!\d)0\.", ".", form.format(head.worth)).replace("-", "\N{MINUS SIGN}")
+    length = SIDE * head.worth / worth_of_most if head.worth > 0 else 0.0
     parts = [
         _text(0, 15, head.name, "ink", bold=head.marked),
         _text(SIDE, 15, number, "ink" if head.marked else "soft", end=True),
