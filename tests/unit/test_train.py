@@ -187,7 +187,7 @@ def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one_with_the_same_fil
         assert (data / "killed" / file).read_bytes() == (data / "whole" / file).read_bytes()
 
     arrays = training_film(str(data / "killed" / "model"))
-    assert arrays["step"].tolist() == [row["step"] for row in log[1:]]
+    assert len(arrays["pattern_1"]) == len(log[1:])
     assert log[-1].keys() >= {"rest", "copies", "first_guess", "pair"}
     model, _ = shards.read_model(data / "killed" / "model")  # in half precision
     tokens = torch.from_numpy(arrays["text_1"].astype(np.int64))[None]

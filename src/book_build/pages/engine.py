@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -20,7 +21,7 @@ from transformer_circuits.measures import ablation
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import matrices
-from transformer_circuits.models.registry import training_film
+from transformer_circuits.models.registry import training_film, training_log
 from transformer_circuits.models.view import View
 from transformer_circuits.paths import data_file
 
@@ -89,28 +90,27 @@ def described(model: TransformerBridge) -> dict[str, Any]:
     return {"roles": roles, "scores": scores, "texts": texts(model)}
 
 
-def curves(film: dict[str, np.ndarray], heads: dict[str, str]) -> list[dict[str, Any]]:
+def curves(log: pd.DataFrame, heads: dict[str, str]) -> list[dict[str, Any]]:
     """Return what is drawn over time, in the colors of the layers: with two layers, the attention of the first head to
     the previous token, and the best induction score, each with its threshold and the role that it gives."""
-    best = film["induction"].max(axis=(1, 2))
-    if film["induction"].shape[1] == 1:
+    best = log["induction"].map(np.max)
+    if len(log["induction"][0]) == 1:
         return [curve("Best induction score", best, INDUCTION_HEAD, "ink", "an induction head")]
     layer, head = map(int, heads["previous"].split("."))
-    looks, label = film["previous_token"][:, layer, head], f"Head {heads['previous']}, on the token before"
+    looks, label = log["previous_token"].str[layer].str[head], f"Head {heads['previous']}, on the token before"
     return [
         curve(label, looks, PREVIOUS_TOKEN_HEAD, "first", f"{heads['previous']} is a previous-token head"),
         curve("Best induction score", best, INDUCTION_HEAD, "second", f"{heads['induction']} is an induction head"),
     ]
 
 
-def curve(label: str, values: np.ndarray, threshold: float, color: str, role: str) -> dict[str, Any]:
-    values = np.round(values.astype(float), 4).tolist()
-    return {"label": label, "values": values, "threshold": threshold, "color": color, "role": role}
+def curve(label: str, values: pd.Series, threshold: float, color: str, role: str) -> dict[str, Any]:
+    return {"label": label, "values": values.tolist(), "threshold": threshold, "color": color, "role": role}
 
 
 def script(model: TransformerBridge, heads: dict[str, str]) -> str:
     """Return a film as a script: facts, and the arrays of both texts."""
-    film = training_film(model.cfg.model_name)
+    film, log = training_film(model.cfg.model_name), training_log(model.cfg.model_name)
     texts = [film[f"text_{k}"].tolist() for k in range(len(FILMED))]
     listed = np.unique(np.concatenate([film[f"top_token_{k}"].ravel() for k in range(len(FILMED))])).tolist()
     names = {token: show_token(model.tokenizer.decode([token])) for token in {*listed, *texts[0], *texts[1]}}
@@ -118,9 +118,9 @@ def script(model: TransformerBridge, heads: dict[str, str]) -> str:
         "n_layers": model.cfg.n_layers,
         "n_heads": model.cfg.n_heads,
         "top": film["top_token_0"].shape[-1],
-        "tokens": film["tokens"].tolist(),
+        "tokens": log["tokens"].tolist(),
         "names": names,
-        "curves": curves(film, heads),
+        "curves": curves(log, heads),
         "texts": [
             {
                 "label": label,

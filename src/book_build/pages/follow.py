@@ -24,7 +24,7 @@ from transformer_circuits.measures import ablation
 from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
 from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.models import load_model
-from transformer_circuits.models.registry import training_film
+from transformer_circuits.models.registry import training_log
 from transformer_circuits.training.evaluation import decimals
 
 TEXTS = {  # all names are made up
@@ -177,7 +177,7 @@ def main(folder: Path) -> str:
     engine.write(folder / "_static" / "play", models, content["heads"])
     words = said(content["sentences"]["A name"]) | {
         "heads": content["heads"],
-        "snapshots": len(training_film(models[0].cfg.model_name)["tokens"]),
+        "snapshots": len(training_log(models[0].cfg.model_name)),
         "works": ablation.WORKS,
         "previous": f"{PREVIOUS_TOKEN_HEAD:.0%}",
         "induction": INDUCTION_HEAD,

@@ -1,22 +1,19 @@
 """What the slider of the page "Follow a name" shows of a model: a frame at each snapshot of its training, in a file.
 
-A frame depends on the weights alone. `models.registry.training_film` reads `film.npz`. With S snapshots, and texts of n
-tokens:
+A frame depends on the weights alone, and belongs to a row of the log. `models.registry.training_film` reads `film.npz`.
+With S snapshots, and texts of n tokens:
 
-step, tokens        int64 [S], those of the log's rows
 text_k              uint16 [n]; text 0: a sentence with made-up names, text 1: random tokens twice
 pattern_k           uint8 [S, layer, head, n (n + 1) / 2]: 255 times the attention, in SHADES, row by row, sources up to
                     the destination
 top_token_k         uint16 [S, n, 5]: the most likely next tokens
 top_probability_k   uint8 [S, n, 5]: 255 times their probability
-previous_token, induction   float16 [S, layer, head]: scores of the log's row
 
-(The shipped films have composition, eigenvalues and other scores too, which nothing reads.)
+(The shipped films have steps and scores too, which nothing reads: they are those of the log.)
 """
 
 import io
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +29,6 @@ LONGEST = 48  # tokens of a text at most
 SEGMENT = 20  # random tokens that occur twice
 TOP = 5
 SHADES = 32  # of attention, which compress to half the size of 256
-SCORES = ("previous_token", "induction")
 
 Frame = dict[str, Tensor]
 
@@ -54,12 +50,18 @@ def texts(tokenizer: str | None, held_out: Int[Tensor, "pos"], shape: ModelConfi
 
 
 @torch.no_grad()
-def frame(model: Transformer, texts: Sequence[np.ndarray], row: dict[str, Any]) -> Frame:
-    """Return the frame of one snapshot, on the CPU; `row`: that of the log."""
-    arrays = {name: torch.tensor(row[name]) for name in ("step", "tokens")}
+def frame(model: Transformer, texts: Sequence[np.ndarray]) -> Frame:
+    """Return the frame of one snapshot, on the CPU: the patterns of all heads on each text, and the most likely next
+    tokens at each of its positions."""
+    arrays = {}
     for k, text in enumerate(texts):
-        arrays |= {f"{name}_{k}": array for name, array in reading(model, text).items()}
-    arrays |= {name: torch.tensor(row[name], dtype=torch.float16) for name in SCORES}
+        tokens = torch.from_numpy(text.astype(np.int64)).to(model.head.weight.device)[None]
+        pattern = view_of(model).patterns(tokens)[:, 0]
+        seen = torch.ones(len(text), len(text), dtype=torch.bool, device=pattern.device).tril()
+        probability, token = model(tokens)[0].softmax(dim=-1).topk(min(TOP, model.config.d_vocab))
+        arrays[f"pattern_{k}"] = as_bytes((pattern[..., seen] * (SHADES - 1)).round() / (SHADES - 1))
+        arrays[f"top_token_{k}"] = token.cpu().to(torch.uint16)
+        arrays[f"top_probability_{k}"] = as_bytes(probability)
     return arrays
 
 
@@ -70,19 +72,6 @@ def joined(texts: Sequence[np.ndarray], frames: Sequence[Frame]) -> bytes:
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
     return content.getvalue()
-
-
-def reading(model: Transformer, text: np.ndarray) -> Frame:
-    """Return the patterns of all heads on a text, and the most likely next tokens at each of its positions."""
-    tokens = torch.from_numpy(text.astype(np.int64)).to(model.head.weight.device)[None]
-    pattern = view_of(model).patterns(tokens)[:, 0]
-    seen = torch.ones(len(text), len(text), dtype=torch.bool, device=pattern.device).tril()
-    probability, token = model(tokens)[0].softmax(dim=-1).topk(min(TOP, model.config.d_vocab))
-    return {
-        "pattern": as_bytes((pattern[..., seen] * (SHADES - 1)).round() / (SHADES - 1)),
-        "top_token": token.cpu().to(torch.uint16),
-        "top_probability": as_bytes(probability),
-    }
 
 
 def as_bytes(share: Tensor) -> Tensor:

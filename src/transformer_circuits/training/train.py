@@ -238,7 +238,7 @@ class Run:
         row = {**done, **scores, "lr": rate, "seconds": round(seconds, 1)}
         self.rows.append(row)
         if self.filmed:
-            self.frames.append(film.frame(self.model, self.filmed, row))
+            self.frames.append(film.frame(self.model, self.filmed))
         with open(self.log, "a") as file:
             file.write(json.dumps(row) + "\n")
 
