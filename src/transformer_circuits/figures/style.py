@@ -18,7 +18,6 @@ from matplotlib_inline.backend_inline import set_matplotlib_formats
 PALETTE = tomllib.loads(Path(__file__).with_name("palette.toml").read_text(encoding="utf-8"))
 COLORS = {name: light for name, (light, _) in PALETTE["colors"].items()}
 LABEL, WORDS, WIDTH = (PALETTE["sizes"][name] for name in ("label", "words", "width"))
-NEUTRAL = ("page", "band", "faint", "other", "soft", "ink", "frame")
 LINE = re.compile(r'transform="translate\((\S+) (\S+)\)">([^<]*)</text>')  # of a text that has several
 get_named_colors_mapping().update(COLORS)  # so that a plot says color="first"
 
@@ -43,12 +42,8 @@ def use_style() -> None:
 
 
 def variable(color: str) -> str:
-    """Return a color of a figure, "#0072b2", as the variable of a page, or itself elsewhere. A gray is the nearest
-    neutral of the palette; a color that the palette does not have stays."""
+    """Return a color of a figure, "#0072b2", as the variable of a page; one that the palette does not have stays."""
     names = {light: name for name, light in COLORS.items()}
-    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    if color not in names and red == green == blue:
-        color = min((COLORS[name] for name in NEUTRAL), key=lambda neutral: abs(int(neutral[3:5], 16) - green))
     return f"var(--tc-{names[color].replace('_', '-')}, {color})" if color in names else color
 
 
