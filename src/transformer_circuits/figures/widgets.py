@@ -25,16 +25,12 @@ LIVE = """<div class="tc-live" data-kind="{kind}" aria-label="{label}" role="gro
 <script type="application/json">{data}</script></div>"""
 
 
-def short(number: str) -> float | int:
-    """Return a number to three decimals, a whole one as an integer: the shortest JSON."""
-    rounded = round(float(number), 3)
-    return int(rounded) if rounded == int(rounded) else rounded
-
-
 def as_json(properties: Mapping[str, object]) -> str:
-    """Return JSON that is safe inside a <script> element: no character in it can end the element or open a comment."""
+    """Return JSON, in numbers of three decimals, that is safe inside a <script> element: no character in it can end the
+    element or open a comment."""
     exact = json.dumps(properties, default=lambda tensor: tensor.tolist(), allow_nan=False)
-    text = json.dumps(json.loads(exact, parse_float=short), ensure_ascii=False, separators=(",", ":"))
+    rounded = json.loads(exact, parse_float=lambda x: round(float(x), 3))
+    text = json.dumps(rounded, ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
