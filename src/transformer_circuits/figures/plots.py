@@ -120,14 +120,11 @@ def pattern(
     layer: int = 1,
     title: str = "",
     frames: Places = (),
-    name: str = "",
-    sources: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
     """An attention pattern [destination, source]: rows attend to columns, in the color of the head's layer.
 
     `tokens`: of all sources; where there are fewer rows, these are the last ones. `frames`: the cells that it is about.
-    `name`: of this panel, where there are several. `sources`: whether the columns have names.
     """
     attention = np.asarray(attention, dtype=float)
     rows, columns = attention.shape
@@ -136,7 +133,7 @@ def pattern(
         raise ValueError(f"there must be a token for each of the {columns} sources, got {len(shown)}")
     room = 0.09 * max(map(len, shown)) + 0.1  # inches, for a name
     cell = min(0.3, (WIDTH - room) / columns)
-    ax = ax or _axes("", rows * cell + sources * room + 0.25 * bool(name) + 0.1 + 0.3 * len(title_lines(title)))
+    ax = ax or _axes("", rows * cell + room + 0.1 + 0.3 * len(title_lines(title)))
     finding(title, ax)
     steps = [(columns - rows + row + 0.5, row + dy) for row in range(rows) for dy in (-0.5, 0.5)]
     future = [*steps, (columns - 0.5, rows - 0.5), (columns - 0.5, -0.5), steps[0]]
@@ -148,9 +145,8 @@ def pattern(
         ticks = range((n - 1) % every, n, every)
         names = [shown[columns - n + i] for i in ticks]
         axis.set_ticks(ticks, names, rotation=turn, family=MONO, color="ink")
-    ax.tick_params(length=0, pad=2, top=True, labeltop=sources, bottom=False, labelbottom=False)
+    ax.tick_params(length=0, pad=2, top=True, labeltop=True, bottom=False, labelbottom=False)
     ax.set_aspect("equal", anchor="W")
-    ax.set_title(name)
     return ax
 
 
