@@ -3,7 +3,6 @@
 import contextlib
 import json
 import math
-import textwrap
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,22 +31,16 @@ class TrainingConfig:
     lr: PositiveFloat = Field(2e-3, description="learning rate")
     lr_end: Share = Field(0.05, description="fraction of lr, reached at the last step")
     warmup: Share = Field(0.01, description="fraction of the steps, over which lr rises")
-    decay_from: Share = Field(
-        0.5, description="fraction of the steps, after which lr falls along a cosine; constant in between"
-    )
+    decay_from: Share = Field(0.5, description="fraction of the steps, after which lr falls along a cosine")
     betas: tuple[Memory, Memory] = Field((0.9, 0.95), description="of AdamW")
     weight_decay: NonNegativeFloat = Field(0.1, description="of layers")
     # With the same decay the embeddings of rare tokens would fade.
     decay_embeddings: bool = Field(False, description="decay embeddings too")
     clip: PositiveFloat = Field(1.0, description="largest norm of a gradient")
     seed: NonNegativeInt = Field(0, description="of the initial weights and the order of the text")
-    without_start: Share = Field(
-        0.0, description="fraction of training windows that begin in running text, without the start token"
-    )
+    without_start: Share = Field(0.0, description="fraction of training windows that begin in running text")
     planted: Share = Field(0.0, description="fraction of training windows that contain one of their own passages twice")
-    precision: Literal["auto", "bf16", "no"] = Field(
-        "auto", description="bf16, no (float32), or auto: bf16 where the processor has units for it"
-    )
+    precision: Literal["auto", "bf16", "no"] = Field("auto", description="no: float32; auto: bf16 where that is fast")
     snapshots: PositiveInt = Field(30, description="evaluations, half of them log-spaced over the run, half even")
     evaluate_windows: Several = Field(48, description="held-out windows per evaluation")
     few_windows: Several = Field(8, description="as many of those, evenly spaced, for patterns and costs")
@@ -74,8 +67,7 @@ def described_settings() -> str:
         lines.append(f"settings of the {section} (KEY=VALUE of --set, or in [{section}] of a TOML file):")
         for name, field in kind.__pydantic_fields__.items():
             default = "" if field.is_required() or field.default is None else f"={json.dumps(field.default)}"
-            line = f"{name}{default}: {field.description}"
-            lines += textwrap.wrap(line, 110, initial_indent="  ", subsequent_indent="      ")
+            lines.append(f"  {name}{default}: {field.description}")
     return "\n".join(lines)
 
 
@@ -89,14 +81,9 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
     if not path.is_file():
         shipped = ", ".join(sorted(p.stem for p in CONFIGS.glob("*.toml")))
         raise ValueError(f"there is no configuration {name}; pass a TOML file, or one of {shipped}")
-    try:
-        sections = tomllib.loads(path.read_text(encoding="utf8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not a readable TOML file ({error})") from error
+    sections = tomllib.loads(path.read_text(encoding="utf8"))
     if sections.keys() != SECTIONS.keys():
-        raise ValueError(
-            f"{path} must have the sections [model] and [training] and nothing else, got {', '.join(sections)}"
-        )
+        raise ValueError(f"{path} must have the sections [model] and [training], got {', '.join(sections)}")
     section_of = {key: section for section, kind in SECTIONS.items() for key in kind.__pydantic_fields__}
     for change in changes:
         key, equals, value = change.partition("=")
