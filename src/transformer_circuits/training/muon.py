@@ -52,15 +52,11 @@ class HeadMuon(torch.optim.Optimizer):
         steps = []  # (weight, its group, direction): all heads of all layers in one product
         for group in self.param_groups:
             for weight in group["params"]:
-                if weight.grad is None:
-                    continue
                 if weight not in self.state:
                     self.state[weight]["momentum"] = torch.zeros_like(weight)
                 average = self.state[weight]["momentum"].lerp_(weight.grad, 1 - MOMENTUM)
                 direction = weight.grad.lerp(average, MOMENTUM)
                 steps.append((weight, group, direction.T if group["writes"] else direction))
-        if not steps:
-            return
         directions = torch.stack([direction for _, _, direction in steps])
         heads = directions.unflatten(1, (-1, self.defaults["d_head"]))  # [weight, head, d_head, d_model]
         scale = LIKE_ADAMW * max(heads.shape[-2:]) ** 0.5
