@@ -21,7 +21,6 @@ import re
 import signal
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ import filelock
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -55,19 +55,6 @@ def next_token_loss(model: nn.Module, rows: Int[Tensor, "row pos"]) -> Float[Ten
     """Return the mean loss (nats) at each token after the first, in single precision."""
     logits = model(rows[:, :-1]).flatten(0, 1)
     return cross_entropy(logits.float(), rows[:, 1:].flatten())
-
-
-@contextlib.contextmanager
-def stop_signals() -> Iterator[list[int]]:
-    """Yield a list to which SIGINT or SIGTERM adds its number, so that training can end after a whole step."""
-    caught: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda number, frame: caught.append(number)) for number in numbers]
-    try:
-        yield caught
-    finally:
-        for number, handler in zip(numbers, before):
-            signal.signal(number, handler)
 
 
 def cpuinfo() -> str:
@@ -105,8 +92,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 class Run:
-    """One run from its last checkpoint on (`out/checkpoint.pt`): `step` steps are done, and `train_loss` is
-    the last loss that was read. Raises ValueError for settings, tokens or a checkpoint that cannot be used."""
+    """One run from its last checkpoint on (`out/checkpoint.pt`): `step` steps are done. Raises ValueError for settings,
+    tokens or a checkpoint that cannot be used."""
 
     def __init__(
         self, name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, compiled: bool = False
@@ -127,8 +114,6 @@ class Run:
         sides = shape.n_ctx, shape.d_vocab, config.seed
         self.windows = Windows(files[0], *sides, config.without_start, config.planted, device)
         held_out = Windows(files[1], *sides, device=device)
-        if held_out.count < 2:  # ablation effects would have no standard error
-            raise ValueError(f"{files[1]} must have at least two windows of {shape.n_ctx} tokens, got one; lower n_ctx")
 
         done = read_checkpoint(self.checkpoint)
         if config.precision == "auto":
@@ -152,7 +137,7 @@ class Run:
         self.filmed = film.texts(self.tokenizer, held_out.rows([0])[0], shape) if config.film else []
         self.parallel, *self.optimizers = self.accelerator.prepare(self.model, *self.optimizers)
         self.loss = torch.compile(next_token_loss) if compiled else next_token_loss
-        self.caught: list[int] = []  # signals
+        self.caught = 0  # a signal that ends the training
         self.announce(name)
 
     def announce(self, name: str) -> None:
@@ -169,15 +154,15 @@ class Run:
         self.bar = tqdm(desc=name, initial=done, total=total, **looks)
 
     def resume(self, done: dict[str, Any]) -> None:
-        """Go on from what a checkpoint contains (nothing: from the start), and write the log again up to there. Raises
-        ValueError if it is not about this run."""
+        """Go on from what a checkpoint contains (nothing: from the start). Raises ValueError if it is not about this
+        run."""
         if done:
             if done["about"] != self.about:
                 raise ValueError(f"{self.checkpoint} belongs to another configuration or corpus; choose another --out")
             self.model.load_state_dict(done["model"])
             for optimizer, state in zip(self.optimizers, done["optimizers"]):
                 optimizer.load_state_dict(state)
-        self.step, self.train_loss = done.get("step", 0), done.get("train")
+        self.step = done.get("step", 0)
         self.rows = done.get("rows", [])  # of the log, one for each snapshot
         self.frames = done.get("frames", [])  # of the film, one for each snapshot
         self.seen: Tensor | None = None  # loss and gradient norm of the last step, on the device
@@ -187,16 +172,10 @@ class Run:
         device = torch.cuda.get_device_name() if cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
         hardware = {"device": device, "processes": self.accelerator.num_processes, "torch": torch.__version__}
         self.header = self.about | {"hardware": hardware}
-        if self.is_main:
-            content = "".join(f"{json.dumps(line)}\n" for line in (self.header, *self.rows))
-            write_atomically(self.log, content.encode())
 
     def advance(self) -> int:
         """Take one step in all processes; if one of them caught a signal, take none and return it, else 0."""
-        caught = max(self.caught, default=0)
-        if self.accelerator.num_processes > 1:
-            caught = int(self.accelerator.gather(torch.tensor([caught], device=self.accelerator.device)).max())
-        if caught:
+        if caught := max(gather_object([self.caught])):
             return caught
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -216,31 +195,31 @@ class Run:
             self.read_loss()
         return 0
 
-    def read_loss(self) -> None:
-        """Read the loss of the last step. Raises ValueError if the training diverged: what is not finite stays so."""
+    def read_loss(self) -> float | None:
+        """Return the loss of the last step, None before the first one. Raises ValueError if the training diverged: what
+        is not finite stays so."""
         if self.seen is None:
-            return
+            return None
         loss, norm = self.seen.tolist()
         if not math.isfinite(loss + norm):
             raise ValueError(f"training diverged by step {self.step} (loss {loss}, gradient norm {norm}); lower lr")
-        self.train_loss = round(loss, 4)
         self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+        return round(loss, 4)
 
     def evaluate(self) -> None:
         """Write a row of the log at a snapshot's step, and film it."""
         if not self.is_main or self.step not in self.snapshots or self.step in {row["step"] for row in self.rows}:
             return
-        self.read_loss()
+        done = {"step": self.step, "tokens": self.step * self.tokens_per_step, "train": self.read_loss()}
         with self.autocast:
             scores = self.evaluation(self.model)
-        done = {"step": self.step, "tokens": self.step * self.tokens_per_step, "train": self.train_loss}
         rate, seconds = self.config.learning_rate(self.step, self.steps), time.monotonic() - self.start
         row = {**done, **scores, "lr": rate, "seconds": round(seconds, 1)}
         self.rows.append(row)
         if self.filmed:
             self.frames.append(film.frame(self.model, self.filmed))
-        with open(self.log, "a") as file:
-            file.write(json.dumps(row) + "\n")
+        content = "".join(f"{json.dumps(line)}\n" for line in (self.header, *self.rows))
+        write_atomically(self.log, content.encode())
 
     def keep(self) -> None:
         """Write a checkpoint."""
@@ -251,7 +230,6 @@ class Run:
                 "about": self.about,
                 "step": self.step,
                 "seconds": self.saved - self.start,
-                "train": self.train_loss,
                 "rows": self.rows,
                 "frames": self.frames,
                 "model": self.model.state_dict(),
@@ -281,12 +259,12 @@ class Run:
 def train(run: Run, stop_after: int | None = None) -> None:
     """Train to the end, or for `stop_after` more steps.
 
-    SIGINT and SIGTERM end all processes after the same whole step, with a checkpoint. Raises ValueError if the loss is
-    NaN or infinity (nothing is written then).
+    A signal in `run.caught` ends all processes after the same whole step, with a checkpoint. Raises ValueError if the
+    loss is NaN or infinity (nothing is written then).
     """
     last = run.steps if stop_after is None else min(run.steps, run.step + stop_after)
     stopped = 0
-    with run.bar, stop_signals() as run.caught:
+    with run.bar:
         run.evaluate()
         while run.step < last and not (stopped := run.advance()):
             run.evaluate()
@@ -294,7 +272,7 @@ def train(run: Run, stop_after: int | None = None) -> None:
                 run.keep()
         run.keep()
         run.accelerator.wait_for_everyone()
-    if stopped := stopped or max(run.caught, default=0):
+    if stopped:
         goes_on = f"resumes from {run.checkpoint}" if run.step else "starts over"
         run.accelerator.print(f"stopped at step {run.step} of {run.steps}; the same command {goes_on}")
         raise SystemExit(128 + stopped)
@@ -317,7 +295,10 @@ def main(argv: list[str] | None = None) -> None:
         name, shape, training = read_config(args.config, args.set)
         is_main = int(os.environ.get("RANK", 0)) == 0
         with filelock.FileLock(args.out / ".lock", timeout=0) if is_main else contextlib.nullcontext():
-            train(Run(args.name or name, shape, training, args.data, args.out, args.compile))
+            run = Run(args.name or name, shape, training, args.data, args.out, args.compile)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda number, frame: setattr(run, "caught", number))
+            train(run)
     except filelock.Timeout as error:
         raise SystemExit(f"error: another trainer writes to {args.out}; choose another --out") from error
     except (ValueError, OSError) as error:  # OSError: a full disk, a folder without write permission

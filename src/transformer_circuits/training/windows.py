@@ -50,8 +50,8 @@ class Windows:
                 raise ValueError(f"{path} is not a readable row of token ids ({error}); make it again") from error
         if tokenizer := of_corpus(path.parent):
             tokens = narrow(tokens, tokenizer, d_vocab)
-        if len(tokens) < n_ctx:
-            raise ValueError(f"{path} must have at least one window of {n_ctx} tokens, got {len(tokens)}; lower n_ctx")
+        if len(tokens) < 2 * n_ctx:  # ablation effects on one window would have no standard error
+            raise ValueError(f"{path} must have at least two windows of {n_ctx} tokens, got {len(tokens)}; lower n_ctx")
         low, high = int(tokens.min()), int(tokens.max())
         if low < 0 or high >= d_vocab:
             raise ValueError(f"token ids must be 0 to {d_vocab - 1}, got {low} to {high} in {path}; set d_vocab")
