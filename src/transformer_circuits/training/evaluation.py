@@ -34,7 +34,7 @@ class Evaluation:
     held_out, in_context     loss; loss late in the window minus loss early in it
     previous_token, rest     of each head on held-out text; `rest` is its attention to the start token
     induction                of each head on repeated tokens drawn uniformly
-    copies, first_guess      loss in the first and second copy of these; share of right first guesses in the second
+    first_guess              share of right first guesses in the second copies of these
     positivity               of each head's OV circuit (`weights.copying_positivity`): near 1 for a copying head
     cost, cost_error         what removing each head costs on `few_windows` windows, and its standard error over them
     pair                     with two layers, the head with the highest induction score and the earlier head that its
@@ -62,8 +62,7 @@ class Evaluation:
         scores["rest"] = heads.mean_score(view, self.few[:, :-1], attention.start_token_score)
         scores["induction"] = heads.induction_scores(view, self.repeated)
         scores["cost"], scores["cost_error"] = ablation.effects(ablation.ablate_heads(view, self.few))
-        nats, right = view.losses_and_guesses(self.repeated.tokens)
-        scores["copies"] = self.repeated.by_copy(nats)
+        _, right = view.losses_and_guesses(self.repeated.tokens)
         scores["first_guess"] = float(self.repeated.by_copy(right.float())[1])
         if model.config.has_plain_circuits:
             scores |= circuits(view, scores["induction"])
