@@ -159,14 +159,17 @@ def losses_by_order(model, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "ord
     return torch.stack(losses)
 
 
-def induction_behavior(model) -> Float[Tensor, "5"]:
-    """Return what a model of two layers with one head each does on random tokens that occur twice.
+def induction_behavior(matrices: dict[str, Tensor], d_vocab: int, n_ctx: int) -> Float[Tensor, "5"]:
+    """Return what the model does on random tokens that occur twice: 0 for near 0, 1 for near 1, else 0.5, as many
+    different matrices are right.
 
     The attention of head 0.0 to the previous token; over the second copies, the attention of head 1.0 to the token
     after the first occurrence and to the first occurrence, and how often the model's first guess is the token that
     followed it, and the current token.
     """
-    n_ctx, d_vocab = model.cfg.n_ctx, model.cfg.d_vocab
+    model = from_matrices(**matrices)
+    if [model.cfg.n_layers, model.cfg.n_heads, model.cfg.d_vocab, model.cfg.n_ctx] != [2, 1, d_vocab, n_ctx]:
+        raise Wrong("It must have two layers of one head each, d_vocab tokens, and n_ctx positions.")
     repeated = repeated_random_tokens(d_vocab, n_ctx, shortest=min(d_vocab - 1, n_ctx // 2) // 3).to(model.W_E.device)
     rows, dest, after = repeated.rows, repeated.destinations, repeated.targets
     logits, cache = model.run_with_cache(repeated.tokens)
@@ -178,19 +181,11 @@ def induction_behavior(model) -> Float[Tensor, "5"]:
         best == repeated.tokens[rows, after],
         best == repeated.tokens[rows, dest],
     ]
-    return torch.stack([part.double().mean() for part in found])
-
-
-def levels(matrices: dict[str, Tensor], d_vocab: int, n_ctx: int) -> Float[Tensor, "5"]:
-    """Return 0 for each behavior near 0, 1 for one near 1, else 0.5: many different matrices are right."""
-    cfg = from_matrices(**matrices).cfg
-    if [cfg.n_layers, cfg.n_heads, cfg.d_vocab, cfg.n_ctx] != [2, 1, d_vocab, n_ctx]:
-        raise Wrong("It must have two layers of one head each, d_vocab tokens, and n_ctx positions.")
-    fractions = induction_behavior(from_matrices(**matrices))
+    fractions = torch.stack([part.double().mean() for part in found])
     return (fractions > 0.05) / 2 + (fractions > 0.95) / 2
 
 
-@exercise([(20, 24), (30, 16)], measure=levels)
+@exercise([(20, 24), (30, 16)], measure=induction_behavior)
 def induction_by_hand(d_vocab: int, n_ctx: int) -> dict[str, Tensor]:
     """Return the weights of an induction circuit, as arguments of `from_matrices`."""
     d_head = max(d_vocab, n_ctx)
