@@ -10,14 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens import FactoredMatrix
 
-Ids = Int[Tensor, " n"]
-
-
-def ranks(matrix: FactoredMatrix, rows: Ids, columns: Ids) -> Ids:
-    """Return how many entries of row rows[i] exceed the one at (rows[i], columns[i]): 0 for the largest. These rows are
-    formed: 16 KB each with the book's vocabulary."""
-    entries = matrix[rows].AB
-    return (entries > entries.gather(1, columns[:, None])).sum(dim=1)
+from transformer_circuits.circuits.factored import ranks
 
 
 class SelfBoost(NamedTuple):

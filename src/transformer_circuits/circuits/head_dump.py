@@ -12,7 +12,7 @@ from torch import Tensor
 from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
 
-from transformer_circuits.circuits.copying import ranks
+from transformer_circuits.circuits.factored import ranks, row_blocks, top_k
 
 SHARE = 0.01  # of the vocabulary: how far down a QK column, a QK row, or an OV row a token may be
 EXPONENT = 0.1  # of a token's frequency: a hundred times rarer counts 0.63 times as much
@@ -49,11 +49,12 @@ def head_dump(
     heads = []
     for head in range(model.cfg.n_heads):
         QK, OV = columns[head], rows[head]
-        # The largest entry is all that most rows are asked for, and quicker than `topk`.
-        best = QK.AB.amax(dim=1) * OV.AB.amax(dim=1) * frequency.to(QK.A) ** EXPONENT
+        # The largest entry is all that most rows are asked for, and quicker than `top_k`.
+        max_QK, max_OV = (torch.cat([block.amax(dim=1) for _, block in row_blocks(M)]) for M in (QK, OV))
+        best = max_QK * max_OV * frequency.to(QK.A) ** EXPONENT
         sources = best.argsort(descending=True, stable=True)[:n_sources]
-        matches, destinations = QK[sources].AB.topk(k)
-        boosts, outs = OV[sources].AB.topk(k)
+        matches, destinations = top_k(QK, k, sources)
+        boosts, outs = top_k(OV, k, sources)
         rank = ranks(QK.T, destinations.flatten(), sources.repeat_interleave(k)).view_as(destinations)
         lists = {
             "source": sources,

@@ -25,7 +25,7 @@ from torch import Tensor
 from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
 
-from transformer_circuits.circuits.copying import Ids, ranks
+from transformer_circuits.circuits.factored import Ids, ranks, top_k
 from transformer_circuits.circuits.head_dump import by_source, top_share
 from transformer_circuits.circuits.words import variants_of, word_of
 from transformer_circuits.measures import estimates
@@ -60,8 +60,8 @@ class Candidates(NamedTuple):
     def of(cls, model: TransformerBridge, sources: Int[Tensor, "head source"]) -> Candidates:
         """Find all hits of these sources."""
         count, (columns, rows) = top_share(model.cfg.d_vocab), circuits(model)
-        attending = torch.stack([columns[h][mine].AB.topk(count).indices for h, mine in enumerate(sources)])
-        boosts, outs = map(torch.stack, zip(*(rows[h][mine].AB.topk(count) for h, mine in enumerate(sources))))
+        attending = torch.stack([top_k(columns[h], count, mine)[1] for h, mine in enumerate(sources)])
+        boosts, outs = map(torch.stack, zip(*(top_k(rows[h], count, mine) for h, mine in enumerate(sources))))
         return cls(sources, attending.sort(dim=-1).values, outs, boosts.float())
 
 
@@ -81,7 +81,7 @@ class Hits(NamedTuple):
         counted = torch.ones(model.cfg.n_heads, dtype=torch.bool) if working is None else working
         columns, rows = circuits(model)
         count = top_share(model.cfg.d_vocab)
-        of_rows = torch.stack([columns[head].T.AB.topk(count).indices for head in range(model.cfg.n_heads)])
+        of_rows = torch.stack([top_k(columns[head].T, count)[1] for head in range(model.cfg.n_heads)])
         return cls(columns, rows, Candidates.of(model, every_token), of_rows, counted)
 
     def attended(self, sources: Ids, destinations: Ids, axis: Axis = "column") -> Bool[Tensor, "head n"]:
@@ -111,7 +111,7 @@ class Hits(NamedTuple):
         """Return source i's k highest destinations in head i, and which have it in their row's top share (claim S1)."""
         found = torch.zeros(len(sources), k, dtype=torch.long)
         for head in heads.unique():
-            found[heads == head] = self.columns[int(head)][sources[heads == head]].AB.topk(k).indices
+            _, found[heads == head] = top_k(self.columns[int(head)], k, sources[heads == head])
         in_row = self.sources[heads[:, None], found] == sources[:, None, None]
         return found, in_row.any(dim=-1)
 
