@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from transformer_circuits.circuits import heads
@@ -179,7 +180,7 @@ def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one_with_the_same_fil
     assert log[-1]["held_out"] < log[1]["held_out"] - 0.5  # it learned something
     line = command(data, "killed", *changes, "checkpoint_minutes=1e-9")  # so that the kill may hit its writing
     trainer = subprocess.Popen([sys.executable, "-m", train.__name__, *line], stdout=subprocess.DEVNULL)
-    while not (data / "killed" / "checkpoint.pt").exists():
+    while not (data / "killed" / "checkpoint.safetensors").exists():
         time.sleep(0.01)
     trainer.kill()
     assert trainer.wait() == -signal.SIGKILL, "the run ended before it was killed"
@@ -272,7 +273,7 @@ def test_files_that_cannot_be_used_are_named(data, tiny_tokenizer_file):
 
 def test_a_loss_that_is_nan_stops_the_run_and_leaves_the_checkpoint(data, monkeypatch):
     run(data, "out", stop_after=5)
-    checkpoint, log = data / "out" / "checkpoint.pt", data / "out" / "training.jsonl"
+    checkpoint, log = data / "out" / "checkpoint.safetensors", data / "out" / "training.jsonl"
     before = checkpoint.read_bytes(), log.read_text()
     loss_of = train.next_token_loss
     monkeypatch.setattr(train, "next_token_loss", lambda model, rows: loss_of(model, rows) * float("nan"))
@@ -283,16 +284,16 @@ def test_a_loss_that_is_nan_stops_the_run_and_leaves_the_checkpoint(data, monkey
 
 def test_what_changed_since_the_checkpoint_is_noticed(data):
     run(data, "out", stop_after=40)
-    checkpoint = data / "out" / "checkpoint.pt"
+    checkpoint = data / "out" / "checkpoint.safetensors"
     whole = checkpoint.read_bytes()
 
     def rejected(sentence, *settings):
         with pytest.raises(ValueError, match=sentence):
             run(data, "out", *settings)
 
-    for other in (whole[: len(whole) // 2], b"{}"):
+    for other in (whole[: len(whole) // 2], safetensors.torch.save({})):
         checkpoint.write_bytes(other)
-        rejected("damaged; delete it to start over")
+        rejected("damaged .*; delete it to start over")
     checkpoint.write_bytes(whole)
     rejected("belongs to another configuration", "lr=1e-4")
     np.save(data / "train.npy", np.load(data / "train.npy")[::-1])

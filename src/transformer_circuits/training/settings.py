@@ -81,7 +81,10 @@ def read_config(name: str, changes: Iterable[str] = ()) -> tuple[str, ModelConfi
     if not path.is_file():
         shipped = ", ".join(sorted(p.stem for p in CONFIGS.glob("*.toml")))
         raise ValueError(f"there is no configuration {name}; pass a TOML file, or one of {shipped}")
-    sections = tomllib.loads(path.read_text(encoding="utf8"))
+    try:
+        sections = tomllib.loads(path.read_text(encoding="utf8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not a readable TOML file: {error}") from error
     if sections.keys() != SECTIONS.keys():
         raise ValueError(f"{path} must have the sections [model] and [training], got {', '.join(sections)}")
     section_of = {key: section for section, kind in SECTIONS.items() for key in kind.__pydantic_fields__}

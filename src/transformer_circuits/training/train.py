@@ -5,14 +5,13 @@
     accelerate launch --multi_gpu --num_processes 8 -m transformer_circuits.training.train --config ...     # several
 
 `--data` is a folder that `make corpus` wrote. A model with a smaller vocabulary reads the same text, cut finer
-(`models.tokenizer`). Written to `--out`: `training.jsonl` (losses and scores), `checkpoint.pt` (after a kill,
+(`models.tokenizer`). Written to `--out`: `training.jsonl` (losses and scores), `checkpoint.safetensors` (after a kill,
 the same command resumes, with the losses of an uninterrupted run), and at the end `model/`, as the book ships models.
 Several CPU processes need `--multi_gpu` too: without it, Accelerate 1.15 starts a single one.
 """
 
 import contextlib
 import dataclasses
-import io
 import json
 import math
 import os
@@ -26,10 +25,12 @@ from typing import Any
 
 import filelock
 import numpy as np
+import safetensors
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from jaxtyping import Float, Int
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
@@ -81,24 +82,47 @@ def snapshot_steps(n_ctx: int, config: TrainingConfig, steps: int) -> set[int]:
     return {int(round(step)) for step in np.concatenate(spaced)}
 
 
+def save_checkpoint(path: Path, **state: Any) -> None:
+    """Write tensors, state dicts, and plain values by name: tensors by number, and all else as JSON beside them."""
+    tensors: dict[str, Tensor] = {}
+
+    def numbered(tensor: Tensor) -> dict[str, str]:
+        name = str(len(tensors))
+        tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return {"tensor": name}
+
+    text = json.dumps(state, default=numbered)
+    write_atomically(path, save(tensors, {"state": text}))
+
+
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Return what was saved, on the CPU; nothing if there is no file. Raises ValueError if it is damaged."""
     if not path.exists():
         return {}
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds
-        raise ValueError(f"{path} is damaged; delete it to start over") from error
+        with safetensors.safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            text = (file.metadata() or {})["state"]
+    except (safetensors.SafetensorError, KeyError) as error:
+        raise ValueError(f"{path} is damaged ({error}); delete it to start over") from error
+
+    def restored(value: dict[str, Any]) -> Any:
+        if "tensor" in value:
+            return tensors[value["tensor"]]
+        # Optimizers name parameters by whole numbers, which JSON writes as text.
+        return {int(key) if key.isdigit() else key: item for key, item in value.items()}
+
+    return json.loads(text, object_hook=restored)
 
 
 class Run:
-    """One run from its last checkpoint on (`out/checkpoint.pt`): `step` steps are done. Raises ValueError for settings,
-    tokens or a checkpoint that cannot be used."""
+    """One run from its last checkpoint on (`out/checkpoint.safetensors`): `step` steps are done. Raises ValueError for
+    settings, tokens or a checkpoint that cannot be used."""
 
     def __init__(
         self, name: str, shape: ModelConfig, config: TrainingConfig, data: Path, out: Path, compiled: bool = False
     ) -> None:
-        self.out, self.checkpoint, self.log = out, out / "checkpoint.pt", out / "training.jsonl"
+        self.out, self.checkpoint, self.log = out, out / "checkpoint.safetensors", out / "training.jsonl"
         self.accelerator = Accelerator(mixed_precision="no", cpu=not torch.cuda.is_available())
         self.is_main = self.accelerator.is_main_process
         device, processes = self.accelerator.device, self.accelerator.num_processes
@@ -157,7 +181,7 @@ class Run:
         """Go on from what a checkpoint contains (nothing: from the start). Raises ValueError if it is not about this
         run."""
         if done:
-            if done["about"] != self.about:
+            if done["about"] != json.loads(json.dumps(self.about)):  # where tuples are lists
                 raise ValueError(f"{self.checkpoint} belongs to another configuration or corpus; choose another --out")
             self.model.load_state_dict(done["model"])
             for optimizer, state in zip(self.optimizers, done["optimizers"]):
@@ -226,18 +250,16 @@ class Run:
         self.read_loss()
         self.saved = time.monotonic()
         if self.is_main and self.step:
-            state = {
-                "about": self.about,
-                "step": self.step,
-                "seconds": self.saved - self.start,
-                "rows": self.rows,
-                "frames": self.frames,
-                "model": self.model.state_dict(),
-                "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            }
-            content = io.BytesIO()
-            torch.save(state, content)
-            write_atomically(self.checkpoint, content.getvalue())
+            save_checkpoint(
+                self.checkpoint,
+                about=self.about,
+                step=self.step,
+                seconds=self.saved - self.start,
+                rows=self.rows,
+                frames=self.frames,
+                model=self.model.state_dict(),
+                optimizers=[optimizer.state_dict() for optimizer in self.optimizers],
+            )
 
     def export(self) -> None:
         """Write `out/model` as the book ships models, with the log. The manifest has the log's header and last row, and
