@@ -22,10 +22,11 @@ OCTAVE = 12
 KEEPS_DIRECTION = 0.95  # chance that a step goes the way of the one before
 COMES_BACK = 0.1  # chance, at each note outside of a recurring phrase, that a phrase begins to recur
 SHORTEST, LONGEST = 8, 24  # notes of a phrase
+Notes = Int[np.ndarray, "melody note"]  # 1 to 88
 
 
 class Melodies(NamedTuple):
-    notes: Int[np.ndarray, "melody note"]  # 1 to 88
+    notes: Notes
     source: Int[np.ndarray, "melody note"]  # the place that a note is copied from; -1 if it is new
     place: Int[np.ndarray, "melody note"]  # the place of a copied note in its phrase, from 0; -1 if it is new
 
@@ -59,20 +60,20 @@ def draw(n: int, length: int, seed: int, keeps_direction: float = KEEPS_DIRECTIO
     return Melodies(notes, copied, place)
 
 
-def steps(notes: Int[np.ndarray, "melody note"]) -> Int[np.ndarray, "melody note-1"]:
+def steps(notes: Notes) -> Int[np.ndarray, "melody note-1"]:
     """Return the step from each note to the next, in keys, by the shorter way around: -44 to 43."""
     return (np.diff(notes, axis=1) + KEYS // 2) % KEYS - KEYS // 2
 
 
-def ideal_losses(notes: Int[np.ndarray, "melody note"]) -> Float[np.ndarray, "melody note"]:
-    """Return the loss (nats) at each note of an observer who knows how melodies are drawn: on average, the lowest
-    possible loss.
+def ideal_losses(notes: Notes, keeps_direction: float = KEEPS_DIRECTION) -> Float[np.ndarray, "melody note"]:
+    """Return the loss (nats) at each note of an observer who knows how melodies are drawn (see `draw`): on average,
+    the lowest possible loss.
 
     The observer keeps the probability of every hidden state (a new note, or a recurring phrase: from which place, and
     with how many notes remaining) and updates them after each note: the forward algorithm.
     """
     (n, length), losses = notes.shape, np.empty(notes.shape)
-    new = chances_of_new_notes(notes)
+    new = chances_of_new_notes(notes, keeps_direction)
     free = np.ones(n)
     copying = np.zeros((n, length + 1, LONGEST + 1))  # [melody, place that is copied next, notes that remain]
     for t in range(length):
@@ -93,14 +94,14 @@ def ideal_losses(notes: Int[np.ndarray, "melody note"]) -> Float[np.ndarray, "me
     return losses
 
 
-def chances_of_new_notes(notes: np.ndarray) -> np.ndarray:
+def chances_of_new_notes(notes: Notes, keeps_direction: float) -> Float[np.ndarray, "melody note"]:
     """Return the probability of each note, given those before it, if it is not part of a recurring phrase."""
     moved, chances = steps(notes), np.full(notes.shape, 1 / KEYS)
     near = (np.abs(moved) <= OCTAVE) & (moved != 0)
     # A step of 0, where a phrase begins to recur, leaves the direction as it was.
     direction = pd.DataFrame(np.sign(moved)).replace(0, np.nan).ffill(axis=1)
-    kept = np.where(np.diff(direction) == 0, KEEPS_DIRECTION, 1 - KEEPS_DIRECTION)
-    chances[:, 1] = near[:, 0] / (2 * OCTAVE)  # either way
+    kept = np.where(np.diff(direction) == 0, keeps_direction, 1 - keeps_direction)
+    chances[:, 1:2] = near[:, :1] / (2 * OCTAVE)  # either way
     chances[:, 2:] = kept * near[:, 1:] / OCTAVE
     return chances
 
