@@ -27,8 +27,6 @@ from transformer_circuits.training.settings import TrainingConfig, read_config
 from transformer_circuits.training.windows import Windows
 
 SHARD = "model/weights-00001-of-00001.safetensors"
-
-
 TINY = """
 [model]
 n_layers = 1
@@ -217,10 +215,10 @@ KINDS = ["attn-only-0l", "attn-only-1l-smeared-keys", "melodies-2l", "small-2l-m
 def test_each_kind_of_shipped_configuration_trains_and_is_written(name, data):
     """One step, at a width that a test can afford."""
     small = "d_model=16 d_head=8 n_heads=2 d_vocab=50 n_ctx=32 tokens=64 batch=2 evaluate_windows=2 repeats=2"
-    config = read_config(name, small.split())
+    config = read_config(name, [*small.split(), f"film={json.dumps('0l' not in name)}"])
     train.train(train.Run(*config, data=data, out=data / name))
     model, manifest = shards.read_model(data / name / "model")
-    assert manifest["name"] == name and model.config == config[1]
+    assert manifest["name"] == name and model.config == config[1] and ("film" in manifest) == config[2].film
 
 
 def test_two_processes_give_the_losses_of_one(data):

@@ -25,7 +25,7 @@ from transformer_circuits.models.architecture import BOS, ModelConfig, Transform
 from transformer_circuits.training.evaluation import view_of
 
 NAMES = "Old Zorblax met Quennifer at the gate. Zorblax bowed, and Quennifer laughed."
-LONGEST = 48  # tokens of a text at most
+MOST = 48  # tokens of a text at most
 SEGMENT = 20  # random tokens that occur twice
 TOP = 5
 SHADES = 32  # of attention, which compress to half the size of 256
@@ -35,18 +35,17 @@ Frame = dict[str, Tensor]
 
 def texts(tokenizer: str | None, held_out: Int[Tensor, "pos"], shape: ModelConfig) -> list[np.ndarray]:
     """Return NAMES (the first held-out tokens, where the text has no tokenizer) and random tokens twice, each after the
-    start token. Raises ValueError for a model whose circuits are not products of its matrices."""
-    if not shape.has_plain_circuits or shape.n_layers == 0:
-        raise ValueError("film must be false for a model without layers or with more than attention")
+    start token. Raises ValueError for a model without layers."""
+    if shape.n_layers == 0:
+        raise ValueError("film must be false for a model without layers")
     if shape.d_vocab > 1 << 16:
         raise ValueError(f"film must be false for more than 65,536 tokens, got {shape.d_vocab:,}")  # ids are uint16
     sentence = held_out[held_out != BOS].tolist()
     if tokenizer:
         sentence = Tokenizer.from_str(tokenizer).encode(NAMES, add_special_tokens=False).ids
-    longest = min(LONGEST, shape.n_ctx) - 1
     draws = np.random.default_rng(0).permutation(np.arange(1, shape.d_vocab))
-    segment = draws[: min(SEGMENT, (shape.n_ctx - 1) // 2)]
-    return [np.array([BOS, *text], dtype=np.uint16) for text in (sentence[:longest], np.tile(segment, 2))]
+    twice = np.tile(draws[: min(SEGMENT, (shape.n_ctx - 1) // 2)], 2)
+    return [np.array([BOS, *text], dtype=np.uint16)[: min(MOST, shape.n_ctx)] for text in (sentence, twice)]
 
 
 @torch.no_grad()

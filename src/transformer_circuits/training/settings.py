@@ -41,7 +41,7 @@ class TrainingConfig:
     without_start: Share = Field(0.0, description="fraction of training windows that begin in running text")
     planted: Share = Field(0.0, description="fraction of training windows that contain one of their own passages twice")
     precision: Literal["auto", "bf16", "no"] = Field("auto", description="no: float32; auto: bf16 where that is fast")
-    snapshots: PositiveInt = Field(30, description="evaluations, half of them log-spaced over the run, half even")
+    snapshots: PositiveInt = Field(30, description="evaluations, three at least: half of them log-spaced, half even")
     evaluate_windows: Several = Field(48, description="held-out windows per evaluation")
     few_windows: Several = Field(8, description="as many of those, evenly spaced, for patterns and costs")
     repeats: PositiveInt = Field(16, description="rows of repeated random tokens per evaluation")

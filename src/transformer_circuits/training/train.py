@@ -47,7 +47,7 @@ from transformer_circuits.training.settings import TrainingConfig, described_set
 from transformer_circuits.training.windows import Windows
 
 APART = 500  # windows between snapshots at least, on average: an evaluation takes the time of fifty to a hundred
-SHORTEST = 5  # tokens of a window
+SHORTEST_WINDOW = 5  # tokens
 MANY = 4  # readings of a text up to which more of them are nearly as good as more text (Muennighoff et al., 2023)
 UNREAD = 50  # steps after which the loss is read: on a GPU, reading it waits until it is computed
 
@@ -76,7 +76,7 @@ def fast_precision(device: torch.device) -> str:
 
 def snapshot_steps(n_ctx: int, config: TrainingConfig, steps: int) -> set[int]:
     """Return the steps of snapshots: half of them log-spaced from a 200th of the run on, half evenly spaced. A short
-    run has fewer than its settings say, but at least four."""
+    run has fewer than its settings say, but at least three."""
     half = max(4, min(config.snapshots, config.tokens // n_ctx // APART)) // 2
     spaced = np.geomspace(max(1, steps / 200), steps, half), np.linspace(0, steps, half)
     return {int(round(step)) for step in np.concatenate(spaced)}
@@ -127,9 +127,9 @@ class Run:
         self.is_main = self.accelerator.is_main_process
         device, processes = self.accelerator.device, self.accelerator.num_processes
         self.share, left_over = divmod(config.batch, processes)
-        if shape.n_ctx < SHORTEST or shape.d_vocab < 3:  # its evaluation repeats two tokens, and predicts the second
+        if shape.n_ctx < SHORTEST_WINDOW or shape.d_vocab < 3:  # to repeat two tokens, and predict the second
             got = f"got {shape.n_ctx} and {shape.d_vocab}"
-            raise ValueError(f"n_ctx must be at least {SHORTEST}, and d_vocab at least 3, {got}")
+            raise ValueError(f"n_ctx must be at least {SHORTEST_WINDOW}, and d_vocab at least 3, {got}")
         if left_over:
             raise ValueError(f"batch must be a multiple of the {processes} processes, got {config.batch}")
 
