@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from sphinx.errors import ExtensionError
 from sphinx.util import logging
 
 from transformer_circuits.figures.style import themed
+from transformer_circuits.paths import chapter_number
 
 logger = logging.getLogger(__name__)
 
@@ -131,9 +131,8 @@ def number_by_file(app, env) -> None:
     change.
     """
     for page, contents in env.tocs.items():
-        named = re.match(r"notebooks/(?:0?(\d+)|([ae]\d+))_", page)  # 00_how_to_read, a3_..., e1_...
-        number = (int(named[1]) if named[1] else named[2].upper(),) if named else ()
-        numbered = bool(named and named[1])  # of appendices, figures alone
+        named = chapter_number(page.removeprefix("notebooks/"))
+        numbered, number = named.isdigit(), (named,) if named else ()  # of appendices, figures alone
         for part in (env.titles[page], *contents.findall(nodes.reference)):
             if "secnumber" in part:
                 part["secnumber"] = (*number, *part["secnumber"][1:]) if numbered else None

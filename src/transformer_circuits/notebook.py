@@ -4,7 +4,6 @@ import importlib.metadata
 import inspect
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from IPython import get_ipython
 from IPython.display import Markdown, display
 
 from transformer_circuits.figures.style import use_style
+from transformer_circuits.paths import chapter_number
 
 TESTED = {"torch": "2.13", "transformer-lens": "4.3"}  # releases that the book's numbers come from
 
@@ -42,8 +42,7 @@ def show_caption(_: object = None) -> None:
 def captions(path: Path) -> dict[str, str]:
     """Return number and caption of each figure in a notebook, by its cell; numbers are those of the page, whose
     headline stands first."""
-    chapter = re.match(r"0?(\d+|[ae]\d+)_", path.name)
-    number = f"{chapter[1].upper()}." if chapter else ""
+    number = f"{chapter_number(path.name)}.".lstrip(".")
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     drawn = [cell for cell in cells if "figure" in cell["metadata"].get("mystnb", {})]
     drawn.sort(key=lambda cell: "headline" not in cell["metadata"].get("tags", []))

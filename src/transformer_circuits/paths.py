@@ -6,6 +6,7 @@ variable TRANSFORMER_CIRCUITS_ROOT, which wins where both are known. A package w
 
 import difflib
 import os
+import re
 from pathlib import Path
 
 
@@ -34,6 +35,11 @@ def data_file(name: str | Path) -> Path:
         todo = "set TRANSFORMER_CIRCUITS_ROOT to a clone of the book's repository"
         raise FileNotFoundError(f"the book's data is not in the package; {todo}")
     return DATA / name
+
+
+def chapter_number(file: str) -> str:
+    """Return the number of a chapter by its file's name: "7" of 07_induction_heads.ipynb, "0", "A1", "E1"; else ""."""
+    return "".join(re.findall(r"^0?(\d+|[ae]\d+)_", file)).upper()
 
 
 def did_you_mean(path: Path) -> str:

@@ -84,3 +84,8 @@ def test_the_root_is_the_clone_or_what_the_environment_says_or_the_users_cache(t
     monkeypatch.delenv("TRANSFORMER_CIRCUITS_ROOT")
     monkeypatch.setattr(paths, "__file__", str(tmp_path / "lib" / "transformer_circuits" / "paths.py"))
     assert paths.find_clone() is None
+
+
+def test_chapters_are_numbered_by_their_files():
+    files = ("00_how_to_read", "18_real_models", "a1_notation", "intro")
+    assert [paths.chapter_number(file) for file in files] == ["0", "18", "A1", ""]

@@ -8,6 +8,7 @@ from nbformat import NotebookNode
 
 from book_build.pages import render, scoreboard
 from transformer_circuits.figures.style import themed
+from transformer_circuits.paths import chapter_number
 
 Figure = dict[str, Any]  # an entry of figures.yml, which explains the keys
 
@@ -42,8 +43,7 @@ class Cells:
         found: dict[str, str] = {}
         for place in figure.get("cell", ()):
             notebook = place.split("/")[0]
-            number = notebook.split("_")[0].lstrip("0").upper()  # 7 for 07_induction_heads, A1 for a1_notation
-            found.setdefault(f"{number} {self.titles[f'notebooks/{notebook}']}".strip(), link(place))
+            found.setdefault(f"{chapter_number(notebook)} {self.titles[f'notebooks/{notebook}']}".strip(), link(place))
         if own := figure.get("page"):
             found[own.replace("_", " ")] = f"{own}.html"
         return found
