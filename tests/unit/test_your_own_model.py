@@ -9,20 +9,14 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
+from tokenizers import Tokenizer, models
 
 from transformer_circuits import data
 from transformer_circuits.circuits import heads, removal, survey
-from transformer_circuits.measures import weights
+from transformer_circuits.measures import attention, weights
 from transformer_circuits.models import bridge, load_model, reading
 from transformer_circuits.models.shards import WeightsError
 from transformer_circuits.paths import ROOT
-
-
-def fast(tokenizer, **names: str) -> transformers.PreTrainedTokenizerFast:
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
-
 
 CHAPTER = nbformat.read(ROOT / "notebooks" / "19_your_own_model.ipynb", as_version=4)
 QUESTIONS = ("imports", "texts", "scores", "copying", "reads", "composition", "answers", "answers-reader")
@@ -87,8 +81,8 @@ def test_rows_that_no_token_has_change_no_score():
 def test_other_models_read_the_same_text_in_their_own_tokens(make):
     model = load_model(make("GPT2"), "cpu")
     tokens = survey.text(model)
-    assert tokens.shape == (survey.ROWS, 97) and (tokens[:, 0] == 0).all()
-    windows = data.held_out_windows(survey.ROWS, 512)
+    assert tokens.shape == (attention.PATTERN_WINDOWS, 97) and (tokens[:, 0] == 0).all()
+    windows = data.held_out_windows(attention.PATTERN_WINDOWS, 512)
     theirs = data.load_tokenizer().batch_decode(windows, skip_special_tokens=True)
     for row, text in zip(tokens, theirs):
         assert text.encode().startswith(model.tokenizer.decode(row[1:]).rstrip("\ufffd").encode())
@@ -98,8 +92,8 @@ WORDS = {"<s>": 3, "<pad>": 1, "[UNK]": 0, "the": 2, "cat": 4}
 
 
 def words(unknown: str | None = "[UNK]", **names: str):
-    tokenizer = Tokenizer(WordLevel(WORDS, unk_token=unknown) if unknown else WordLevel(WORDS))
-    return fast(tokenizer, unk_token=unknown, **names)
+    tokenizer = Tokenizer(models.WordLevel(WORDS, unk_token=unknown) if unknown else models.WordLevel(WORDS))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=unknown, **names)
 
 
 @pytest.mark.parametrize("tokenizer, config, start, said", [
@@ -128,14 +122,13 @@ def test_what_is_read_is_judged_by_the_ids_that_text_needs(make, own_tokenizer, 
     assert tokenizer.pad_token_id == 300
     assert reading.of(model).words.endswith("to 299; reads text with its own tokenizer")
     assert len(own_tokenizer) == 300 and survey.text(model).max() < 300
-    bare = fast(own_tokenizer.backend_tokenizer)
+    bare = transformers.PreTrainedTokenizerFast(tokenizer_object=own_tokenizer.backend_tokenizer)
     assert reading.decide(300, bare, transformers.LlamaConfig(bos_token_id=0)).reads_text
 
     large = reading.decide(300, data.load_tokenizer())
     assert large.words.endswith("reads random tokens, because its tokenizer has 4,096 tokens and its vocabulary 300")
     for unknown in ("[UNK]", None):
-        silent = reading.decide(50, words(unknown)).words
-        assert silent.endswith("because its tokenizer does not know English text")
+        assert reading.decide(50, words(unknown)).words.endswith("its tokenizer does not know English text")
 
 
 def test_a_start_token_can_be_chosen_and_must_be_one(make):

@@ -18,7 +18,7 @@ from transformer_circuits.circuits.head_map import head_map
 from transformer_circuits.data import held_out_windows, vocabulary
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures import ablation
-from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
+from transformer_circuits.measures.attention import INDUCTION_HEAD, PATTERN_WINDOWS, PREVIOUS_TOKEN_HEAD
 from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.bridge import matrices
 from transformer_circuits.models.registry import training_film, training_log
@@ -46,7 +46,7 @@ def weights(model: TransformerBridge) -> bytes:
     return b"".join(matrix.half().contiguous().numpy(force=True).tobytes() for matrix in found)
 
 
-def tokenizer_of(model: TransformerBridge) -> dict[str, Any]:
+def vocabulary_and_merges(model: TransformerBridge) -> dict[str, Any]:
     """Return the tokens in the byte alphabet of the tokenizer's file, and their merges in the order of their ranks."""
     parts = json.loads(model.tokenizer.backend_tokenizer.to_str())["model"]
     ids = parts["vocab"]
@@ -142,13 +142,13 @@ def write(folder: Path, models: Sequence[TransformerBridge], heads: dict[str, st
     first. `heads`: the names of the stage's two."""
     folder.mkdir(parents=True, exist_ok=True)
     for i, (model, (file, film)) in enumerate(zip(models, MODELS.values())):
-        windows = held_out_windows(16, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
+        windows = held_out_windows(PATTERN_WINDOWS, model.cfg.n_ctx, model.cfg.d_vocab)[:, :-1]
         sizes = ("n_layers", "d_model", "n_heads", "d_head", "d_vocab", "n_ctx")
         data = {
             "config": {key: getattr(model.cfg, key) for key in sizes},
             "facts": {} if i else described(model),
             "means": [View(model).mean_z(windows, layer).tolist() for layer in range(model.cfg.n_layers)],
-            "tokenizer": None if i else tokenizer_of(model),
+            "tokenizer": None if i else vocabulary_and_merges(model),
         }
         (folder / file).write_text(as_script(data, weights(model)), encoding="utf-8")
         (folder / film).write_text(script(model, heads), encoding="utf-8")

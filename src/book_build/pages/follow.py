@@ -21,7 +21,7 @@ from transformer_circuits.circuits.heads import Head, head_name
 from transformer_circuits.data import held_out_windows
 from transformer_circuits.figures.tokens import show_token
 from transformer_circuits.measures import ablation
-from transformer_circuits.measures.attention import INDUCTION_HEAD, PREVIOUS_TOKEN_HEAD
+from transformer_circuits.measures.attention import INDUCTION_HEAD, PATTERN_WINDOWS, PREVIOUS_TOKEN_HEAD
 from transformer_circuits.measures.repeats import last_target
 from transformer_circuits.models import load_model
 from transformer_circuits.models.registry import training_log
@@ -138,7 +138,8 @@ def sentence(two: TransformerBridge, one: TransformerBridge, pair: tuple[Head, H
 def numbers(two: TransformerBridge, one: TransformerBridge) -> dict[str, Any]:
     """Return what the picture shows, for all of its texts, of the best previous-token head and the best induction
     head."""
-    back = heads.previous_token_scores(two, held_out_windows(16, two.cfg.n_ctx, two.cfg.d_vocab)[:, :-1])[0]
+    windows = held_out_windows(PATTERN_WINDOWS, two.cfg.n_ctx, two.cfg.d_vocab)[:, :-1]
+    back = heads.previous_token_scores(two, windows)[0]
     pair = (0, int(back.argmax())), (1, int(heads.measured_induction(two).mean[1].argmax()))
     names = dict(zip(("previous", "induction"), map(head_name, pair)))
     sentences = {label: sentence(two, one, pair, text) for label, text in TEXTS.items()}

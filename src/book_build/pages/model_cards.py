@@ -11,12 +11,12 @@ from book_build.pages import render
 from transformer_circuits.circuits import heads
 from transformer_circuits.data import D_VOCAB, held_out_windows
 from transformer_circuits.measures import ablation
+from transformer_circuits.measures.attention import PATTERN_WINDOWS
 from transformer_circuits.models import load_model
 from transformer_circuits.models.architecture import ModelConfig
 from transformer_circuits.models.registry import list_models, manifest, training_log
 from transformer_circuits.paths import DATA
 
-WINDOWS = 8  # of held-out text, for previous-token scores
 FAMILY = r"attn-only-[012]l"
 OTHERS = (r"attn-only-2l-.*", "attn-only-1l-32h", r"small-.*", r"melodies-.*")
 SCORES = ["held-out loss", "in-context score", "induction score", "previous-token score", "working heads"]
@@ -48,7 +48,7 @@ def card(name: str) -> dict[str, str]:
         model = load_model(name, device="cpu")
         found["induction score"] = best(heads.measured_induction(model).mean)
         if not name.startswith("melodies") and config.d_vocab <= D_VOCAB:  # it reads the book's held-out text
-            windows = held_out_windows(WINDOWS, config.n_ctx, config.d_vocab)[:, :-1]
+            windows = held_out_windows(PATTERN_WINDOWS, config.n_ctx, config.d_vocab)[:, :-1]
             found["previous-token score"] = best(heads.previous_token_scores(model, windows))
             works = ablation.recorded_effects(name).working
             found["working heads"] = f"{int(works.sum())} of {works.numel()}"
@@ -75,7 +75,7 @@ def main(folder: Path) -> str:
         others=table(cards(*OTHERS).T.rename_axis("model")[["layers", *SCORES]]),
         works=ablation.WORKS,
         cost_windows=ablation.WINDOWS,
-        windows=WINDOWS,
+        windows=PATTERN_WINDOWS,
         sources=len(report["sources"]),
         **report["splits"],
     )

@@ -11,12 +11,11 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import get_act_name
 
 from transformer_circuits.data import held_out_windows, load_tokenizer
+from transformer_circuits.measures.attention import PATTERN_WINDOWS
 from transformer_circuits.measures.repeats import row_length
 from transformer_circuits.models import reading
 from transformer_circuits.models.shards import WeightsError
 from transformer_circuits.models.view import View
-
-ROWS = 16  # windows of text
 
 
 def check(model: TransformerBridge) -> None:
@@ -78,7 +77,7 @@ def differences(model: TransformerBridge) -> list[str]:
     return [f"{name}{details.get(name, '')}: {does[name]}" for name, holds in has.items() if holds]
 
 
-def text(model: TransformerBridge, rows: int = ROWS) -> Int[Tensor, "row pos"]:
+def text(model: TransformerBridge, rows: int = PATTERN_WINDOWS) -> Int[Tensor, "row pos"]:
     """Return windows of held-out text in the model's own tokens behind its own start token; the last column is a target
     only.
 
