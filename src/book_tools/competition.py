@@ -21,7 +21,7 @@ RIDGE = 5.0  # observations by which a token's own numbers are pulled to those o
 BATCH, RATE = 1024, 0.01  # tokens a step of the fit to the loss, and its rate for all entries
 
 
-class Heads(NamedTuple):
+class Places(NamedTuple):
     """What the heads of a one-layer model do at some places of text, one row for each place."""
 
     tokens: Int[Tensor, " place"]
@@ -32,7 +32,7 @@ class Heads(NamedTuple):
 
 
 @torch.no_grad()
-def at_places(model: Any, windows: Int[Tensor, "row pos"], every: int) -> Heads:
+def at_places(model: Any, windows: Int[Tensor, "row pos"], every: int) -> Places:
     """Return what the heads do at every `every`-th position of windows of text, the start token left out."""
     at = torch.arange(1, windows.shape[1] - 1, every)
     names, log_Ds, zs = ["blocks.0.attn.hook_attn_scores", "blocks.0.attn.hook_z"], [], []
@@ -41,7 +41,7 @@ def at_places(model: Any, windows: Int[Tensor, "row pos"], every: int) -> Heads:
         log_Ds.append(scores[0, :, at].logsumexp(dim=-1).T)
         zs.append(z[0, at])
     place = at.repeat(len(windows))
-    return Heads(windows[:, at].flatten(), windows[:, at + 1].flatten(), place, torch.cat(log_Ds), torch.cat(zs))
+    return Places(windows[:, at].flatten(), windows[:, at + 1].flatten(), place, torch.cat(log_Ds), torch.cat(zs))
 
 
 class Table(NamedTuple):
@@ -61,49 +61,49 @@ def scale(positions: Tensor, n_ctx: int) -> Tensor:
     return torch.log((positions + 1.0) / (n_ctx / 2)) / torch.log(torch.tensor(2.0))
 
 
-def least_squares(heads: Heads, d_vocab: int, n_ctx: int) -> Table:
+def least_squares(places: Places, d_vocab: int, n_ctx: int) -> Table:
     """Return the table closest to the logarithms of the true denominators, tokens seldom seen pulled to the others."""
-    n_heads = heads.log_D.shape[1]
+    n_heads = places.log_D.shape[1]
     table = Table(*(torch.zeros(n, n_heads) for n in (d_vocab, n_ctx, d_vocab)))
-    far = scale(heads.positions, n_ctx)
+    far = scale(places.positions, n_ctx)
     ones = torch.stack([torch.ones_like(far), far, far * far], dim=1)
-    n, x, xx = torch.zeros(d_vocab, 3).index_add(0, heads.tokens, ones).T[..., None]
+    n, x, xx = torch.zeros(d_vocab, 3).index_add(0, places.tokens, ones).T[..., None]
     n, xx = n + RIDGE, xx + RIDGE
-    count = torch.bincount(heads.positions, minlength=n_ctx).clamp(min=1)[:, None]
+    count = torch.bincount(places.positions, minlength=n_ctx).clamp(min=1)[:, None]
     for _ in range(8):
-        left = heads.log_D - table(heads.tokens, heads.positions) + table.of_position[heads.positions]
-        at_position = torch.zeros(n_ctx, n_heads).index_add(0, heads.positions, left) / count
-        rest = heads.log_D - at_position[heads.positions]
-        y = torch.zeros(d_vocab, n_heads).index_add(0, heads.tokens, rest)
-        xy = torch.zeros(d_vocab, n_heads).index_add(0, heads.tokens, rest * far[:, None])
+        left = places.log_D - table(places.tokens, places.positions) + table.of_position[places.positions]
+        at_position = torch.zeros(n_ctx, n_heads).index_add(0, places.positions, left) / count
+        rest = places.log_D - at_position[places.positions]
+        y = torch.zeros(d_vocab, n_heads).index_add(0, places.tokens, rest)
+        xy = torch.zeros(d_vocab, n_heads).index_add(0, places.tokens, rest * far[:, None])
         slope = (n * xy - x * y) / (n * xx - x * x)
         table = Table((y - slope * x) / n, at_position, slope)
     return table
 
 
-def losses(model: Any, heads: Heads, log_D: Float[Tensor, "place head"] | None) -> Float[Tensor, " place"]:
+def losses(model: Any, places: Places, log_D: Float[Tensor, "place head"] | None) -> Float[Tensor, " place"]:
     """Return the loss at each place with these denominators; None: with each head's z at its mean over the places."""
     found = []
-    for part in torch.arange(len(heads.tokens)).split(BATCH):
-        z = heads.z.mean(dim=0).expand(len(part), -1, -1)
+    for part in torch.arange(len(places.tokens)).split(BATCH):
+        z = places.z.mean(dim=0).expand(len(part), -1, -1)
         if log_D is not None:
-            z = heads.z[part] * (heads.log_D[part] - log_D[part]).exp()[..., None]
-        stream = model.W_E[heads.tokens[part]] + torch.einsum("phd,hdm->pm", z, model.W_O[0])
-        found.append(cross_entropy(stream @ model.W_U, heads.following[part], reduction="none"))
+            z = places.z[part] * (places.log_D[part] - log_D[part]).exp()[..., None]
+        stream = model.W_E[places.tokens[part]] + torch.einsum("phd,hdm->pm", z, model.W_O[0])
+        found.append(cross_entropy(stream @ model.W_U, places.following[part], reduction="none"))
     return torch.cat(found)
 
 
 @torch.enable_grad()
-def fit_to_loss(model: Any, heads: Heads, table: Table) -> Table:
+def fit_to_loss(model: Any, places: Places, table: Table) -> Table:
     """Return a table like this one with a lower loss at these places.
 
     A source that would have lost the competition is exponentially too large in a table that is a little too low. So two
     numbers for each head, an offset and a factor, are fitted first, and then all entries. Of both, the one that is
     better on the last fifth of the places, which no step has seen, is returned.
     """
-    last = len(heads.tokens) // 5
-    seen, unseen = (Heads(*(part[half] for part in heads)) for half in (slice(None, -last), slice(-last, None)))
-    offset, factor = (torch.full((heads.log_D.shape[1],), x) for x in (1.0, 1.0))
+    last = len(places.tokens) // 5
+    seen, unseen = (Places(*(part[half] for part in places)) for half in (slice(None, -last), slice(-last, None)))
+    offset, factor = (torch.full((places.log_D.shape[1],), x) for x in (1.0, 1.0))
 
     def scaled(offset: Tensor, factor: Tensor) -> Table:
         return Table(table.of_token * factor, table.of_position * factor + offset, table.slope * factor)
@@ -118,13 +118,13 @@ def fit_to_loss(model: Any, heads: Heads, table: Table) -> Table:
     return min(coarse, fine, key=loss)
 
 
-def _descend(model: Any, heads: Heads, start: list[Tensor], table_of: Any, rate: float) -> list[Tensor]:
+def _descend(model: Any, places: Places, start: list[Tensor], table_of: Any, rate: float) -> list[Tensor]:
     """Return numbers with a lower loss of the table that they make: one pass over these places."""
     free = [part.clone().requires_grad_() for part in start]
     optimizer = torch.optim.Adam(free, lr=rate)
-    order = torch.randperm(len(heads.tokens), generator=torch.Generator().manual_seed(0)).split(BATCH)
+    order = torch.randperm(len(places.tokens), generator=torch.Generator().manual_seed(0)).split(BATCH)
     for step, part in enumerate(order):
-        some = Heads(*(values[part] for values in heads))
+        some = Places(*(values[part] for values in places))
         optimizer.param_groups[0]["lr"] = rate * (1 - step / len(order))
         optimizer.zero_grad()
         losses(model, some, table_of(*free)(some.tokens, some.positions)).mean().backward()

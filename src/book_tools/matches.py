@@ -41,10 +41,10 @@ def search(
 ) -> list[int]:
     """Return max(SETS) paths in the order in which a greedy search adds them to the constants: each time, the one after
     which `value(scores)` is highest, at these places (row, destinations). What a destination does not see is -inf."""
-    width, constants = 1 + max(int(at.max()) for _, at in places), matches.keep([], len(parts.queries))
+    width, constants = 1 + max(int(at.max()) for _, at in places), matches.mask_of([], len(parts.queries))
     base, terms = [], []
     for row, at in places:
-        of_constants = matches.scores(parts, constants, row, at)[:, :width]
+        of_constants = matches.scores_with(parts, constants, row, at)[:, :width]
         base.append(of_constants.masked_fill(torch.arange(width) > at[:, None], -torch.inf))
         q, k = parts.queries[:-1, row, at], parts.keys[:-1, row, :width]
         terms.append(torch.einsum("aid,bjd->abij", q, k).flatten(0, 1) / q.shape[-1] ** 0.5)
@@ -92,16 +92,16 @@ def content(model: Any, head: int, draws: Sequence[repeats.Repeated], worth: Wor
     parts = matches.by_content(model, torch.cat([draw.tokens for draw in draws]), head)
     of_text = matches.by_content(model, worth.tokens, head)
     n = len(parts.queries)
-    two, everything = matches.keep(matches.TWO_MATCHES, n), torch.ones(n, n)
-    bare = matches.keep(matches.TWO_MATCHES, n, constants=False)
+    two, everything = matches.mask_of(matches.TWO_MATCHES, n), torch.ones(n, n)
+    bare = matches.mask_of(matches.TWO_MATCHES, n, constants=False)
     masks = {
         "kept": two,
         "rest": everything - bare,
-        "first": matches.keep(matches.TWO_MATCHES[:1], n),
+        "first": matches.mask_of(matches.TWO_MATCHES[:1], n),
         "bare": bare,
-        "three": matches.keep([*matches.TWO_MATCHES, (2, 3)], n),
-        "same_place": matches.keep([(0, 0), (1, 1)], n),
-        "constants": matches.keep([], n),
+        "three": matches.mask_of([*matches.TWO_MATCHES, (2, 3)], n),
+        "same_place": matches.mask_of([(0, 0), (1, 1)], n),
+        "constants": matches.mask_of([], n),
     }
     intact = matches.induction_with(parts, everything, draws)
     found: dict[str, Any] = {}
@@ -109,7 +109,7 @@ def content(model: Any, head: int, draws: Sequence[repeats.Repeated], worth: Wor
         found[name] = pair(estimates.ratio(matches.induction_with(parts, mask, draws), intact))
         found[f"{name}_worth"] = worth.with_parts(of_text, mask)
     found["scrubbed"] = worth.scrubbed(of_text, bare)
-    found["scrubbed_first"] = worth.scrubbed(of_text, matches.keep(matches.TWO_MATCHES[:1], n, constants=False))
+    found["scrubbed_first"] = worth.scrubbed(of_text, matches.mask_of(matches.TWO_MATCHES[:1], n, constants=False))
     return found
 
 
@@ -126,7 +126,7 @@ def paths(
     of_text = matches.by_path(model, worth.tokens, head)
 
     def mask(paths: Sequence[int], constants: bool = True) -> Tensor:
-        return matches.keep([divmod(path, n - 1) for path in paths], n, constants)
+        return matches.mask_of([divmod(path, n - 1) for path in paths], n, constants)
 
     intact = matches.induction_with(parts, torch.ones(n, n), draws)
 
@@ -176,7 +176,7 @@ def induction_without_each(parts: matches.Parts, draws: Sequence[repeats.Repeate
         pairs = torch.einsum("aid,bjd->abij", q[:-1], k[:-1]).flatten(0, 1)
         return (q.sum(dim=0) @ k.sum(dim=0).mT) - pairs
 
-    return matches.induction(draws, score_of).unflatten(0, (n, n))
+    return matches.induction_from(draws, score_of).unflatten(0, (n, n))
 
 
 def correlate(first: Tensor, second: Tensor) -> float:
@@ -185,7 +185,7 @@ def correlate(first: Tensor, second: Tensor) -> float:
 
 def pattern_of(kinds: Int[Tensor, "row dest src"], numbers: Float[Tensor, " n"]) -> Float[Tensor, "row dest src"]:
     """Return the softmax of one number for each kind of source; kind 0 has the score 0."""
-    return matches.attend(torch.cat([numbers.new_zeros(1), numbers])[kinds])
+    return matches.causal_softmax(torch.cat([numbers.new_zeros(1), numbers])[kinds])
 
 
 @torch.enable_grad()

@@ -25,7 +25,7 @@ def pair(estimate: tuple[Tensor, Tensor]) -> list[float]:
 
 def of_rows(parts: matches.Parts, mask: Float[Tensor, "query key"]) -> Float[Tensor, "row dest src"]:
     """Return the attention scores of every row, from these pairs of parts alone."""
-    return torch.stack([matches.scores(parts, mask, row) for row in range(parts.keys.shape[1])])
+    return torch.stack([matches.scores_with(parts, mask, row) for row in range(parts.keys.shape[1])])
 
 
 @dataclass
@@ -76,13 +76,13 @@ class Worth:
 
     def with_parts(self, parts: matches.Parts, mask: Float[Tensor, "query key"]) -> list[float]:
         """Return which fraction is left if only these pairs of parts are compared."""
-        return self.kept(matches.attend(of_rows(parts, mask)))
+        return self.kept(matches.causal_softmax(of_rows(parts, mask)))
 
     def scrubbed(self, parts: matches.Parts, mask: Float[Tensor, "query key"]) -> list[float]:
         """Return the loss recovered by causal scrubbing: all pairs but those of `mask` are computed on another window.
         The zero is a head all of whose scores come from another window."""
         everything = torch.ones_like(mask)
         elsewhere, rest = (of_rows(parts, pairs).roll(-1, dims=0) for pairs in (everything, everything - mask))
-        random = self.losses(matches.attend(elsewhere))
-        mine = self.losses(matches.attend(of_rows(parts, mask) + rest))
+        random = self.losses(matches.causal_softmax(elsewhere))
+        mine = self.losses(matches.causal_softmax(of_rows(parts, mask) + rest))
         return pair(estimates.ratio(random - mine, random - self.intact))

@@ -75,7 +75,7 @@ def first_layer_pattern(model, tokens: Int[Tensor, "row pos"], head: int) -> Flo
 
 @exercise(inputs.models(2, 1))
 def copying_positivity(model) -> Float[Tensor, "layer head"]:
-    """Return the positivity of each head's OV circuit, from its eigenvalues."""
+    """Return the positivity of each head's OV circuit, not centered, from eigenvalues."""
     small = model.W_O @ (model.W_U @ model.W_E) @ model.W_V  # [layer, head, d_head, d_head]
     values = torch.linalg.eigvals(small)
     return values.real.sum(-1) / values.abs().sum(-1)

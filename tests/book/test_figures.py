@@ -41,8 +41,7 @@ def drawn(tmp_path, monkeypatch) -> dict[str, str]:
     use_style()
     attention, tokens = np.tril(np.ones((28, 28))) / np.arange(1, 29)[:, None], [f" t{i}" for i in range(28)]
     scores = {"one layer": np.full((1, 12), 0.1), "two layers": np.linspace(0, 0.8, 24).reshape(2, 12)}
-    curve = pd.Series([1, 2], [1, 10])
-    curves = {"one layer": curve, "two layers": curve + 1}
+    curves = {"one layer": pd.Series([1, 2], [1, 10]), "two layers": pd.Series([2, 3], [1, 10])}
     one = tiles.Tile("1.2", attention, 0.3, "induction", marked=True)
     axes = {
         "pattern": plots.pattern(attention, tokens, title="A finding", frames=attention > 0.9),
@@ -58,10 +57,8 @@ def drawn(tmp_path, monkeypatch) -> dict[str, str]:
     return found | {"tiles": tiles.tiles({"second layer": [one] * 12}, title="A finding", note="a note").data}
 
 
-def test_scores_of_any_model_are_drawn():
-    """Zeros, third layers, worths from ten on."""
+def test_zeros_third_layers_and_worths_from_ten_on_are_drawn():
     plots.heatmap(nothing := np.zeros((3, 2)), numbers="{:.1f}")
-    plots.rows({"a": 0, "b": 0}, label="", title="")
     plots.strips({"": nothing}, mark=1, title="", label="")
     plots.pattern(np.eye(3), ["a", "b", "c"], layer=2)
     assert not plots.head_dots({"": nothing + 1}, label="", name_from=1, names=0).texts, "no names are asked for"

@@ -21,14 +21,13 @@ def small(n_layers=2):
 @pytest.mark.parametrize("split", [matches.by_content, matches.by_path])
 def test_all_parts_of_queries_and_keys_add_up_to_the_models_scores(split):
     model, tokens = small(), torch.randint(50, (5, 24), generator=torch.Generator().manual_seed(0))
-    name = "blocks.1.attn.hook_pattern"
-    pattern = model.run_with_cache(tokens, names_filter=[name])[1][name][:, 1]
+    pattern = model.run_with_cache(tokens)[1]["pattern", 1][:, 1]
     parts = split(model, tokens, head=1)
     everything = torch.ones(len(parts.queries), len(parts.queries))
-    mine = matches.attend(torch.stack([matches.scores(parts, everything, row) for row in range(5)]))
-    torch.testing.assert_close(mine, pattern, rtol=0, atol=1e-10)
-    late = torch.stack([matches.attend(matches.scores(parts, everything, row, slice(9, 14)), 9) for row in range(5)])
-    torch.testing.assert_close(late, pattern[:, 9:14], rtol=0, atol=1e-10)
+    for first, end in ((0, 24), (9, 14)):
+        scores = [matches.scores_with(parts, everything, row, slice(first, end)) for row in range(5)]
+        mine = matches.causal_softmax(torch.stack(scores), first)
+        torch.testing.assert_close(mine, pattern[:, first:end], rtol=0, atol=1e-10)
 
 
 def test_leaving_a_pair_out_is_the_same_as_keeping_all_others():
@@ -57,9 +56,8 @@ def test_a_table_recovers_denominators_without_competition_and_a_fit_lowers_the_
     torch.testing.assert_close(plain, direct, rtol=0, atol=1e-6)
     bad = competition.Table(table.of_token, table.of_position + 2.0, table.slope)  # too little of every head
     fitted = competition.fit_to_loss(model, places, bad)
-    before, after = (
-        competition.losses(model, places, t(places.tokens, places.positions)).mean() for t in (bad, fitted)
-    )
+    log_Ds = (table(places.tokens, places.positions) for table in (bad, fitted))
+    before, after = (competition.losses(model, places, log_D).mean() for log_D in log_Ds)
     assert after < before
 
 
@@ -83,7 +81,7 @@ def test_a_part_of_the_record_is_measured_again():
     parts = matches.by_content(model, draw.tokens, first["head"])
     n = len(parts.queries)
     intact = matches.induction_with(parts, torch.ones(n, n), [draw])
-    kept = matches.induction_with(parts, matches.keep(matches.TWO_MATCHES, n), [draw]) / intact
+    kept = matches.induction_with(parts, matches.mask_of(matches.TWO_MATCHES, n), [draw]) / intact
     assert float(kept) == pytest.approx(first["content"]["kept"][0], abs=0.03)
     match, _ = matches.path_circuits(model, first["head"])
     predicted = match.cpu() * matches.overlaps(model, draw.tokens)
@@ -91,6 +89,5 @@ def test_a_part_of_the_record_is_measured_again():
     windows = data.held_out_windows(command.TEST_WINDOWS + command.FIT_WINDOWS, 512)[: command.TEST_WINDOWS]
     worth = Worth.of(model, windows, first["head"])
     numbers = [first["numbers"][name] for name in ("one_token", "two_tokens", "three_tokens", "start_token")]
-    lengths = matches.match_lengths(worth.tokens)
-    again, _ = worth.kept(command.pattern_of(lengths, torch.tensor(numbers)))
+    again, _ = worth.kept(command.pattern_of(matches.match_lengths(worth.tokens), torch.tensor(numbers)))
     assert again == pytest.approx(first["numbers"]["kept"][0], abs=0.002)

@@ -24,8 +24,8 @@ from transformer_circuits.models.architecture import BOS
 from transformer_circuits.models.view import BATCH, View, single
 
 # Windows, and tokens of each, for costs that no trainer has recorded: GPT-2's 144 heads take two minutes.
-ROWS, TOKENS = 4, 64
-SAMPLE = 64  # positions at which we look up what a head raises most
+COST_WINDOWS, COST_TOKENS = 4, 64
+PLACES = 64  # positions at which we look up what a head raises most
 KINDS = ("prose", "docs", "latex", "html", "python")
 SEQUENCES = (
     "0 1 2 3 4 5 6 7 8 9", "one two three four five six seven eight nine ten", "first second third fourth fifth sixth",
@@ -76,7 +76,7 @@ def _raised(view: View, text: Int[Tensor, "row pos"], U: Float[Tensor, "d_model 
     for name, W_O in zip(names, view.OV.B):
         z = torch.cat([run[name] for run in runs])
         z = z - z.mean(dim=(0, 1))
-        some = z.flatten(0, 1)[:: max(1, z[..., 0, 0].numel() // SAMPLE)].transpose(0, 1)  # [head, some, d_head]
+        some = z.flatten(0, 1)[:: max(1, z[..., 0, 0].numel() // PLACES)].transpose(0, 1)  # [head, some, d_head]
         for mine, O in zip(some, W_O):
             tokens, times = (mine @ O @ U).argmax(dim=-1).unique(return_counts=True)
             raised.append(tokens[times.argsort(descending=True, stable=True)[:5]].tolist())
@@ -107,13 +107,13 @@ def head_map(
     the previous token; induction, positivity, successor, raises (token ids), names.
 
     `windows`: `windows_of(model)` if None. `ablated`: the effect of removing each head (`recorded_effects`), measured
-    on TOKENS tokens of up to ROWS evenly spaced windows if None. `induction`: induction scores, measured if None.
+    on COST_TOKENS tokens of up to COST_WINDOWS evenly spaced windows if None. `induction`: induction scores, measured if None.
     """
     view = View(model)
     windows = windows_of(model) if windows is None else windows
     text = windows[:, :-1]
     if ablated is None:
-        ablated = ablation.effects(rises(model, windows[:: 1 + (len(windows) - 1) // ROWS, : TOKENS + 1]))
+        ablated = ablation.effects(rises(model, windows[:: 1 + (len(windows) - 1) // COST_WINDOWS, : COST_TOKENS + 1]))
     columns = {"cost": ablated.cost, "error": ablated.error, "works": ablated.working}
     columns["current"] = heads.mean_score(view, text, attention.current_token_score)
     columns["previous"] = heads.previous_token_scores(view, text)

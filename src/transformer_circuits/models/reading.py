@@ -11,7 +11,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from .architecture import BOS, Transformer
 from .shards import WeightsError
 
-SAMPLE = "It was a bright cold day in April, and the clocks were striking thirteen."
+SENTENCE = "It was a bright cold day in April, and the clocks were striking thirteen."
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def decide(d_vocab: int, tokenizer: Any = None, config: Any = None, start: int |
 def _reads_english(tokenizer: Any) -> bool:
     """Return whether a tokenizer gives tokens for English text, most of them known."""
     try:
-        ids = tokenizer(SAMPLE, add_special_tokens=False)["input_ids"]
+        ids = tokenizer(SENTENCE, add_special_tokens=False)["input_ids"]
     except Exception:  # the library raises nothing more particular for a word that it does not have
         return False
     return bool(ids) and ids.count(tokenizer.unk_token_id) <= len(ids) / 2

@@ -98,11 +98,11 @@ def measure(model: TransformerBridge) -> Measured:
     notes.arrays["previous"] = previous
     start_token(notes, view, tokens, induces)
     others = [other for other in map(tuple, induces.nonzero().tolist()) if other != head]
-    attends_or_rests(notes, view, tokens, [head, *others])
+    attention_and_output(notes, view, tokens, [head, *others])
     in_context(notes, view, windows, induces)
-    needs_the_note(notes, view, head, previous, best)
+    without_previous_token_heads(notes, view, head, previous, best)
     copying(notes, view)
-    corner(notes, view, previous, induces)
+    copying_and_matching(notes, view, previous, induces)
     return notes
 
 
@@ -149,7 +149,7 @@ def start_token(
     notes.note(t6)
 
 
-def attends_or_rests(notes: Measured, view: View, tokens: Int[Tensor, "window pos"], team: list[Head]) -> None:
+def attention_and_output(notes: Measured, view: View, tokens: Int[Tensor, "window pos"], team: list[Head]) -> None:
     """Measure where the best induction head attends, and what it writes, at repeated and at new tokens (T7); and the
     direct effect of all induction heads on the logit of what followed. `team`: these heads, the best one first."""
     layer, head = team[0]
@@ -203,7 +203,7 @@ def in_context(
         notes.note({f"rise, {name}": estimates.mean((loss - intact).mean(dim=1))})
 
 
-def needs_the_note(
+def without_previous_token_heads(
     notes: Measured, view: View, head: Head, previous: Float[Tensor, "layer head"], best: Estimate
 ) -> None:
     """Measure what the best induction head needs: all previous-token heads before it, and single ones (W3, W7)."""
@@ -227,37 +227,30 @@ def needs_the_note(
 
 
 def copying(notes: Measured, view: View) -> None:
-    """Count the heads that copy (E1)."""
+    """Count the heads that copy, between centered embeddings (E1)."""
     positivity, threshold = weights.copying(view)
     n, size = (positivity > threshold).sum(), positivity.numel()
     notes.judge("E1", copying_heads=n, heads=size, models=1, models_most=n >= weights.MOST * size, threshold=threshold)
     notes.note({"copying": n})
 
 
-def corner(
+def copying_and_matching(
     notes: Measured, view: View, previous: Float[Tensor, "layer head"], induction: Bool[Tensor, "layer head"]
 ) -> None:
     """Count which heads after the first previous-token head copy and match, between embeddings as they are (T10)."""
     d_head = view.cfg.d_head
     match_positivity, match, first = matches(view, previous)
     straight = weights.positivity(weights.copying_eigenvalues(view.OV, view.W_E, view.W_U)).float().cpu()
-    by_chance = (
-        weights.random_positivities(view.W_E, view.W_U, d_head),
-        weights.random_match_positivities(view.W_E, d_head),
-    )
-    limits = [weights.COPYING_DEVIATIONS * float(x.std()) for x in by_chance]
-    inside = (straight >= limits[0]) & (match_positivity >= limits[1]) & (match >= weights.MATCH)
+    from_OV = weights.copying_threshold(view.W_E, view.W_U, d_head)
+    from_match = weights.COPYING_DEVIATIONS * float(weights.random_match_positivities(view.W_E, d_head).std())
+    inside = (straight >= from_OV) & (match_positivity >= from_match) & (match >= weights.MATCH)
     candidates = torch.arange(view.cfg.n_layers)[:, None].expand_as(inside) >= first
     induces = candidates & induction
     others = candidates & ~induces
-    t10 = {
-        "induction_heads": induces.sum(),
-        "induction_in_corner": (induces & inside).sum(),
-        "others": others.sum(),
-        "others_in_corner": (others & inside).sum(),
-    }
+    t10 = {"induction_heads": induces.sum(), "induction_in_corner": (induces & inside).sum()}
+    t10 |= {"others": others.sum(), "others_in_corner": (others & inside).sum()}
     notes.judge("T10", **t10, match_others=match[others].max())
-    notes.note({"corner_OV": limits[0], "corner_match": limits[1]})
+    notes.note({"corner_OV": from_OV, "corner_match": from_match})
 
 
 def matches(

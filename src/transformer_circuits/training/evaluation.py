@@ -65,13 +65,13 @@ class Evaluation:
         _, right = view.losses_and_guesses(self.repeated.tokens)
         scores["first_guess"] = float(self.repeated.by_copy(right.float())[1])
         if model.config.has_plain_circuits:
-            scores |= circuits(view, scores["induction"])
+            scores |= weight_scores(view, scores["induction"])
         return decimals(scores)
 
 
 @torch.autocast("cpu", enabled=False)
 @torch.autocast("cuda", enabled=False)
-def circuits(view: View, induction: Float[Tensor, "layer head"]) -> dict[str, Any]:
+def weight_scores(view: View, induction: Float[Tensor, "layer head"]) -> dict[str, Any]:
     """Return what the log has of the weights (see `Evaluation`)."""
     numbers = {"positivity": weights.copying_positivity(view)}
     if view.cfg.n_layers == 2:
