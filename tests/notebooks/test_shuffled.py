@@ -64,8 +64,8 @@ def test_cells_work_once_more_in_any_order(path, tmp_path):
 
 
 OF_ANOTHER_NAME = """
-assert (chances["if Zorblax came first"] != chances["if Halden came first"]).all()
-assert two.to_string(right) == "Zorblax"[-len(two.to_string(right)):]
+assert chances["if Zorblax came first"] != chances["if Halden came first"]
+assert "Zorblax".endswith(two.to_string(tokens[0, 1 - pieces:]))
 assert names[begin + 1 : begin + 1 + pieces] == names[-pieces:]
 """
 

@@ -7,6 +7,7 @@ and the snapshots of their training.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -160,12 +161,14 @@ def said(sentence: dict[str, Any]) -> dict[str, Any]:
         run: {name: part[at] - sum(part) / len(part) for name, part in runs[run]["parts"].items()}
         for run in ("intact", "cut")
     }
+    chances = {run: dict(view["next"])[view["answer"]] for run, view in runs.items()}
+    bare = intact["adds"] - math.log(chances["intact"] / (1 - chances["intact"]))  # of the odds against it
     return intact | {
         "lead": lead["intact"] | {run: sum(of_run.values()) for run, of_run in lead.items()},
         "own": dict(intact["paths"])[intact["high"]],
         "cut_adds": runs["cut"]["adds"],
         "attention": {run: percent(runs[run]["row"][at]) for run in lead},
-        "chance": {run: percent(dict(view["next"])[view["answer"]]) for run, view in runs.items()},
+        "chance": {run: percent(p) for run, p in chances.items()} | {"bare": percent(1 / (1 + math.exp(bare)))},
     }
 
 
