@@ -138,12 +138,9 @@ def test_the_log_has_the_scores_of_the_chapters_on_all_kinds_of_text(data):
     view = View(load_model("small-2l", device="cpu"))
     row = Evaluation(held_out, 512, config)(shards.read_model(WEIGHTS / "small-2l")[0])
     spread = held_out.rows(np.linspace(0, held_out.count - 1, 24).astype(int)[::3].tolist())
-    expected = {
-        "previous_token": heads.previous_token_scores(view, spread[:, :-1]),
-        "rest": heads.mean_score(view, spread[:, :-1], attention.start_token_score),
-        "positivity": weights.copying(view)[0],
-    }
-    for name, scores in expected.items():
+    expected = {"previous_token": heads.previous_token_scores(view, spread[:, :-1])}
+    expected["rest"] = heads.mean_score(view, spread[:, :-1], attention.start_token_score)
+    for name, scores in (expected | {"positivity": weights.copying(view)[0]}).items():
         torch.testing.assert_close(torch.tensor(row[name]), scores, atol=1e-4, rtol=0)
 
 
@@ -299,9 +296,7 @@ def test_what_changed_since_the_checkpoint_is_noticed(data):
 
 
 @pytest.mark.parametrize("flags, precision", [("avx2 avx512_bf16", "bf16"), ("avx2", "no")])
-def test_bf16_is_taken_where_the_processor_has_units_for_it_and_a_resumed_run_keeps_its_own(
-    data, flags, precision, monkeypatch, capsys
-):
+def test_bf16_is_taken_where_the_processor_has_it_and_then_kept(data, flags, precision, monkeypatch, capsys):
     monkeypatch.setattr(train, "cpuinfo", lambda: f"flags\t: {flags}\n")
     run(data, "out", "precision=auto", stop_after=3)
     assert {"bf16": "precision: bf16", "no": "precision: float32"}[precision] in capsys.readouterr().out
