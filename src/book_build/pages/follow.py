@@ -162,13 +162,14 @@ def said(sentence: dict[str, Any]) -> dict[str, Any]:
         for run in ("intact", "cut")
     }
     chances = {run: dict(view["next"])[view["answer"]] for run, view in runs.items()}
-    bare = intact["adds"] - math.log(chances["intact"] / (1 - chances["intact"]))  # of the odds against it
+    bare = intact["adds"] - math.log(chances["intact"] / (1 - chances["intact"]))  # the odds against it, as a logit
     return intact | {
         "lead": lead["intact"] | {run: sum(of_run.values()) for run, of_run in lead.items()},
         "own": dict(intact["paths"])[intact["high"]],
         "cut_adds": runs["cut"]["adds"],
         "attention": {run: percent(runs[run]["row"][at]) for run in lead},
-        "chance": {run: percent(p) for run, p in chances.items()} | {"bare": percent(1 / (1 + math.exp(bare)))},
+        "chance": {run: percent(p) for run, p in chances.items()},
+        "bare": percent(1 / (1 + math.exp(bare))),
     }
 
 
