@@ -20,10 +20,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def double() -> torch.Tensor:
-    return 2 * INPUTS[0]
-
-
 def test_each_measure_with_each_of_its_settings_is_measured_once(folder):
     made = []
     for settings in ("n_ctx=8", "n_ctx=16", "n_ctx=8"):
@@ -48,21 +44,23 @@ def test_scores_are_measured_anew_for_another_model_with_hooks_and_for_another_s
     model = wrap(small_runs.new_model())
     first = scores(model)
     assert torch.equal(scores(wrap(small_runs.new_model())), first) and len(list(folder.iterdir())) == 1
-    found = [scores(wrap(other)) for other in (small_runs.new_model(1), small_runs.cut(small_runs.new_model(), "k"))]
+    new, same_weights = small_runs.new_model, small_runs.new_model(standard_positions=True)
+    found = [scores(wrap(other)) for other in (new(1), small_runs.cut(new(), "k"), same_weights)]
     with model.hooks(fwd_hooks=without_heads([(0, 1)])):
         found.append(scores(model))
     reading.choose(model, start=7)
     found.append(scores(model))
     assert not any(torch.equal(other, first) for other in found)
     scores(wrap(attends_to_the_start(small_runs.new_model())))
-    assert len(list(folder.iterdir())) == 3, "what hooks, or another attention, change is not stored"
+    assert len(list(folder.iterdir())) == 4, "what hooks, or another attention, change is not stored"
 
 
 @pytest.mark.parametrize("changed", [*cache.LIBRARIES, "the code"])
 def test_what_was_measured_before_a_change_is_measured_again(changed, folder, monkeypatch):
-    cache.cached("double", double, INPUTS)
+    double = 2 * INPUTS[0]
+    cache.cached("double", double.clone, INPUTS)
     version, code = cache.importlib.metadata.version, cache.code_of_rooms()
     monkeypatch.setattr(cache.importlib.metadata, "version", lambda name: version(name) + ".1" * (name == changed))
     monkeypatch.setattr(cache, "code_of_rooms", lambda: code + b"#" * (changed == "the code"))
-    assert torch.equal(cache.cached("double", double, INPUTS), double())
+    assert torch.equal(cache.cached("double", double.clone, INPUTS), double)
     assert len(list(folder.iterdir())) == 2
