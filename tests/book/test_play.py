@@ -281,6 +281,7 @@ def test_a_link_brings_back_the_moment_and_one_layer_never_finds_it(page, site, 
     expect(page.locator(".tc-say")).to_contain_text("the token whose note says")  # tokens that no text gives
     expect(page.locator(".tc-tokens text").nth(1)).to_have_text("·ker")
     page.get_by_role("button", name="One layer").click()
+    expect(page.locator(".tc-say")).to_contain_text("Another model, of one layer")  # it has been fetched
     page.get_by_role("slider").press("ArrowLeft")
     expect(page.locator(".tc-say")).to_contain_text("the best head of the one layer")
     expect(page.locator(".tc-key")).to_have_text(re.compile(r"^Best induction score: 0\.\d%$"))
